@@ -224,12 +224,12 @@ def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
     unset = default in (None, inspect.Parameter.empty, False, True, "")
     shown = stated.rstrip("]") or ("" if unset else f"`{default}`")
     if isinstance(info, typer.models.ArgumentInfo):
-        return f"`{info.metavar or name.upper() + '...' * several}`", shown, help
-    repeats = several and "repeat it" not in help
+        return f"`{info.metavar or name.upper() + '...' * several}`", shown, help.strip()
+    repeats = several and "(repeatable)" not in help
     return (
         f"`{spelling(name, kind, info, on=default is True)}`",
         shown,
-        help.strip() + " Repeat it for several." * repeats,
+        help.strip() + " Repeatable." * repeats,
     )
 
 

@@ -17,7 +17,10 @@ ROOT = Path(__file__).parent.parent
 FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
+    "src/millstream/cli",
     "src/millstream/core",
+    "src/millstream/local",
+    "src/millstream/testing",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",

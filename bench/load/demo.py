@@ -108,7 +108,7 @@ def work(job: Job) -> Job:
     lines = log.read_text(errors="replace").splitlines()
     if code or result["first_row_s"] is None:
         raise RuntimeError(f"the demo ended with exit code {code}: {' / '.join(lines[-8:])}")
-    checks = [line.strip() for line in lines if line.endswith((" OK", " WRONG"))]
+    checks = [line.strip() for line in lines if line.endswith((" OK", " FAILED"))]
     return result | {"cpu_s": cpu_s() - began_cpu_s, "complete": adopted, "checks": checks}
 
 

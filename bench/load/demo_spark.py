@@ -175,7 +175,7 @@ def main() -> None:
     if role == "driver":
         drive(given[0], Path(given[1]), given[2])
         return
-    SparkStory(seconds=int(given[0]), rate=int(given[1]), jars=given[2]).tell()
+    SparkStory(seconds=int(given[0]), rate=int(given[1]), jars=given[2]).run()
 
 
 if __name__ == "__main__":

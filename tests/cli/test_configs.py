@@ -10,7 +10,7 @@ import pytest
 def test_a_group_has_settings(millstream, topic_name: str):
     bare = millstream("configs", "describe", "group", topic_name)
     assert (bare.stdout, bare.returncode) == ("", 0)
-    assert bare.stderr == f"group {topic_name} has only default settings; see them with --all\n"
+    assert bare.stderr == f"group {topic_name} has only default settings; show them with --all\n"
     words = ("configs", "alter", "group", topic_name)
     setting = "consumer.session.timeout.ms"
     tried = millstream(*words, "--set", f"{setting}=50000", "--dry-run")

@@ -74,7 +74,10 @@ def test_dead_letter_topics_are_listed(millstream, buried: str):
     listed = json.loads(millstream("dlq", "list", "--flow", "connect", "--format", "json").stdout)
     (one,) = [one for one in listed if one["topic"] == buried + ".dlq"]
     assert (one["records"], one["newest"]["pipeline"], one["newest"]["flow"]) == (1, "shop", "connect")
-    assert millstream("dlq", "list", "--pipeline", "none-such").stderr.endswith("with such letters\n")
+    assert (
+        millstream("dlq", "list", "--pipeline", "none-such").stderr
+        == "no dead letters match --pipeline none-such\n"
+    )
 
 
 def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
@@ -96,10 +99,10 @@ def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
         (found,) = json.loads(millstream("dlq", "show", buried, *words, "--format", "json").stdout)
         assert (found["pipeline"], found["flow"], found["offset"]) == ("shop", "connect", 1)
     other = millstream("dlq", "show", buried, "--pipeline", "shop", "--flow", "other")
-    assert other.stderr == f"there are none in {buried}.dlq that match\n"
+    assert other.stderr == f"no dead letters in {buried}.dlq match --pipeline shop --flow other\n"
     last = millstream("dlq", "show", buried, "--limit", "1")
     assert len(last.stdout.splitlines()) == 2
-    assert last.stderr == "the last 1 of 2; see more with --limit N\n"
+    assert last.stderr == "showing the last 1 of 2; use --limit N to show more\n"
     (found,) = json.loads(
         millstream("dlq", "show", buried + ".dlq", "--reason", "json", "--format", "json").stdout
     )
@@ -123,7 +126,7 @@ def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
 def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, buried: str):
     shown = millstream("dlq", "redrive", buried)
     assert cells(shown) == [["FROM", "TO", "PARTITION", "RECORDS"], [buried + ".dlq", buried, "1", "2"]]
-    assert (shown.stderr, shown.returncode) == ("nothing is sent yet; add --execute to do it\n", 0)
+    assert (shown.stderr, shown.returncode) == ("nothing sent yet; add --execute to send\n", 0)
     assert consume(shared_broker.bootstrap, buried) == []
     one = millstream("dlq", "redrive", buried, "--reason", "JSON", "--execute", "--format", "json")
     assert json.loads(one.stdout) == {
@@ -142,8 +145,8 @@ def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, burie
         (b'{"m":1}', 1, AT_MS),
     ]
     again = millstream("dlq", "redrive", buried, "--execute")
-    assert (again.stdout, again.stderr) == ("", f"nothing in {buried}.dlq is to be sent back\n")
-    assert millstream("dlq", "show", buried).stderr == f"there are none in {buried}.dlq\n"
+    assert (again.stdout, again.stderr) == ("", f"nothing to send from {buried}.dlq\n")
+    assert millstream("dlq", "show", buried).stderr == f"no dead letters in {buried}.dlq\n"
     assert len(millstream("dlq", "show", buried, "--all").stdout.splitlines()) == 3
 
 
@@ -181,7 +184,7 @@ def test_letters_about_one_record_are_told_and_sent_once(millstream, shared_brok
     assert cells(shown)[1] == [buried + ".dlq", buried, "1", "1"]
     shown = millstream("dlq", "redrive", buried, "--execute")
     assert shown.stderr.startswith(
-        "letters about records that are sent once anyway, or were sent back before: 1;"
+        "skipped 1 repeated dead letter: the record is sent only once, or was sent back earlier;"
     )
     assert len(consume(shared_broker.bootstrap, buried)) == 2
 
@@ -192,11 +195,11 @@ def test_letter_with_a_newer_record_of_its_key_is_told_and_stays(millstream, sha
             producer.send(buried, value, key="k", partition=1)
     shown = millstream("dlq", "redrive", buried, "--execute")
     assert shown.stderr.splitlines() == [
-        f"nothing in {buried}.dlq is to be sent back",
-        "letters that stay, because their topic has a newer record of the key: 2; "
-        "--overwrite-newer sends them all the same",
-        f"  {buried}-1:0, key k: newer is 1:2",
-        f"  {buried}-1:1, key k: newer is 1:2",
+        f"nothing to send from {buried}.dlq",
+        "kept 2 records because the topic has a newer record with the same key; "
+        "use --overwrite-newer to send them",
+        f"  {buried}-1:0, key k: newer record at 1:2",
+        f"  {buried}-1:1, key k: newer record at 1:2",
     ]
     told = json.loads(millstream("dlq", "redrive", buried, "--format", "json").stdout)
     assert (told["newer"], told["newer_examples"][1]) == (

@@ -108,8 +108,8 @@ def test_a_reset_is_shown_first_and_done_when_told(millstream, quick_broker, gro
         [group, group, "0", "5", "3"],
         [group, group, "1", "4", "1"],
     ]
-    assert "the nearest offset there is" in shown.stdout.splitlines()[1]
-    assert (shown.stderr, shown.returncode) == ("nothing is changed yet; add --execute to do it\n", 0)
+    assert "nearest existing offset" in shown.stdout.splitlines()[1]
+    assert (shown.stderr, shown.returncode) == ("nothing changed yet; add --execute to apply\n", 0)
     with Admin(quick_broker.bootstrap) as admin:
         first, second = TopicPartition(group, 0), TopicPartition(group, 1)
         assert admin.groups.committed(group) == {first: 5, second: 4}
@@ -143,10 +143,13 @@ def test_a_reset_tells_what_it_did_also_when_that_is_nothing(millstream, group: 
     words = ("groups", "reset-offsets", group, "--all-topics", "--to-latest", "--execute")
     done = millstream(*words)
     assert [row[3:] for row in cells(done)[1:]] == [["5", "10"], ["4", "4", "no", "change"]]
-    assert done.stderr == f"set 1 offset of group {group}, 1 was there already\n"
+    assert done.stderr == f"set 1 offset of group {group}; 1 unchanged\n"
     again = millstream(*words)
     assert [row[3:] for row in cells(again)[1:]] == [["10", "10", "no", "change"], ["4", "4", "no", "change"]]
-    assert (again.stderr, again.returncode) == (f"nothing to change: group {group} is there already\n", 0)
+    assert (again.stderr, again.returncode) == (
+        f"nothing to change: group {group} already has these offsets\n",
+        0,
+    )
     rows = json.loads(millstream(*words, "--format", "json").stdout)
     assert [(row["new_offset"], row["changed"]) for row in rows] == [(10, False), (4, False)]
 
@@ -184,8 +187,8 @@ def test_each_group_to_delete_is_told_of(millstream, group: str):
 
 def test_offsets_and_groups_are_deleted(millstream, group: str):
     words = ("groups", "delete-offsets", group, "--topic", f"{group}:0")
-    assert millstream(*words).stdout == f"deleted the offset of group {group} in {group}-0 (was 5)\n"
-    assert millstream(*words).stderr == f"group {group} has no committed offset there\n"
+    assert millstream(*words).stdout == f"deleted the offset of group {group} for {group}-0 (was 5)\n"
+    assert millstream(*words).stderr == f"group {group} has no committed offsets for {group}:0\n"
     assert millstream("groups", "delete", group).stdout == f"deleted group {group}\n"
     gone = millstream("groups", "describe", group)
     assert (gone.returncode, gone.stdout) == (1, "")
@@ -200,10 +203,10 @@ def test_offsets_and_groups_are_deleted(millstream, group: str):
         (["describe", "g", "--members", "--state"], "give --members or --state, not both"),
         (["reset-offsets", "g", "--to-latest"], "give --topic TOPIC[:PARTITION,...] or --all-topics"),
         (["reset-offsets", "g", "--topic", "t", "--all-topics", "--to-latest"], "or --all-topics"),
-        (["reset-offsets", "g", "--all-topics"], "give one of --to-earliest"),
+        (["reset-offsets", "g", "--all-topics"], "give exactly one of --to-earliest"),
         (
             ["reset-offsets", "g", "--all-topics", "--to-latest", "--shift-by", "1"],
-            "give one of --to-earliest",
+            "give exactly one of --to-earliest",
         ),
         (["reset-offsets", "g", "--all-topics", "--by-duration", "soon"], "'soon' is not a duration"),
         (["reset-offsets", "g", "--all-topics", "--to-datetime", "5"], "'5' is not a moment"),

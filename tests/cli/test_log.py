@@ -133,7 +133,7 @@ def test_verify_tells_good_files_from_damaged_ones(broker, quick_command):
             producer.flush()
     good = quick_command("log", "verify", str(running.data_dir))
     assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.endswith("nothing damaged\n")
+    assert good.stdout.endswith(": none damaged\n")
 
     segment = running.data_dir / "orders-0" / "00000000000000000000.log"
     damaged = bytearray(segment.read_bytes())

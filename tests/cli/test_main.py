@@ -17,7 +17,7 @@ from millstream import __version__
 from millstream.cli.commands import COMMANDS
 from millstream.cli.main import main
 from millstream.cli.pipeline.run import spark_session
-from millstream.cli.support.misuse import plain_words
+from millstream.cli.support.misuse import value_error
 from millstream.core.words import counted, listed
 
 
@@ -99,22 +99,22 @@ def test_every_command_has_help(quick_command, name: str):
             ["topics", "create", "a", "--partitions", "many"],
             "Invalid value for '--partitions' / '-p': 'many' is not a whole number",
         ),
-        (["topics", "create", "a", "-p", "0"], "0 is out of range: at least 1"),
-        (["up", "--port", "99999"], "99999 is out of range: at most 65535"),
+        (["topics", "create", "a", "-p", "0"], "0 is out of range: must be at least 1"),
+        (["up", "--port", "99999"], "99999 is out of range: must be at most 65535"),
         (["consume", "a", "--timeout", "soon"], "'soon' is not a number"),
         (["topics", "create", "a", "--config", "retention.ms"], "'retention.ms' is not NAME=VALUE"),
-        (["topics", "create", "a", "--replica-assignment", "x"], "'x' is not like 0:1,1:0"),
+        (["topics", "create", "a", "--replica-assignment", "x"], "'x' is not of the form 0:1,1:0"),
         (["topics", "alter", "a"], "give --partitions, --config or --delete-config"),
         (["topics", "list", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),
-        (["-b", "host:1"], "error: -b stands before a command; options come behind it: "),
-        (["--bootstrap=host:1", "topcis"], "error: --bootstrap stands before a command; options come behind"),
+        (["-b", "host:1"], "error: -b must come after the command: "),
+        (["--bootstrap=host:1", "topcis"], "error: --bootstrap must come after the command"),
         (
             ["-b", "host:1", "topics", "list"],
-            "error: -b stands before `topics`; options come behind it: `millstream topics list -b host:1`",
+            "error: -b must come after `topics`: `millstream topics list -b host:1`",
         ),
         (
             ["topics", "--bootstrap=host:1", "describe", "my topic"],
-            "options come behind it: `millstream topics describe 'my topic' --bootstrap=host:1`",
+            "--bootstrap must come after `describe`: `millstream topics describe 'my topic' --bootstrap=host:1`",
         ),
         (["--format", "json", "serve"], "`millstream serve --format json`"),
         (["configs", "describe", "zoo", "a"], "'topic', 'broker', 'group'"),
@@ -128,8 +128,8 @@ def test_every_command_has_help(quick_command, name: str):
         (["produce", "a", "--format", "whole", "-D", ";"], "has no effect with --format whole"),
         (["consume"], "Missing argument"),
         (["consume", "a", "--from", "soon"], "'soon' is not a position to read from"),
-        (["consume", "a", "-f", "%q"], "%q is not a format"),
-        (["consume", "a", "--isolation", "dirty"], "neither read_committed nor read_uncommitted"),
+        (["consume", "a", "-f", "%q"], "unknown format %q"),
+        (["consume", "a", "--isolation", "dirty"], "'dirty' is not read_committed or read_uncommitted"),
         (["log", "dump", "/no/such/file"], "does not exist"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
@@ -200,7 +200,7 @@ def test_completion_scripts_are_those_of_the_shell_that_is_named(shell: str, cap
 
 def test_a_shell_that_is_not_known_is_misuse(capsys):
     assert main(["--show-completion", "fsh"]) == 2
-    said = "error: there is no completion for 'fsh'; there are bash, zsh, fish\n"
+    said = "error: no completion for 'fsh'; choose one of bash, zsh, fish\n"
     assert capsys.readouterr() == ("", said)
 
 
@@ -242,9 +242,9 @@ def test_errors_of_pydantic_are_put_into_words():
             ]
 
     error = ValueError("raw")
-    assert plain_words(error) is None
+    assert value_error(error) is None
     error.__cause__ = ValidationError()
-    assert plain_words(error) == "'x' is not one of 'a'"
+    assert value_error(error) == "'x' is not one of 'a'"
 
 
 def test_numbers_agree_with_their_nouns():

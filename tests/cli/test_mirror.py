@@ -36,4 +36,4 @@ def test_a_mirror_is_not_resumed_beside_its_checkpoint(
     (tmp_path / "mirror-a-b" / "a-to-b" / "offsets").mkdir(parents=True)
     ends = ("--from", f"a={shared_broker.bootstrap}", "--to", f"b={NOBODY}")
     done = mirror(command, *ends, "--topics", "t", "--resume", "--checkpoint", str(tmp_path))
-    assert done.returncode == 1 and "--resume: there is a checkpoint in" in done.stderr
+    assert done.returncode == 1 and "--resume cannot be used with the existing checkpoint" in done.stderr

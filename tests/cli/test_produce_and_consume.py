@@ -45,7 +45,7 @@ def test_lines_with_keys_headers_and_nulls(millstream, topic: str):
         stdin="a:1\nb:2:3\nno key\nc:NULL\nNULL:4\n\n",
     )
     assert (sent.returncode, sent.stdout) == (0, "")
-    assert sent.stderr.startswith(f"6 records to {topic} in ")
+    assert sent.stderr.startswith(f"sent 6 records to {topic} in ")
     shown = millstream("consume", topic, "--exit", "-f", r"%p %o %k|%K %s|%S %h\n")
     assert shown.stdout.splitlines() == [
         "1 0 a|1 1|1 source=test,empty=",
@@ -96,7 +96,7 @@ def test_bad_json_line_is_named_and_what_was_before_it_is_sent(millstream, share
     bad = millstream("produce", topic, "--format", "json", stdin=lines)
     assert (bad.returncode, bad.stdout) == (1, "")
     assert bad.stderr == (
-        'error: line 3: unknown name "vlaue" in {"key": "ada", "vlaue": 2}; 1 record before it was sent; '
+        'error: line 3: unknown name "vlaue" in {"key": "ada", "vlaue": 2}; 1 earlier record was sent; '
         'did you mean "value"?\n'
     )
     assert [one.value for one in consume(shared_broker.bootstrap, topic)] == [b"1"]
@@ -125,7 +125,7 @@ def test_time_without_a_zone_is_read_as_local_and_told(millstream, topic: str):
     shown = millstream("consume", topic, "-e", "--from", "2026-03-01T12:00")
     assert (shown.returncode, shown.stdout) == (0, "")
     assert re.fullmatch(
-        r"2026-03-01T12:00 is taken as local time, 2026-03-01T12:00:00[+-]\d\d:\d\d; "
+        r"using local time for 2026-03-01T12:00: 2026-03-01T12:00:00[+-]\d\d:\d\d; "
         r"for UTC write 2026-03-01T12:00:00Z\n",
         shown.stderr,
     )
@@ -135,7 +135,7 @@ def test_time_without_a_zone_is_read_as_local_and_told(millstream, topic: str):
     for words in (["-q", "--from", "2026-03-01T12:00"], ["--from", "2026-03-01T12:00Z"]):
         assert millstream("consume", topic, "-e", *words).stderr == ""
     reset = ("groups", "reset-offsets", topic, "--topic", topic, "--to-datetime", "2026-03-01T12:00")
-    assert "is taken as local time" in millstream(*reset).stderr
+    assert "using local time for 2026-03-01T12:00" in millstream(*reset).stderr
 
 
 def test_errors_of_records_are_one_line(millstream, topic: str):
@@ -250,7 +250,7 @@ def test_ctrl_c_sends_what_was_read(shared_broker, topic: str):
         process.stdin.flush()
         consume(shared_broker.bootstrap, topic, n=2, timeout_s=60)
         process.send_signal(signal.SIGINT)
-        assert process.stderr.read().startswith(b"2 records to ")
+        assert process.stderr.read().startswith(b"sent 2 records to ")
         assert process.wait(60) == 130
 
 
@@ -278,7 +278,7 @@ def test_a_person_sees_progress_on_big_inputs(shared_broker, topic: str, tmp_pat
     shown = _read_screen(screen)
     assert process.wait(60) == 0
     assert " records, " in shown
-    assert shown.rstrip().rpartition("\r")[2].startswith(f"300,000 records to {topic} in ")
+    assert shown.rstrip().rpartition("\r")[2].startswith(f"sent 300,000 records to {topic} in ")
 
 
 def _read_screen(screen: int) -> str:

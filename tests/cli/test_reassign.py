@@ -41,5 +41,5 @@ def test_moves_that_were_called_off_are_told_even_if_the_throttle_cannot_be_lift
     with pytest.raises(BrokerUnreachable):
         reassign.cancel()
     called_off, left = capsys.readouterr().err.splitlines()
-    assert called_off == "1 of 1 moves called off"
-    assert "`millstream reassign unthrottle` lifts it" in left
+    assert called_off == "cancelled 1 of 1 move"
+    assert "remove it with `millstream reassign unthrottle`" in left

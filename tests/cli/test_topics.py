@@ -18,7 +18,7 @@ def test_a_topic_is_described_for_people(millstream, topic: str):
     )
     assert (
         altered.stdout
-        == f"topic {topic} has 4 partitions\naltered settings of topic {topic}: retention.ms, segment.bytes\n"
+        == f"topic {topic} now has 4 partitions\naltered settings of topic {topic}: retention.ms, segment.bytes\n"
     )
     shown = millstream("topics", "describe", topic).stdout
     head, *partitions = shown.splitlines()
@@ -64,7 +64,7 @@ def test_topics_are_listed(millstream, topic: str):
 def test_healthy_partitions_pass_the_filters(millstream, topic: str):
     for option in ("--under-replicated", "--unavailable", "--under-min-isr"):
         ran = millstream("topics", "describe", topic, option)
-        assert (ran.stdout, ran.stderr, ran.returncode) == ("", "no partition is in that state\n", 0)
+        assert (ran.stdout, ran.stderr, ran.returncode) == ("", f"no partitions are {option[2:]}\n", 0)
     assert millstream("topics", "describe", topic, "--unavailable", "--format", "json").stdout == "[]\n"
 
 
@@ -91,7 +91,7 @@ def test_errors_of_topics_are_one_line_with_the_next_step(millstream, topic: str
 
 def test_existing_and_missing_topics_can_be_tolerated(millstream, topic: str):
     assert (
-        millstream("topics", "create", topic, "--if-not-exists").stdout == f"topic {topic} exists already\n"
+        millstream("topics", "create", topic, "--if-not-exists").stdout == f"topic {topic} already exists\n"
     )
     assert (
         millstream("topics", "create", topic + "-2", "--dry-run").stdout
@@ -99,6 +99,13 @@ def test_existing_and_missing_topics_can_be_tolerated(millstream, topic: str):
     )
     deleted = millstream("topics", "delete", topic, topic + "-2", "--if-exists")
     assert (deleted.stdout, deleted.returncode) == (f"deleted topic {topic}\n", 0)
+
+
+def test_missing_topic_is_reported_without_advice_to_create_it(millstream):
+    for words in (("delete", "xyzzy"), ("describe", "xyzzy"), ("alter", "xyzzy", "--partitions", "2")):
+        ran = millstream("topics", *words)
+        assert (ran.stdout, ran.returncode) == ("", 1)
+        assert ran.stderr == "error: topic 'xyzzy' does not exist; see `millstream topics list`\n"
 
 
 def test_deleting_asks_a_person_first(millstream, topic: str, shared_broker):
@@ -126,7 +133,7 @@ def test_deleting_asks_a_person_first(millstream, topic: str, shared_broker):
         finally:
             os.close(keyboard)
             os.close(terminal)
-        assert f"Delete {topic} with all records?" in ran.stdout + ran.stderr
+        assert f"Delete {topic} and all records?" in ran.stdout + ran.stderr
         assert ran.returncode == code
         left = millstream("topics", "list", "--names").stdout.splitlines()
         assert (topic in left) is (answer == "n")

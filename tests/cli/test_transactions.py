@@ -58,16 +58,20 @@ def test_transactions_are_listed_and_described(millstream, open_id: str):
         {"transactional_id": open_id, "producer_id": int(row[2]), "state": "Ongoing", "coordinator": 0}
     ]
     none = millstream("list", "--match", open_id, "--longer-than", "1h")
-    assert (none.stdout, none.stderr, none.returncode) == ("", "no transaction is like that\n", 0)
+    assert (none.stdout, none.stderr, none.returncode) == (
+        "",
+        f"no transactions match --longer-than 1h --match {open_id}\n",
+        0,
+    )
 
 
 def test_what_a_coordinator_will_end_is_not_ended_past_it(millstream, open_id: str):
     hanging = millstream("hanging", open_id, "--idle", "0s")
-    assert (hanging.stdout, hanging.stderr) == ("", "no transaction hangs in 1 partition\n")
+    assert (hanging.stdout, hanging.stderr) == ("", "no hanging transactions in 1 partition\n")
     refused = millstream("abort", "--topic", open_id, "--partition", "0")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert f"does not hang: it belongs to transactional id '{open_id}'" in refused.stderr
-    assert refused.stderr.endswith(f"; wait, or `millstream transactions abort {open_id}`\n")
+    assert f"is not hanging: it belongs to transactional id '{open_id}'" in refused.stderr
+    assert refused.stderr.endswith(f"; wait, or run `millstream transactions abort {open_id}`\n")
 
 
 def test_a_transaction_is_aborted_by_its_id(millstream, open_id: str):
@@ -108,10 +112,10 @@ def test_an_unknown_id_is_one_line(millstream, open_id: str):
         (["list", "--longer-than", "soon"], "'soon' is not a duration"),
         (["describe"], "Missing argument"),
         (["hanging", "--idle", "x"], "'x' is not a duration"),
-        (["abort"], "give ID, or --topic and --partition"),
-        (["abort", "id", "--topic", "t", "--partition", "0"], "give ID, or --topic and --partition"),
-        (["abort", "--topic", "t"], "give ID, or --topic and --partition"),
-        (["abort", "id", "--producer-id", "3"], "give ID, or --topic and --partition"),
+        (["abort"], "give an ID, or --topic and --partition"),
+        (["abort", "id", "--topic", "t", "--partition", "0"], "give an ID, or --topic and --partition"),
+        (["abort", "--topic", "t"], "give an ID, or --topic and --partition"),
+        (["abort", "id", "--producer-id", "3"], "give an ID, or --topic and --partition"),
     ],
     ids=" ".join,
 )

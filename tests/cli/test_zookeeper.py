@@ -90,13 +90,14 @@ def test_its_port_and_its_directory_are_its_own(start: Start, command: Callable[
     same = command("zookeeper", "--port", "0", "--data", data, text=True)
     assert (same.returncode, same.stdout) == (1, "")
     assert (
-        same.stderr == f"error: a ZooKeeper server runs in {data} already; stop it, or name another --data\n"
+        same.stderr
+        == f"error: a ZooKeeper server is already running in {data}; stop it, or choose another --data\n"
     )
     other = command("zookeeper", "--port", str(port), "--data", data + "-2", text=True)
     assert other.returncode == 1
     assert other.stderr == (
-        f"error: port in use on 127.0.0.1: {port} (ZooKeeper); choose another --port, or use the server that is there "
-        f"(127.0.0.1:{port})\n"
+        f"error: port in use on 127.0.0.1: {port} (ZooKeeper); choose another --port, or use the server that runs at "
+        f"127.0.0.1:{port}\n"
     )
 
 
@@ -114,8 +115,8 @@ def test_a_member_of_an_ensemble_does_not_run_alone(
     ran = command("zookeeper", "--port", "0", "--data", str(directory), text=True, cwd=tmp_path)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
-        f"error: {directory} is that of a member of an ensemble, which must not run alone; start all of it with "
-        f"`millstream up --data cluster{count}`, or name another --data\n"
+        f"error: {directory} belongs to a member of an ensemble, which must not run alone; start the whole ensemble with "
+        f"`millstream up --data cluster{count}`, or choose another --data\n"
     )
     assert (directory / file).read_text() == text
     with pytest.raises(ClientError, match="must not run alone"):  # nor by whatever else would start it
@@ -131,7 +132,7 @@ def test_the_server_itself_has_its_directory_locked(start: Start) -> None:
         running.process.kill()
         running.process.wait()
         assert is_owned(directory)
-        with pytest.raises(ClientError, match=r"a ZooKeeper server runs in .* already"):
+        with pytest.raises(ClientError, match=r"a ZooKeeper server is already running in "):
             LocalZooKeeper(directory).spawn()
     finally:
         os.kill(server, signal.SIGKILL)
@@ -143,7 +144,7 @@ def test_a_server_that_dies_is_told(start: Start) -> None:
     os.kill(running.server_pid, signal.SIGKILL)
     code, errors = running.ended()
     assert code == 1
-    assert errors.startswith("error: the ZooKeeper server ended with exit code -9; see ")
+    assert errors.startswith("error: the ZooKeeper server exited with code -9; see ")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel has to help")

@@ -37,7 +37,7 @@ def test_a_broker_that_cannot_start_is_told_with_its_words(tmp_path: Path):
     broker = LocalBroker(tmp_path, {"log.retention.hourz": 3})
     with pytest.raises(BrokerFailed) as caught:
         broker.start()
-    assert "exit code 1 before it was ready" in str(caught.value)
+    assert "exited with code 1 before it was ready" in str(caught.value)
     assert "log.retention.hourz" in str(caught.value) and "log.retention.hours" in str(caught.value)
     assert not broker.running
 

@@ -22,15 +22,15 @@ def contents(**changes: Any) -> str:
 
 WRONG = [
     ('{"half', "it is not JSON: "),
-    ("[]", "it is no JSON object"),
+    ("[]", "it is not a JSON object"),
     ("{}", "it has no 'zookeeper_connect'"),
-    (contents(brokers={}), "it has {} as 'brokers'"),
-    (contents(port="9092"), "it has '9092' as 'port'"),
-    (contents(brokers=[3]), "number 1 of its 'brokers' is no JSON object"),
-    (contents(zookeepers=[{"node_id": 1, "host": "a"}]), "number 1 of its 'zookeepers' has no 'port'"),
+    (contents(brokers={}), "it has an invalid 'brokers': {}"),
+    (contents(port="9092"), "it has an invalid 'port': '9092'"),
+    (contents(brokers=[3]), "entry 1 of 'brokers' is not a JSON object"),
+    (contents(zookeepers=[{"node_id": 1, "host": "a"}]), "entry 1 of 'zookeepers' has no 'port'"),
     (
         contents(brokers=[{"node_id": 0, "host": "a", "port": 1, "state": "ill"}]),
-        "number 1 of its 'brokers' has the state 'ill', which there is not",
+        "entry 1 of 'brokers' has the unknown state 'ill'",
     ),
 ]
 
@@ -42,7 +42,7 @@ def test_what_is_wrong_with_it_is_told_in_words(tmp_path: Path, text: str, compl
     with pytest.raises(ClientError) as raised:
         cluster_file.read(tmp_path)
     assert raised.value.message.startswith(f"cannot read {path}: {complaint}")
-    assert raised.value.hint.startswith("mend it, or move it away")
+    assert raised.value.hint.startswith("repair it, or move it away")
 
 
 class World:
@@ -65,10 +65,10 @@ def test_a_cluster_that_runs_writes_it_anew_and_goes_on(tmp_path: Path, text: st
     for times in (1, 2):  # told every time that somebody breaks it
         world.file.write_text(text)
         for _ in range(3):
-            world.cluster.look()
+            world.cluster.poll()
         assert world.file.read_text() == good and len(world.remarks) == times
     assert world.remarks[0].startswith(f"cannot read {world.file}: ")
-    assert world.remarks[0].endswith("; it is written anew, and all goes on")
+    assert world.remarks[0].endswith("; it is rewritten, and the cluster continues")
     world.file.write_text(text)
     world.cluster.stop()
     world.cluster.kill()
@@ -81,12 +81,12 @@ def test_a_file_that_cannot_be_written_is_told_once_and_tried_again(tmp_path: Pa
     world.file.unlink()
     world.file.mkdir()
     for _ in range(3):
-        world.cluster.look()
+        world.cluster.poll()
     reading, writing = world.remarks
     assert reading.startswith(f"cannot read {world.file}: Is a directory; ")
     assert writing == (
-        f"cannot write {world.file}: Is a directory; all goes on, but nobody can ask for changes"
+        f"cannot write {world.file}: Is a directory; the cluster continues, but --add, --start, --stop and --remove do not work"
     )
     world.file.rmdir()
-    world.cluster.look()
+    world.cluster.poll()
     assert world.file.read_text() == good and len(world.remarks) == 2

@@ -1,4 +1,7 @@
-"""The typer application: finds a noun by its name and imports only that one; turns errors into one line and an exit code."""
+"""The typer application: imports only the noun that was named and turns errors into exit codes.
+
+An error is printed as one line on stderr.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ from typer.core import TyperGroup
 
 from millstream.cli.commands import COMMANDS
 from millstream.cli.support.extras import missing_extra
-from millstream.cli.support.misuse import misplaced_option, plain_words
+from millstream.cli.support.misuse import misplaced_option, value_error
 from millstream.client.errors import ClientError
 
 FAILED = 1
 MISUSE = 2
 INTERRUPTED = 130
-BROKEN_PIPE = 141  # what a shell shows for a tool that SIGPIPE ended
+BROKEN_PIPE = 141  # the exit code that a shell shows for a tool killed by SIGPIPE
 
 
 class Nouns(TyperGroup):
-    """The top-level group. A noun's module has an ``app``, which is loaded when the noun is used."""
+    """The top-level group. The module of a noun has an ``app``, loaded when the noun is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [one.name for one in COMMANDS]
+        return [command.name for command in COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         row = next((row for row in COMMANDS if row.name == cmd_name), None)
@@ -38,12 +41,12 @@ class Nouns(TyperGroup):
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer does, but suggesting names from the table, not from commands loaded before."""
+        """Resolve as typer does, but suggest names from the table instead of loaded commands."""
         self.commands = dict.fromkeys(self.list_commands(ctx))  # type: ignore[assignment]
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Every command runs inside this call: the one place where errors become words."""
+        """Run a command. All commands run inside this call, so errors are reported only here."""
         interrupts = _Interrupts()
         try:
             result = super().invoke(ctx)
@@ -52,11 +55,12 @@ class Nouns(TyperGroup):
         except typer.Exit:
             raise
         except typer.BadParameter as error:
-            error.message = plain_words(error) or error.message
+            error.message = value_error(error) or error.message
             raise
         except ClientError as error:
             missing = missing_extra(error.__cause__)
-            if missing is not None and not error.hint:  # a file of the user imports it
+            # A file of the user, such as a pipeline, may import the missing package.
+            if missing is not None and not error.hint:
                 error.hint = missing.hint
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(FAILED) from None
@@ -77,7 +81,10 @@ class Nouns(TyperGroup):
 
 
 class _Interrupts:
-    """Whether Ctrl-C was pressed. Inside librdkafka's binding the KeyboardInterrupt may come out as another exception."""
+    """Remembers whether Ctrl-C was pressed.
+
+    Inside librdkafka's binding a KeyboardInterrupt may surface as another exception.
+    """
 
     def __init__(self) -> None:
         self.seen = False
@@ -90,7 +97,7 @@ class _Interrupts:
 
 
 def _silence_stdout() -> None:
-    """The reader is gone: what is still buffered must not be reported when the interpreter ends."""
+    """Redirect stdout to /dev/null, so that the flush at interpreter exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -103,7 +110,7 @@ def millstream() -> None:
 
 
 def run(words: list[str]) -> int:
-    """Run one command line; the exit code."""
+    """Run one command line and return its exit code."""
     if (misplaced := misplaced_option(words)) is not None:
         print(f"error: {misplaced}", file=sys.stderr)
         return MISUSE

@@ -1,4 +1,7 @@
-"""``millstream configs``: the settings of topics, brokers, groups and client metrics, where each value comes from, and how to change it."""
+"""``millstream configs``: show and change settings of topics, brokers, groups and client metrics.
+
+Each value is shown with its source.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Kind(StrEnum):
 
 
 def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """What has settings, for the shell; nothing, quickly, when no broker answers."""
+    """Return resource names for shell completion, or none soon if no broker answers."""
     from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
 
@@ -47,7 +50,7 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-KindArgument = Annotated[Kind, typer.Argument(help="Whose settings.")]
+KindArgument = Annotated[Kind, typer.Argument(help="Kind of resource.")]
 NameArgument = Annotated[
     str,
     typer.Argument(
@@ -65,17 +68,21 @@ def list_names(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List what settings can be shown of: all topics or brokers, or the groups or metrics subscriptions that have some."""
+    """List the resources with settings.
+
+    These are all topics or brokers, or the groups or metrics subscriptions with dynamic settings.
+    """
     from millstream.client.admin.client import Admin
 
     with Admin(bootstrap, timeout_s=timeout) as admin:
-        found = admin.configs.names(kind.value)
+        names = admin.configs.names(kind.value)
     if format is Format.json:
-        print_json(found)
-    elif found:
-        print("\n".join(found))
+        print_json(names)
+    elif names:
+        print("\n".join(names))
     else:
-        note(f"no {kind.value} has settings of its own")
+        plural = {Kind.client_metrics: "client metrics subscriptions"}.get(kind, f"{kind.value}s")
+        note(f"no {plural} have settings")
 
 
 @app.command()
@@ -83,48 +90,56 @@ def describe(
     kind: KindArgument,
     name: NameArgument,
     all: Annotated[
-        bool, typer.Option("--all", help="Also what nobody set, with sources and synonyms.")
+        bool, typer.Option("--all", help="Include default values, with sources and synonyms.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show the settings that are not at their default, and where each was set."""
+    """Show the settings that differ from their default, and where each was set."""
     from millstream.client.admin.client import Admin
 
     with Admin(bootstrap, timeout_s=timeout) as admin:
-        found = admin.configs.describe(kind.value, name)
-    shown = [one for one in found if all or not one.default]
+        configs = admin.configs.describe(kind.value, name)
+    shown = [config for config in configs if all or not config.default]
     if format is Format.json:
-        print_json([_as_json(one) for one in shown])
+        print_json([_as_json(config) for config in shown])
     elif all:
-        rows = [(one.name, _value(one), one.source, _synonyms(one), one.read_only) for one in shown]
+        rows = [
+            (config.name, _value(config), config.source, _synonyms(config), config.read_only)
+            for config in shown
+        ]
         print_table(("NAME", "VALUE", "SOURCE", "SYNONYMS", "READ-ONLY"), rows)
     elif shown:
-        print_table(("NAME", "VALUE", "SOURCE"), [(one.name, _value(one), one.source) for one in shown])
+        print_table(
+            ("NAME", "VALUE", "SOURCE"), [(config.name, _value(config), config.source) for config in shown]
+        )
     else:
-        note(f"{kind.value} {name} has only default settings; see them with --all")
+        note(f"{kind.value} {name} has only default settings; show them with --all")
 
 
 @app.command()
 def alter(
     kind: KindArgument,
     name: NameArgument,
-    set: Annotated[
-        Pairs, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Give a setting a value.")
-    ] = None,
+    set: Annotated[Pairs, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Set a value.")] = None,
     delete: Annotated[
-        Pairs, typer.Option("--delete", "-d", metavar="NAME", help="Back to the default.")
+        Pairs, typer.Option("--delete", "-d", metavar="NAME", help="Reset to the default.")
     ] = None,
-    append: Annotated[Pairs, typer.Option("--append", metavar="NAME=VALUE", help="Add to a list.")] = None,
+    append: Annotated[
+        Pairs, typer.Option("--append", metavar="NAME=VALUE", help="Add to a list setting.")
+    ] = None,
     subtract: Annotated[
-        Pairs, typer.Option("--subtract", metavar="NAME=VALUE", help="Take from a list.")
+        Pairs, typer.Option("--subtract", metavar="NAME=VALUE", help="Remove from a list setting.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check that it would work.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the change without making it.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Change settings of a topic, a broker, a group or a metrics subscription while it runs; those not named stay as they are."""
+    """Change settings of a topic, broker, group or metrics subscription without a restart.
+
+    Other settings keep their values.
+    """
     from millstream.client.admin.client import Admin
 
     changes = {
@@ -132,7 +147,7 @@ def alter(
         "append": pairs(append, "--append"),
         "subtract": pairs(subtract, "--subtract"),
     }
-    named = [one for change in changes.values() for one in change] + list(delete or ())
+    named = [setting for change in changes.values() for setting in change] + list(delete or ())
     if not named:
         raise typer.BadParameter("give --set, --delete, --append or --subtract")
     with Admin(bootstrap, timeout_s=timeout) as admin:
@@ -145,19 +160,19 @@ def alter(
 
 
 def _note_unknown(names: Iterable[str]) -> None:
-    """Say which names may be misspelt: a broker stores what it does not know, as Kafka does."""
+    """Report names that may be misspelt: like Kafka, a broker stores unknown settings."""
     from millstream.core.broker_settings import BROKER_SETTINGS
     from millstream.core.settings import unknown
 
     for name in names:
         if name not in BROKER_SETTINGS:
             note(
-                f"{unknown(name, BROKER_SETTINGS, 'broker setting')}; it is stored, and has no effect on this version"
+                f"{unknown(name, BROKER_SETTINGS, 'broker setting')}; it is stored but has no effect in this version"
             )
 
 
 def note_unknown_deletions(names: Iterable[str]) -> None:
-    """Say which deleted topic settings may be misspelt: a broker accepts any name, as Kafka does."""
+    """Report deleted settings that may be misspelt: like Kafka, a broker accepts any name."""
     from millstream.core.config import topic_row
     from millstream.core.settings import SettingError
 
@@ -165,7 +180,7 @@ def note_unknown_deletions(names: Iterable[str]) -> None:
         try:
             topic_row(name)
         except SettingError as error:
-            note(f"{error}; a topic without this setting stays as it is")
+            note(f"{error}; nothing to reset")
 
 
 def _value(config: Config) -> str | None:
@@ -173,7 +188,7 @@ def _value(config: Config) -> str | None:
 
 
 def _synonyms(config: Config) -> str:
-    return ", ".join(f"{one.source}:{one.name}={one.value}" for one in config.synonyms)
+    return ", ".join(f"{synonym.source}:{synonym.name}={synonym.value}" for synonym in config.synonyms)
 
 
 def _as_json(config: Config) -> dict[str, Any]:
@@ -184,5 +199,8 @@ def _as_json(config: Config) -> dict[str, Any]:
         "default": config.default,
         "read_only": config.read_only,
         "sensitive": config.sensitive,
-        "synonyms": [{"name": one.name, "value": one.value, "source": one.source} for one in config.synonyms],
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source}
+            for synonym in config.synonyms
+        ],
     }

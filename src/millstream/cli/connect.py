@@ -1,4 +1,4 @@
-"""``millstream connect FROM TO``: rows from one place to another, exactly once, without a pipeline file."""
+"""``millstream connect FROM TO``: copy rows exactly once, without a pipeline file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 class Tombstones(StrEnum):
-    """The meaning of records without a value."""
+    """The handling of records without a value."""
 
     drop = "drop"
     keep = "keep"
@@ -45,17 +45,19 @@ def connect(
     schema: Annotated[
         str | None,
         typer.Option(
-            "--schema", metavar="DDL", help="Columns of what is read: 'id int NOT NULL, name string'."
+            "--schema", metavar="DDL", help="Columns of the source: 'id int NOT NULL, name string'."
         ),
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option("--value", metavar="FORMAT", help="The format of the topic's values. [default: json]"),
+        typer.Option("--value", metavar="FORMAT", help="Format of the topic's values. [default: json]"),
     ] = None,
     key: Annotated[
         str | None,
         typer.Option(
-            "--key", metavar=Columns, help="The key of records, or of the table's rows: put by it, not added."
+            "--key",
+            metavar=Columns,
+            help="Key of the records, or of table rows, which are then updated by key.",
         ),
     ] = None,
     by: Annotated[
@@ -63,7 +65,7 @@ def connect(
         typer.Option(
             "--by",
             metavar="COLUMN",
-            help="The column that grows with every change of the table that is read.",
+            help="A column of the source table that increases with every change.",
         ),
     ] = None,
     partition_by: Annotated[
@@ -71,25 +73,26 @@ def connect(
         typer.Option(
             "--partition-by",
             metavar=Columns,
-            help="Directories of Parquet and Delta; date is that of the record where there is no such column.",
+            help="Partition columns of Parquet and Delta; date is the record's date if no column has that name.",
         ),
     ] = None,
     starting: Annotated[
-        str | None, typer.Option("--starting", help="Where a new flow begins in a topic: earliest or latest.")
+        str | None,
+        typer.Option("--starting", help="Start position of a new flow in a topic: earliest or latest."),
     ] = None,
     tombstones: Annotated[
         Tombstones | None,
         typer.Option(
             "--tombstones",
-            help="What records without a value are: keep removes the row of a table with --key (its default), and adds a row "
-            "with _deleted and _key to Parquet and Delta; drop leaves them out; error makes them dead letters. "
-            "[default: left out if they have a key, dead letters if not]",
+            help="Handling of records without a value. keep: delete the row of a table with --key (its default), or add a row "
+            "with _deleted and _key to Parquet and Delta. drop: skip them. error: make them dead letters. "
+            "[default: drop with a key, error without]",
         ),
     ] = None,
     once: Once = False,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Of the flow and its checkpoint. [default: made of the two addresses]"),
+        typer.Option("--name", help="Name of the flow and its checkpoint. [default: from the two addresses]"),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = "local[*]",
@@ -99,17 +102,20 @@ def connect(
     stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Connect two places until Ctrl-C, or until what is there has been read (--once); started again it goes on where it was."""
+    """Copy rows from FROM to TO until Ctrl-C, or only the available rows (--once).
+
+    Started again, it continues where it stopped.
+    """
     need_spark("connectors")
     from millstream.connect.build import Wishes, columns_in, connection
     from millstream.pipelines.runner import RunOptions, preflight
 
-    wishes = Wishes(
+    request = Wishes(
         bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting, tombstones
     )
-    pipeline = connection(parse_address(source), parse_address(target), wishes)
-    given = pairs(conf, "--conf")
-    options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout, conf=given)
+    pipeline = connection(parse_address(source), parse_address(target), request)
+    spark_conf = pairs(conf, "--conf")
+    options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout, conf=spark_conf)
     preflight(pipeline, options)
-    with spark_session(pipeline.name, master, pipeline.conf, given) as spark:
+    with spark_session(pipeline.name, master, pipeline.conf, spark_conf) as spark:
         run_and_show(pipeline, spark, options, master, format)

@@ -1,4 +1,4 @@
-"""``millstream consume``: print records, following or to the end, in kcat's formats or as JSON."""
+"""``millstream consume``: print records, to the end or following, in kcat's formats or as JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 BATCH = 1000
 EPILOG = (
-    "Formats, as in kcat: %s value, %S its length (-1 for null), %R the same in 4 bytes, %k key, %K its length, "
+    "Formats, as in kcat: %s value, %S its length (-1 for null), %R its length as 4 bytes, %k key, %K its length, "
     "%T timestamp, %h headers, %t topic, %p partition, %o offset, %% percent; \\n \\r \\t \\xHH."
 )
 
@@ -43,53 +43,57 @@ def consume(
             "--from-time",
             "-o",
             metavar="POSITION",
-            help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS, 2026-03-01T12:00Z, "
-            "or without Z in local time. "
-            "In a group only where it has committed nothing.",
+            help="earliest, latest, an offset, -N (the last N of each partition), -15m, @MILLISECONDS or "
+            "2026-03-01T12:00Z (local time without Z). "
+            "A group uses it only for partitions without a committed offset.",
         ),
     ] = "earliest",
     group: Annotated[
         str | None,
-        typer.Option(
-            "--group", "-g", metavar="NAME", help="As a member of this group; commits what was printed."
-        ),
+        typer.Option("--group", "-g", metavar="NAME", help="Join this group and commit the printed records."),
     ] = None,
     subscribe: Annotated[
-        bool, typer.Option("--subscribe", help="As a member of a group; without --group named after you.")
+        bool, typer.Option("--subscribe", help="Join a group; without --group it is named after you.")
     ] = False,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit", "-e", help="Stop at the present end; else follow.")
+        bool, typer.Option("--exit", "-e", help="Stop at the current end instead of following.")
     ] = False,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="Stop after so many records.")
+        int | None, typer.Option("-n", "--count", min=1, help="Maximum number of records to print.")
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Only these partitions (repeat it).")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="Read only this partition (repeatable)."),
     ] = None,
     format: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help="How to print one record, or `json`.")
+        str, typer.Option("--format", "-f", metavar="FORMAT", help="Format of a record, or `json`.")
     ] = r"%s\n",
     as_json: Annotated[bool, typer.Option("-J", "--json", help="The same as --format json.")] = False,
-    null: Annotated[str, typer.Option(metavar="TEXT", help="What to print for a null key or value.")] = "",
+    null: Annotated[str, typer.Option(metavar="TEXT", help="Text for a null key or value.")] = "",
     isolation: Annotated[
         str,
-        typer.Option(metavar="LEVEL", help="read_committed or read_uncommitted (aborted transactions too)."),
+        typer.Option(
+            metavar="LEVEL", help="read_committed, or read_uncommitted to include aborted transactions."
+        ),
     ] = "read_committed",
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print records and errors, no remarks.")
-    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only records and errors.")] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print the records of topics, from a position on, to the end or following; alone or as a member of a group."""
+    """Print the records of topics from a position on, alone or as a member of a group.
+
+    Follows the topics until Ctrl-C, unless --exit or --count is given.
+    """
     if group == "":
         raise typer.BadParameter("a group needs a name", param_hint="--group")
     if partition and (group or subscribe):
-        raise typer.BadParameter("the members of a group share its partitions; leave out --partition")
+        raise typer.BadParameter(
+            "--partition cannot be used with --group or --subscribe: a group assigns partitions itself"
+        )
     if isolation not in ("read_committed", "read_uncommitted"):
         raise typer.BadParameter(
-            f"{isolation!r} is neither read_committed nor read_uncommitted", param_hint="--isolation"
+            f"{isolation!r} is not read_committed or read_uncommitted", param_hint="--isolation"
         )
     options = pairs(client_option, "--client-option")
     render = _renderer("json" if as_json else format, null)
@@ -100,7 +104,7 @@ def consume(
     from millstream.local.foreground import stopped_by_signals
 
     with (
-        stopped_by_signals(),  # a member leaves its group, so that the others need not miss it first
+        stopped_by_signals(),  # so that a member leaves its group instead of timing out
         Consumer(
             bootstrap,
             topics,

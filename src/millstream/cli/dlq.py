@@ -1,8 +1,9 @@
-"""``millstream dlq``: dead letters, which are records that a pipeline could not read: list, show, redrive (shown first)."""
+"""``millstream dlq``: list, show and redrive dead letters, the records that a pipeline rejected."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections import deque
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -20,13 +21,14 @@ from millstream.cli.support.options import (
 )
 from millstream.cli.support.output import Progress, note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
     from millstream.client.dead_letters.letters import DeadLetter, Identity
     from millstream.client.dead_letters.redrive import Newer, Redriven
 
-app = noun("Dead letters: records that a pipeline could not read, with the reason and where they come from.")
+app = noun("Dead letters: records that a pipeline rejected, with the reason and the origin.")
 
 PREVIEW_CHARACTERS = 60
 REASON_CHARACTERS = 100
@@ -34,7 +36,7 @@ NAME_CHARACTERS = 40
 
 
 class Timestamps(StrEnum):
-    """Which times records have that are sent back."""
+    """The timestamps of records that are sent back."""
 
     original = "original"
     now = "now"
@@ -48,19 +50,19 @@ DeadTopic = Annotated[
     str,
     typer.Argument(
         metavar="TOPIC",
-        help="The topic that was read, or the dead-letter topic itself.",
+        help="The source topic, or the dead-letter topic itself.",
         autocompletion=complete_dead_letters,
     ),
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", metavar="TEXT", help="Only those whose reason contains this text."),
+    typer.Option("--reason", metavar="TEXT", help="Only dead letters whose reason contains this text."),
 ]
 PipelineName = Annotated[
-    str | None, typer.Option("--pipeline", metavar="NAME", help="Only those that this pipeline refused.")
+    str | None, typer.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline.")
 ]
 FlowName = Annotated[
-    str | None, typer.Option("--flow", metavar="NAME", help="Only those that a flow of this name refused.")
+    str | None, typer.Option("--flow", metavar="NAME", help="Only dead letters of flows with this name.")
 ]
 
 
@@ -78,62 +80,67 @@ def list_topics(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """List the dead-letter topics: how many records, how many were not sent back yet, who refused them, why the newest is there."""
+    """List dead-letter topics with their records, records left to redrive, and newest reason."""
     from millstream.client.dead_letters.letters import summaries
 
     with _admin(bootstrap, timeout) as admin:
-        found = summaries(admin, pipeline=pipeline, flow=flow)
+        topics = summaries(admin, pipeline=pipeline, flow=flow)
     if format is Format.json:
         print_json(
             [
                 {
-                    "topic": one.topic,
-                    "records": one.records,
-                    "left": one.left,
+                    "topic": summary.topic,
+                    "records": summary.records,
+                    "left": summary.left,
                     "refused_by": [
-                        {"pipeline": who.pipeline, "flow": who.flow, "records": count}
-                        for who, count in one.refused_by.items()
+                        {"pipeline": rejecter.pipeline, "flow": rejecter.flow, "records": count}
+                        for rejecter, count in summary.refused_by.items()
                     ],
-                    "newest": None if one.newest is None else _json(one.newest),
+                    "newest": None if summary.newest is None else _json(summary.newest),
                 }
-                for one in found
+                for summary in topics
             ]
         )
-    elif found:
+    elif topics:
         rows = [
             (
-                one.topic,
-                one.records,
-                one.left,
-                one.newest and _time(one.newest.record.timestamp_ms),
-                ", ".join(_cut(str(who), NAME_CHARACTERS) or "" for who in one.refused_by if str(who))
+                summary.topic,
+                summary.records,
+                summary.left,
+                summary.newest and _time(summary.newest.record.timestamp_ms),
+                ", ".join(
+                    _truncate(str(rejecter), NAME_CHARACTERS) or ""
+                    for rejecter in summary.refused_by
+                    if str(rejecter)
+                )
                 or None,
-                one.newest and _cut(one.newest.reason, REASON_CHARACTERS),
+                summary.newest and _truncate(summary.newest.reason, REASON_CHARACTERS),
             )
-            for one in found
+            for summary in topics
         ]
         print_table(("TOPIC", "RECORDS", "LEFT", "NEWEST", "REFUSED BY", "REASON"), rows)
     else:
-        note(
-            "there are no dead-letter topics (TOPIC.dlq)" + (" with such letters" if pipeline or flow else "")
-        )
+        filters = " ".join(_filters(None, pipeline, flow))
+        note(f"no dead letters match {filters}" if filters else "no dead-letter topics (TOPIC.dlq)")
 
 
 @app.command()
 def show(
     topic: DeadTopic,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, the last ones.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of records to show, from the end.")
+    ] = 20,
     reason: Reason = None,
     pipeline: PipelineName = None,
     flow: FlowName = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Those that were sent back already, too.")
+        bool, typer.Option("--all", help="Include dead letters that were sent back already.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show dead letters: where each comes from, who refused it and why, and how its value begins."""
+    """Show dead letters: origin, who rejected each and why, and the start of its value."""
     from millstream.client.dead_letters.letters import find, matches, read, redrive_group
 
     count = 0
@@ -141,22 +148,29 @@ def show(
     with _admin(bootstrap, timeout) as admin:
         name = find(admin, topic)
         committed = {} if everything else admin.groups.committed(redrive_group(name))
-        for one in read(bootstrap, name, committed, timeout_s=timeout):
-            if matches(one, reason, pipeline=pipeline, flow=flow):
+        for letter in read(bootstrap, name, committed, timeout_s=timeout):
+            if matches(letter, reason, pipeline=pipeline, flow=flow):
                 count += 1
-                last.append(one)
+                last.append(letter)
     if format is Format.json:
-        print_json([_json(one) for one in last])
+        print_json([_json(letter) for letter in last])
         return
     if last:
         print_table(
             ("OFFSET", "ORIGIN", "TIME", "REFUSED BY", "REDRIVEN", "REASON", "VALUE"),
-            [_row(one) for one in last],
+            [_row(letter) for letter in last],
         )
     if count > len(last):
-        note(f"the last {len(last):,} of {count:,}; see more with --limit N")
+        note(f"showing the last {len(last):,} of {count:,}; use --limit N to show more")
     elif not count:
-        note(f"there are none in {name}" + (" that match" if reason or pipeline or flow else ""))
+        filters = " ".join(_filters(reason, pipeline, flow))
+        note(f"no dead letters in {name}" + (f" match {filters}" if filters else ""))
+
+
+def _filters(reason: str | None, pipeline: str | None, flow: str | None) -> list[str]:
+    """Return the filter options as they are typed."""
+    options = {"--reason": reason, "--pipeline": pipeline, "--flow": flow}
+    return [f"{option} {shlex.quote(text)}" for option, text in options.items() if text is not None]
 
 
 @app.command()
@@ -164,36 +178,44 @@ def redrive(
     topic: DeadTopic,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TOPIC", help="To this topic, instead of where they came from."),
+        typer.Option("--to", metavar="TOPIC", help="Target topic. [default: the origin of each record]"),
     ] = None,
     reason: Reason = None,
     pipeline: PipelineName = None,
     flow: FlowName = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many.")] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of records to send.")
+    ] = None,
     timestamps: Annotated[
         Timestamps | None,
         typer.Option(
             "--timestamps",
-            help="The original times, which is the default, or new ones; to be chosen where retention would take the old ones.",
+            help="Keep the original timestamps (the default) or use new ones. "
+            "Required if retention would delete records with the original ones.",
         ),
     ] = None,
     overwrite_newer: Annotated[
         bool,
         typer.Option(
             "--overwrite-newer",
-            help="Send also records whose key has a newer record in the topic. Without, their letters stay.",
+            help="Also send records whose key has a newer record in the topic; they are kept otherwise.",
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Send also records that an earlier redrive has sent.")
+        bool, typer.Option("--again", help="Also send records that an earlier redrive has sent.")
     ] = False,
-    run: Annotated[bool, typer.Option("--execute", help="Do it; without, only show it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, which is the default.")] = False,
+    run: Annotated[
+        bool, typer.Option("--execute", help="Send the records; without this they are only listed.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the records (the default).")] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Send the records of dead letters back to where they came from, each exactly once. Shows what would be sent; --execute does it."""
+    """Send dead letters back to their origin, each exactly once.
+
+    Shows the records to send; --execute sends them.
+    """
     if run and dry_run:
         raise typer.BadParameter("give --execute or --dry-run, not both")
     from millstream.client.dead_letters.letters import find
@@ -201,7 +223,7 @@ def redrive(
 
     with _admin(bootstrap, timeout) as admin:
         name = find(admin, topic)
-        wish = Wish(
+        request = Wish(
             name,
             to,
             reason,
@@ -212,24 +234,24 @@ def redrive(
             overwrite_newer,
             again,
         )
-        progress, looking = Progress(f"redriving {name}"), Progress("looking for newer records")
+        progress, newer_progress = Progress(f"redriving {name}"), Progress("looking for newer records")
         try:
             if run:
-                done = execute(admin, wish, each=progress.update, looking=looking.update)
+                result = execute(admin, request, each=progress.update, looking=newer_progress.update)
             else:
-                done = plan(admin, wish, looking=looking.update)
+                result = plan(admin, request, looking=newer_progress.update)
         finally:
-            looking.clear()
+            newer_progress.clear()
             progress.clear()
-        warning = str(expiry(admin, done)) if done.expired_count else ""
-    _show_redriven(name, done, run, format)
+        warning = str(expiry(admin, result)) if result.expired_count else ""
+    _show_redriven(name, result, run, format)
     if warning and timestamps is None:
         note(f"--execute will refuse: {warning}")
     elif warning:
         note(f"warning: {warning.partition('; ')[0]}")
 
 
-def _show_redriven(name: str, done: Redriven, executed: bool, format: Format) -> None:
+def _show_redriven(name: str, result: Redriven, executed: bool, format: Format) -> None:
     if format is Format.json:
         print_json(
             {
@@ -237,96 +259,101 @@ def _show_redriven(name: str, done: Redriven, executed: bool, format: Format) ->
                 "executed": executed,
                 "sent": [
                     {
-                        "topic": where.topic,
-                        "partition": where.partition,
+                        "topic": target.topic,
+                        "partition": target.partition,
                         "records": count,
-                        "expired": done.expired.get(where, 0),
+                        "expired": result.expired.get(target, 0),
                     }
-                    for where, count in done.sent.items()
+                    for target, count in result.sent.items()
                 ],
-                "kept": done.kept,
-                "repeated": done.repeated,
-                "newer": done.newer,
-                "newer_examples": [_newer_json(one) for one in done.examples],
+                "kept": result.kept,
+                "repeated": result.repeated,
+                "newer": result.newer,
+                "newer_examples": [_newer_json(example) for example in result.examples],
             }
         )
         return
-    if done.count:
-        rows = [(name, where.topic, where.partition, count) for where, count in done.sent.items()]
+    if result.count:
+        rows = [(name, target.topic, target.partition, count) for target, count in result.sent.items()]
         print_table(("FROM", "TO", "PARTITION", "RECORDS"), rows)
-    if not done.count:
-        note(
-            f"nothing in {name} is to be sent back" + (f" ({done.kept:,} do not match)" if done.kept else "")
-        )
+    if not result.count:
+        note(f"nothing to send from {name}" + (f" ({result.kept:,} do not match)" if result.kept else ""))
     elif not executed:
-        note("nothing is sent yet; add --execute to do it")
-    elif done.kept:
-        note(f"{done.kept:,} that do not match are kept, at the end of {name}")
-    if done.repeated:
+        note("nothing sent yet; add --execute to send")
+    elif result.kept:
+        kept = counted(result.kept, "record that does not match", "records that do not match")
+        note(f"kept {kept}, at the end of {name}")
+    if result.repeated:
         note(
-            f"letters about records that are sent once anyway, or were sent back before: {done.repeated:,}; "
-            "--again sends the latter once more"
+            f"skipped {counted(result.repeated, 'repeated dead letter')}: the record is sent only once, or was sent back earlier; "
+            "use --again to send those again"
         )
-    if done.newer:
-        _note_newer(done)
+    if result.newer:
+        _note_newer(result)
 
 
-def _note_newer(done: Redriven) -> None:
-    """Say which letters stay, because sending them would put something old over a newer record."""
+def _note_newer(result: Redriven) -> None:
+    """Report the dead letters that are kept, because sending them would override a newer record."""
     note(
-        f"letters that stay, because their topic has a newer record of the key: {done.newer:,}; "
-        "--overwrite-newer sends them all the same"
+        f"kept {counted(result.newer, 'record')} because the topic has a newer record with the same key; "
+        "use --overwrite-newer to send them"
     )
-    for one in done.examples:
-        origin = f"{one.dead_letter}:{one.offset}" if one.origin is None else _place(one.origin)
-        newer = "" if one.newer_offset is None else f": newer is {one.newer_partition}:{one.newer_offset}"
-        note(f"  {origin}, key {preview(one.key)}{newer}")
-    if done.newer > len(done.examples):
-        note(f"  and {done.newer - len(done.examples):,} more")
+    for example in result.examples:
+        origin = (
+            f"{example.dead_letter}:{example.offset}" if example.origin is None else _origin(example.origin)
+        )
+        newer = (
+            ""
+            if example.newer_offset is None
+            else f": newer record at {example.newer_partition}:{example.newer_offset}"
+        )
+        note(f"  {origin}, key {preview(example.key)}{newer}")
+    if result.newer > len(result.examples):
+        note(f"  and {result.newer - len(result.examples):,} more")
 
 
-def _newer_json(one: Newer) -> dict[str, Any]:
+def _newer_json(newer: Newer) -> dict[str, Any]:
     return {
-        "topic": one.origin and one.origin.topic,
-        "partition": one.origin and one.origin.partition,
-        "offset": one.origin and one.origin.offset,
-        "key": preview(one.key),
-        "newer": {"partition": one.newer_partition, "offset": one.newer_offset},
-        "dead_letter": {"partition": one.dead_letter.partition, "offset": one.offset},
+        "topic": newer.origin and newer.origin.topic,
+        "partition": newer.origin and newer.origin.partition,
+        "offset": newer.origin and newer.origin.offset,
+        "key": preview(newer.key),
+        "newer": {"partition": newer.newer_partition, "offset": newer.newer_offset},
+        "dead_letter": {"partition": newer.dead_letter.partition, "offset": newer.offset},
     }
 
 
-def _place(one: Identity) -> str:
-    return f"{one.topic}-{one.partition}:{one.offset}"
+def _origin(identity: Identity) -> str:
+    return f"{identity.topic}-{identity.partition}:{identity.offset}"
 
 
-def _row(one: DeadLetter) -> tuple[object, ...]:
-    record = one.record
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    record = letter.record
     return (
         f"{record.partition}:{record.offset}",
-        one.source if one.topic is None else f"{one.topic}-{one.partition}:{one.offset}",
-        _time(record.timestamp_ms if one.timestamp_ms is None else one.timestamp_ms),
-        _cut(str(one.refused_by), NAME_CHARACTERS) or None,
-        one.redriven,
-        _cut(one.reason, REASON_CHARACTERS),
+        letter.source if letter.topic is None else f"{letter.topic}-{letter.partition}:{letter.offset}",
+        _time(record.timestamp_ms if letter.timestamp_ms is None else letter.timestamp_ms),
+        _truncate(str(letter.refused_by), NAME_CHARACTERS) or None,
+        letter.redriven,
+        _truncate(letter.reason, REASON_CHARACTERS),
         preview(record.value),
     )
 
 
-def _json(one: DeadLetter) -> dict[str, Any]:
+def _json(letter: DeadLetter) -> dict[str, Any]:
     from millstream.cli.support.record_json import to_json
 
-    record = json.loads(to_json(one.record._replace(headers=one.headers)))
+    record = json.loads(to_json(letter.record._replace(headers=letter.headers)))
     return {
-        "topic": one.topic,
-        "partition": one.partition,
-        "offset": one.offset,
-        "timestamp": one.timestamp_ms,
-        "reason": one.reason,
-        "source": one.source,
-        "pipeline": one.pipeline,
-        "flow": one.flow,
-        "redriven": one.redriven,
+        "topic": letter.topic,
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "timestamp": letter.timestamp_ms,
+        "reason": letter.reason,
+        "source": letter.source,
+        "pipeline": letter.pipeline,
+        "flow": letter.flow,
+        "redriven": letter.redriven,
         "key": record["key"],
         "value": record["value"],
         "headers": record["headers"],
@@ -335,21 +362,23 @@ def _json(one: DeadLetter) -> dict[str, Any]:
 
 
 def preview(value: bytes | None) -> str | None:
-    """How a value begins: as text where it is text, as Python would write the bytes where it is not."""
+    """Return the start of a value: as text if it is UTF-8, else as Python's bytes literal."""
     if value is None:
         return None
     try:
-        return _cut(value.decode(), PREVIEW_CHARACTERS)
+        return _truncate(value.decode(), PREVIEW_CHARACTERS)
     except UnicodeDecodeError:
-        return _cut(repr(value[:PREVIEW_CHARACTERS]), PREVIEW_CHARACTERS)
+        return _truncate(repr(value[:PREVIEW_CHARACTERS]), PREVIEW_CHARACTERS)
 
 
-def _cut(text: str | None, most: int) -> str | None:
-    """One printable line: nothing in a record may move the cursor of whoever looks at it."""
+def _truncate(text: str | None, limit: int) -> str | None:
+    """Return a printable line: nothing in a record may move the cursor of the terminal."""
     if text is None:
         return None
-    shown = "".join(one if one.isprintable() else f"\\x{ord(one):02x}" for one in text[: most + 1])
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
+    shown = "".join(
+        letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text[: limit + 1]
+    )
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def _time(timestamp_ms: int) -> str | None:

@@ -1,4 +1,4 @@
-"""``millstream elect-leaders``: give leadership back to the preferred replicas, or to any live one."""
+"""``millstream elect-leaders``: elect the preferred replicas, or any live replica, as leaders."""
 
 from __future__ import annotations
 
@@ -21,26 +21,29 @@ def elect_leaders(
         bool,
         typer.Option(
             "--unclean",
-            help="For partitions without a leader take any live replica. What only the others have is lost.",
+            help="Elect any live replica of partitions without a leader. Records that only others have are lost.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Let the first replica of each partition lead, where it is in sync; of all partitions unless topics are given."""
+    """Elect the preferred (first) replica of each partition as leader, if it is in sync.
+
+    Applies to all partitions unless topics are given.
+    """
     from millstream.client.admin.client import Admin
 
     if unclean and not yes:
-        typer.confirm("Acknowledged records may be lost. Elect all the same?", abort=True, err=True)
+        typer.confirm("Acknowledged records may be lost. Elect leaders anyway?", abort=True, err=True)
     with Admin(bootstrap, timeout_s=timeout) as admin:
-        asked = partitions_of(admin, topic) if topic else None
-        results = admin.reassignments.elect_leaders(asked, unclean=unclean)
+        partitions = partitions_of(admin, topic) if topic else None
+        results = admin.reassignments.elect_leaders(partitions, unclean=unclean)
         leaders = {
-            (found.name, one.id): one.leader
-            for found in admin.topics.describe(sorted({tp.topic for tp in results}))
-            for one in found.partitions
+            (described.name, partition.id): partition.leader
+            for described in admin.topics.describe(sorted({tp.topic for tp in results}))
+            for partition in described.partitions
         }
     rows = [(tp.topic, tp.partition, leaders.get(tp), error) for tp, error in sorted(results.items())]
     if format is Format.json:
@@ -53,6 +56,6 @@ def elect_leaders(
     elif rows:
         print_table(("TOPIC", "PARTITION", "LEADER", "ERROR"), rows)
     else:
-        note("every partition is led by whom it should be")
+        note("every partition already has its preferred leader")
     if any(error for *_rest, error in rows):
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""``millstream groups``: list, describe (lag and lead), reset-offsets (shown first), delete, delete-offsets."""
+"""``millstream groups``: list, describe (lag and lead), reset-offsets, delete, delete-offsets."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from millstream.cli.support.partitions import TopicOptions, partitions_of
 from millstream.client.admin.states import GroupState, GroupType
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
@@ -45,7 +46,7 @@ LAG_COLUMNS = (
 
 
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Group names for the shell; none, quickly, when no broker answers."""
+    """Return group names for shell completion, or none soon if no broker answers."""
     try:
         with _admin(ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, COMPLETION_TIMEOUT_S) as admin:
             return [name for name in admin.groups.names() if name.startswith(incomplete)]
@@ -55,7 +56,7 @@ def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 GroupName = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=complete_groups)]
 GroupNames = Annotated[list[str], typer.Argument(help="Names of groups.", autocompletion=complete_groups)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
@@ -68,57 +69,68 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def list_groups(
     state: Annotated[
         list[GroupState] | None,
-        typer.Option("--state", case_sensitive=False, help="Only in this state (repeat it)."),
+        typer.Option("--state", case_sensitive=False, help="List only groups in this state (repeatable)."),
     ] = None,
     type: Annotated[
         list[GroupType] | None,
-        typer.Option("--type", case_sensitive=False, help="Only of this type (repeat it)."),
+        typer.Option("--type", case_sensitive=False, help="List only groups of this type (repeatable)."),
     ] = None,
-    names: Annotated[bool, typer.Option("--names", help="Only the names, one a line.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Print only names, one per line.")] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
     """List the groups."""
     with _admin(bootstrap, timeout) as admin:
-        found = admin.groups.list(states=state or (), types=type or ())
+        groups = admin.groups.list(states=state or (), types=type or ())
     if format is Format.json:
         rows = [
-            {"group": one.id, "type": one.type, "protocol": one.protocol_type, "state": one.state}
-            for one in found
+            {"group": group.id, "type": group.type, "protocol": group.protocol_type, "state": group.state}
+            for group in groups
         ]
         print_json(rows)
     elif names:
-        for one in found:
-            print(one.id)
-    elif found:
-        table = [(one.id, one.type or None, one.protocol_type or None, one.state) for one in found]
+        for group in groups:
+            print(group.id)
+    elif groups:
+        table = [(group.id, group.type or None, group.protocol_type or None, group.state) for group in groups]
         print_table(("GROUP", "TYPE", "PROTOCOL", "STATE"), table)
+    elif state or type:
+        filters = [f"--state {name}" for name in state or ()] + [f"--type {name}" for name in type or ()]
+        note(f"no groups match {' '.join(filters)}")
     else:
-        note("no group is like that" if state or type else "there are no groups yet")
+        note("no groups yet")
 
 
 @app.command()
 def describe(
     groups: GroupNames,
-    members: Annotated[bool, typer.Option("--members", help="The members and what each has.")] = False,
-    state: Annotated[bool, typer.Option("--state", help="State, type, assignor and coordinator.")] = False,
+    members: Annotated[
+        bool, typer.Option("--members", help="Show the members and their partitions.")
+    ] = False,
+    state: Annotated[
+        bool, typer.Option("--state", help="Show state, type, assignor and coordinator.")
+    ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show where groups are in each partition: LAG to the end, LEAD over the first record that is still kept."""
+    """Show the committed offsets of groups: LAG to the log end, LEAD over the log start."""
     if members and state:
         raise typer.BadParameter("give --members or --state, not both")
     with _admin(bootstrap, timeout) as admin:
-        found = admin.groups.describe(groups)
-        lags = [] if members or state else [(one, lag) for one in found for lag in admin.groups.lags(one)]
+        described = admin.groups.describe(groups)
+        lags = (
+            []
+            if members or state
+            else [(group, lag) for group in described for lag in admin.groups.lags(group)]
+        )
     if members:
-        _show_members(found, format)
+        _show_members(described, format)
     elif state:
-        _show_states(found, format)
+        _show_states(described, format)
     else:
-        _show_lags(found, lags, format)
+        _show_lags(described, lags, format)
 
 
 @app.command("reset-offsets")
@@ -126,30 +138,37 @@ def reset_offsets(
     group: GroupName,
     topic: TopicOptions = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every partition that the group has committed.")
+        bool, typer.Option("--all-topics", help="Every partition with a committed offset.")
     ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record kept.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, metavar="N")] = None,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log start.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log end.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, metavar="N", help="To this offset.")
+    ] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option(
-            "--to-datetime", metavar="TIME", help="2026-03-01T12:00:00Z, without Z in local time, or @MS."
+            "--to-datetime",
+            metavar="TIME",
+            help="To a time: 2026-03-01T12:00:00Z (local time without Z) or @MS.",
         ),
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", metavar="TIME", help="So long ago: 90s, 1h30m, PT1H.")
+        str | None,
+        typer.Option("--by-duration", metavar="TIME", help="To a time this long ago: 90s, 1h30m, PT1H."),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", metavar="N", help="Forward, or back with a minus.")
+        int | None, typer.Option("--shift-by", metavar="N", help="By N records; negative moves back.")
     ] = None,
-    run: Annotated[bool, typer.Option("--execute", help="Do it; without, only show it.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it, which is the default.")] = False,
+    run: Annotated[
+        bool, typer.Option("--execute", help="Make the change; without this it is only shown.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the change (the default).")] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Set the offsets of a group that has no members. Shows what would change; --execute does it."""
+    """Set the offsets of a group without members. Shows the change; --execute makes it."""
     if run and dry_run:
         raise typer.BadParameter("give --execute or --dry-run, not both")
     if bool(topic) == all_topics:
@@ -177,10 +196,13 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete groups, with their offsets, that have no members. Tells of each what became of it; exits 1 where one could not be deleted. Asks first when a person is at the terminal."""
+    """Delete groups without members, and their offsets. Asks for confirmation on a terminal.
+
+    Reports the result for each group. Exits with 1 if a group could not be deleted.
+    """
     with _admin(bootstrap, timeout) as admin:
         if not yes and sys.stdin.isatty():
-            typer.confirm(f"Delete {', '.join(groups)} with all offsets?", abort=True)
+            typer.confirm(f"Delete {', '.join(groups)} and all offsets?", abort=True)
         outcomes = admin.groups.delete_each(groups)
     _show_deleted(outcomes, format)
     if any(outcomes.values()):
@@ -195,21 +217,21 @@ def delete_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Forget the committed offsets of topics that the group does not read now."""
+    """Delete the committed offsets of topics that the group is not subscribed to."""
     if not topic:
         raise typer.BadParameter("give --topic TOPIC[:PARTITION,...]")
     with _admin(bootstrap, timeout) as admin:
         admin.groups.get(group)
         committed = admin.groups.committed(group)
-        wanted = [one for one in partitions_of(admin, topic) if one in committed]
-        if wanted and not yes and sys.stdin.isatty():
-            typer.confirm(f"Forget where {group} is in {', '.join(map(str, wanted))}?", abort=True)
-        if wanted:
-            admin.groups.delete_offsets(group, wanted)
-    for one in wanted:
-        print(f"deleted the offset of group {group} in {one} (was {committed[one]})")
-    if not wanted:
-        note(f"group {group} has no committed offset there")
+        partitions = [partition for partition in partitions_of(admin, topic) if partition in committed]
+        if partitions and not yes and sys.stdin.isatty():
+            typer.confirm(f"Delete the offsets of {group} for {', '.join(map(str, partitions))}?", abort=True)
+        if partitions:
+            admin.groups.delete_offsets(group, partitions)
+    for partition in partitions:
+        print(f"deleted the offset of group {group} for {partition} (was {committed[partition]})")
+    if not partitions:
+        note(f"group {group} has no committed offsets for {', '.join(topic)}")
 
 
 def _reset(
@@ -220,11 +242,11 @@ def _reset(
     by_duration: str | None,
     shift_by: int | None,
 ) -> Reset:
-    """The one place that was named; anything else is misuse."""
+    """Return the chosen target of the reset. Raise a usage error unless exactly one is chosen."""
     from millstream.client.admin.group_reset import Reset
 
     try:
-        given = [
+        targets = [
             Reset("earliest") if to_earliest else None,
             Reset("latest") if to_latest else None,
             Reset("offset", to_offset) if to_offset is not None else None,
@@ -234,12 +256,12 @@ def _reset(
         ]
     except ClientError as error:
         raise typer.BadParameter(str(error)) from None
-    wanted = [one for one in given if one is not None]
-    if len(wanted) != 1:
+    chosen = [target for target in targets if target is not None]
+    if len(chosen) != 1:
         raise typer.BadParameter(
-            "give one of --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration, --shift-by"
+            "give exactly one of --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration, --shift-by"
         )
-    return wanted[0]
+    return chosen[0]
 
 
 def _show_deleted(outcomes: Mapping[str, ClientError | None], format: Format) -> None:
@@ -261,31 +283,31 @@ def _show_deleted(outcomes: Mapping[str, ClientError | None], format: Format) ->
 
 def _show_changes(group: str, changes: Sequence[Change], executed: bool, format: Format) -> None:
     if format is Format.json:
-        print_json([_change_json(group, one, executed) for one in changes])
+        print_json([_change_json(group, change, executed) for change in changes])
     elif changes:
-        rows = [(group, *one.partition, one.current, one.new, _remark(one)) for one in changes]
+        rows = [(group, *change.partition, change.current, change.new, _remark(change)) for change in changes]
         columns = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "REMARK")
         print_table(columns, rows)
     note(_summary(group, changes, executed))
 
 
 def _summary(group: str, changes: Sequence[Change], executed: bool) -> str:
-    """One sentence on what was done, or is still to be done."""
-    moved = sum(one.changes for one in changes)
+    """Return a sentence about the changes made, or still to be made."""
+    changed = sum(change.changes for change in changes)
     if not changes:
         return f"group {group} has no committed offsets: nothing to reset"
-    if not moved:
-        return f"nothing to change: group {group} is there already"
+    if not changed:
+        return f"nothing to change: group {group} already has these offsets"
     if not executed:
-        return "nothing is changed yet; add --execute to do it"
-    left = len(changes) - moved
-    rest = f", {left:,} {'were' if left > 1 else 'was'} there already" if left else ""
-    return f"set {moved:,} offset{'s' if moved > 1 else ''} of group {group}{rest}"
+        return "nothing changed yet; add --execute to apply"
+    unchanged = len(changes) - changed
+    rest = f"; {unchanged:,} unchanged" if unchanged else ""
+    return f"set {counted(changed, 'offset')} of group {group}{rest}"
 
 
 def _remark(change: Change) -> str:
     if change.limited:
-        return "the nearest offset there is"
+        return "nearest existing offset"
     return "" if change.changes else "no change"
 
 
@@ -308,14 +330,14 @@ def _show_lags(groups: Sequence[Group], lags: Sequence[tuple[Group, Lag]], forma
     if lags:
         print_table(LAG_COLUMNS, [_lag_row(group, lag) for group, lag in lags])
     for group in groups:
-        if all(of is not group for of, _ in lags):
-            note(f"group {group.id} ({group.state}) has no committed offsets and nothing assigned")
+        if all(owner is not group for owner, _ in lags):
+            note(f"group {group.id} ({group.state}) has no committed offsets and no assigned partitions")
         elif not group.active:
             note(f"group {group.id} has no members")
 
 
 def _lag_row(group: Group, lag: Lag) -> tuple[object, ...]:
-    who = lag.member
+    member = lag.member
     return (
         group.id,
         *lag.partition,
@@ -323,14 +345,14 @@ def _lag_row(group: Group, lag: Lag) -> tuple[object, ...]:
         lag.end,
         lag.lag,
         lag.lead,
-        who.id if who else None,
-        who.host if who else None,
-        who.client_id if who else None,
+        member.id if member else None,
+        member.host if member else None,
+        member.client_id if member else None,
     )
 
 
 def _lag_json(group: Group, lag: Lag) -> dict[str, Any]:
-    who = lag.member
+    member = lag.member
     return {
         "group": group.id,
         "topic": lag.partition.topic,
@@ -340,21 +362,21 @@ def _lag_json(group: Group, lag: Lag) -> dict[str, Any]:
         "log_end_offset": lag.end,
         "lag": lag.lag,
         "lead": lag.lead,
-        "consumer_id": who.id if who else None,
-        "host": who.host if who else None,
-        "client_id": who.client_id if who else None,
+        "consumer_id": member.id if member else None,
+        "host": member.host if member else None,
+        "client_id": member.client_id if member else None,
     }
 
 
 def _show_members(groups: Sequence[Group], format: Format) -> None:
-    members = [(group, one) for group in groups for one in group.members]
+    members = [(group, member) for group in groups for member in group.members]
     if format is Format.json:
-        print_json([_member_json(group, one) for group, one in members])
+        print_json([_member_json(group, member) for group, member in members])
         return
     if members:
         rows = [
-            (group.id, one.id, one.host, one.client_id, len(one.assignment), _assignment(one))
-            for group, one in members
+            (group.id, member.id, member.host, member.client_id, len(member.assignment), _assignment(member))
+            for group, member in members
         ]
         print_table(("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"), rows)
     for group in groups:
@@ -364,8 +386,8 @@ def _show_members(groups: Sequence[Group], format: Format) -> None:
 
 def _assignment(member: Member) -> str:
     topics: dict[str, list[str]] = {}
-    for one in member.assignment:
-        topics.setdefault(one.topic, []).append(str(one.partition))
+    for partition in member.assignment:
+        topics.setdefault(partition.topic, []).append(str(partition.partition))
     return " ".join(f"{topic}({','.join(rows)})" for topic, rows in topics.items()) or "-"
 
 
@@ -377,25 +399,27 @@ def _member_json(group: Group, member: Member) -> dict[str, Any]:
         "host": member.host,
         "client_id": member.client_id,
         "epoch": member.epoch,
-        "assignment": [list(one) for one in member.assignment],
-        "target_assignment": None if member.target is None else [list(one) for one in member.target],
+        "assignment": [list(partition) for partition in member.assignment],
+        "target_assignment": None
+        if member.target is None
+        else [list(partition) for partition in member.target],
     }
 
 
 def _show_states(groups: Sequence[Group], format: Format) -> None:
     if format is Format.json:
-        print_json([_state_json(one) for one in groups])
+        print_json([_state_json(group) for group in groups])
         return
     rows = [
         (
-            one.id,
-            f"{one.coordinator} ({one.coordinator.node})",
-            one.assignor or None,
-            one.type,
-            one.state,
-            len(one.members),
+            group.id,
+            f"{group.coordinator} ({group.coordinator.node})",
+            group.assignor or None,
+            group.type,
+            group.state,
+            len(group.members),
         )
-        for one in groups
+        for group in groups
     ]
     print_table(("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "TYPE", "STATE", "#MEMBERS"), rows)
 

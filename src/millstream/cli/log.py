@@ -1,4 +1,4 @@
-"""``millstream log``: look into the files of a broker. The only command that reads a disk instead of asking a broker."""
+"""``millstream log``: inspect the files of a broker. It reads the disk and asks no broker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from millstream.cli.support.options import Format, OutputFormat
 from millstream.cli.support.output import print_json_rows
 from millstream.cli.support.record_json import as_json
 from millstream.client.errors import ClientError
+from millstream.core.words import counted
 
 if TYPE_CHECKING:
     from millstream.log.dump import Line
@@ -21,7 +22,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=T
 
 @app.callback()
 def log() -> None:
-    """Look into the files of a broker."""
+    """Inspect the files of a broker."""
 
 
 @app.command()
@@ -29,13 +30,13 @@ def dump(
     files: Annotated[
         list[Path],
         typer.Argument(
-            exists=True, help="Segments, indexes, snapshots, or directories: of a partition, or of a broker."
+            exists=True, help="Segments, indexes, snapshots, or the directory of a partition or broker."
         ),
     ],
-    deep: Annotated[bool, typer.Option("--deep", help="Also the records inside the batches.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Include the records inside the batches.")] = False,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Print what is in segment, index and snapshot files. Exit code 1 where something is wrong with one."""
+    """Print the contents of segment, index and snapshot files. Exit code 1 if a file is damaged."""
     faults: list[str] = []
     lines = (line for path in files for line in _lines(path, deep, faults))
     if format is Format.json:
@@ -49,7 +50,7 @@ def dump(
 
 
 def _lines(path: Path, deep: bool, faults: list[str]) -> Iterator[Line]:
-    """All that can be read; ``faults`` gets what is wrong."""
+    """Yield all readable lines, and add the problems to ``faults``."""
     from millstream.log.dump import Fault
     from millstream.log.dump import dump as dump_file
 
@@ -65,13 +66,13 @@ def _lines(path: Path, deep: bool, faults: list[str]) -> Iterator[Line]:
 
 
 def _row(line: Line) -> dict[str, Any] | None:
-    """A line for programs; none of a line that only introduces others."""
+    """Return a line as JSON, or None for a heading."""
     from millstream.log.dump import Fault
 
-    found = {"type": "fault", "message": line.reason} if isinstance(line, Fault) else line.found
-    if found is None:
+    values = {"type": "fault", "message": line.reason} if isinstance(line, Fault) else line.found
+    if values is None:
         return None
-    row: dict[str, Any] = {"file": line.file, **found}
+    row: dict[str, Any] = {"file": line.file, **values}
     if row["type"] == "record":
         headers = [[name, as_json(value)] for name, value in row["headers"]]
         row |= {"key": as_json(row["key"]), "value": as_json(row["value"]), "headers": headers}
@@ -86,7 +87,7 @@ def verify(
     ],
     format: OutputFormat = Format.table,
 ) -> None:
-    """Verify every batch and every index. Exit code 1 if something is damaged. Changes nothing."""
+    """Verify every batch and every index. Exit code 1 if a file is damaged. Changes nothing."""
     from millstream.log.integrity.verify_files import Report
     from millstream.log.integrity.verify_files import verify as verify_files
 
@@ -105,10 +106,10 @@ def verify(
         print_json_rows({"file": finding.path, "reason": finding.reason} for finding in findings)
     else:
         print(
-            f"{report.partitions} partitions, {report.segments} segments, {report.batches} batches, "
-            f"{report.size} bytes verified: {report.damaged or 'nothing'} damaged"
+            f"verified {report.partitions} partitions, {report.segments} segments, {report.batches} batches, "
+            f"{report.size} bytes: {report.damaged or 'none'} damaged"
         )
     if findings:
         raise ClientError(
-            f"{len(findings)} files are damaged, {findings[0].path} first: {findings[0].reason}"
+            f"{counted(len(findings), 'damaged file')}; the first is {findings[0].path}: {findings[0].reason}"
         )

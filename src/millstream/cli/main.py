@@ -1,7 +1,8 @@
-"""``millstream``: the entry point. Routes what must be fast before anything heavy is imported.
+"""``millstream``: the entry point. Routes fast commands before anything heavy is imported.
 
-``serve`` goes straight to the broker (typer would add half again to its start), help and version print text; every
-other command goes through ``app``, which imports typer and the one noun that was named.
+``serve`` goes straight to the broker, because typer would add half again to its startup time. Help
+and version print text. Every other command goes through ``app``, which imports typer and the
+module of the named noun.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ MISUSE, INTERRUPTED = 2, 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; its exit code: 0, 1 for a failure, 2 for misuse, 130 for Ctrl-C."""
+    """Run one command and return its exit code.
+
+    0 is success, 1 a failure, 2 a usage error, 130 Ctrl-C.
+    """
     try:
         return _route(sys.argv[1:], own_process=True) if argv is None else _route(argv)
     except KeyboardInterrupt:
@@ -48,9 +52,12 @@ def _serve(words: list[str]) -> int:
 
 
 def _complete(option: str, shell: str) -> int:
-    """For the shell that is named; typer takes the option without, for the shell it finds itself in."""
+    """Show or install completion for a named shell.
+
+    Without a name typer handles the option itself, for the current shell.
+    """
     if shell not in SHELLS:
-        print(f"error: there is no completion for {shell!r}; there are {', '.join(SHELLS)}", file=sys.stderr)
+        print(f"error: no completion for {shell!r}; choose one of {', '.join(SHELLS)}", file=sys.stderr)
         return MISUSE
     from typer.completion import get_completion_script, install  # type: ignore[attr-defined]
 

@@ -16,9 +16,9 @@ from millstream.core.words import counted
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _NEXT = """\
-next: millstream serve --set log.dirs={dirs} --set zookeeper.connect={connect}   (with its other settings, and the same node.id)
-      further brokers join with the same zookeeper.connect and a node.id of their own
-      millstream reassign execute --replication-factor 3   then spreads the partitions; internal topics get three replicas by themselves"""
+next: millstream serve --set log.dirs={dirs} --set zookeeper.connect={connect}   (keep the other settings and the node.id)
+      start more brokers with the same zookeeper.connect and different node.ids
+      millstream reassign execute --replication-factor 3   then spreads the partitions; internal topics get three replicas automatically"""
 
 
 @app.command()
@@ -27,17 +27,24 @@ def migrate(
         str, typer.Option("--to", metavar="HOST:PORT[/CHROOT]", help="The ZooKeeper of the cluster.")
     ],
     data: Annotated[
-        list[str] | None, typer.Option("--data", metavar="DIR", help="A data directory (repeat it).")
+        list[str] | None,
+        typer.Option("--data", metavar="DIR", help="A data directory of the broker (repeatable)."),
     ] = None,
     metadata: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="The broker's metadata.log.dir, where it has one."),
+        typer.Option(metavar="DIR", help="The broker's metadata.log.dir, if set."),
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Take back a move that was not finished.")] = False,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1)] = 20.0,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo an unfinished migration.")] = False,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="How long to wait for ZooKeeper.")
+    ] = 20.0,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Move the metadata of a stopped broker to ZooKeeper: topics, ids, settings and groups are kept, logs stay in place. What was interrupted goes on when it is repeated."""
+    """Migrate the metadata of a stopped broker to ZooKeeper.
+
+    Topics, ids, settings and groups are kept, and logs stay in place. After an interruption, run
+    the command again to continue.
+    """
     from millstream.broker.migration.to_zookeeper import (
         MigrationError,
         migrate_to_zookeeper,
@@ -45,31 +52,36 @@ def migrate(
     )
 
     dirs = data or ["./data"]
-    missing = next((one for one in dirs if not Path(one).is_dir()), None)
+    missing = next((directory for directory in dirs if not Path(directory).is_dir()), None)
     if missing is not None:
         raise ClientError(
-            f"there is no directory {missing}", hint="--data names where the broker keeps its data"
+            f"directory {missing} does not exist", hint="give the broker's data directory with --data"
         )
     try:
         if undo:
             asyncio.run(undo_at_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))
-            _tell_undone(to, format)
+            _report_undone(to, format)
             return
-        done = asyncio.run(migrate_to_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))
+        migrated = asyncio.run(migrate_to_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))
     except (MigrationError, OSError) as error:
         raise ClientError(str(error)) from None
     if format is Format.json:
         print_json(
-            {"cluster_id": done.cluster_id, "topics": done.topics, "nodes": done.nodes, "zookeeper": to}
+            {
+                "cluster_id": migrated.cluster_id,
+                "topics": migrated.topics,
+                "nodes": migrated.nodes,
+                "zookeeper": to,
+            }
         )
         return
-    topics = counted(done.topics, "topic")
-    print(f"cluster {done.cluster_id}: {topics}, {done.nodes} nodes are in ZooKeeper at {to}")
+    topics = counted(migrated.topics, "topic")
+    print(f"cluster {migrated.cluster_id}: migrated {topics} and {migrated.nodes} nodes to ZooKeeper at {to}")
     note(_NEXT.format(dirs=",".join(dirs), connect=to))
 
 
-def _tell_undone(to: str, format: Format) -> None:
+def _report_undone(to: str, format: Format) -> None:
     if format is Format.json:
         print_json({"zookeeper": to, "undone": True})
     else:
-        print(f"the move to {to} is taken back: the broker starts alone again")
+        print(f"undid the migration to {to}: the broker can start alone again")

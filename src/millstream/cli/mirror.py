@@ -1,4 +1,7 @@
-"""``millstream mirror``: topics of one cluster as topics of another, exactly once, with the offsets of groups; one way or both."""
+"""``millstream mirror``: copy topics to another cluster, exactly once, one way or both.
+
+The offsets of consumer groups are copied too.
+"""
 
 from __future__ import annotations
 
@@ -33,21 +36,21 @@ PATTERNS = "NAME|REGEX,..."
 
 
 class Names(StrEnum):
-    """What copies are called."""
+    """The naming of copies."""
 
     prefix = "prefix"
     identity = "identity"
 
 
 class OnLoss(StrEnum):
-    """What happens when records were deleted before they were mirrored."""
+    """The reaction to records that were deleted before they were mirrored."""
 
     stop = "stop"
     skip = "skip"
 
 
 class Starting(StrEnum):
-    """Where a new mirror begins."""
+    """The start position of a new mirror."""
 
     earliest = "earliest"
     latest = "latest"
@@ -55,60 +58,57 @@ class Starting(StrEnum):
 
 @app.command()
 def mirror(
-    source: Annotated[
-        str, typer.Option("--from", metavar=CLUSTER, help="The cluster to read, and what it is called.")
-    ],
-    target: Annotated[
-        str, typer.Option("--to", metavar=CLUSTER, help="The cluster to write, and what it is called.")
-    ],
-    topics: Annotated[str, typer.Option("--topics", "-t", metavar=PATTERNS, help="What to mirror.")],
-    exclude: Annotated[
-        str, typer.Option("--exclude", metavar=PATTERNS, help="What of it not to mirror.")
-    ] = "",
+    source: Annotated[str, typer.Option("--from", metavar=CLUSTER, help="The source cluster, and its name.")],
+    target: Annotated[str, typer.Option("--to", metavar=CLUSTER, help="The target cluster, and its name.")],
+    topics: Annotated[str, typer.Option("--topics", "-t", metavar=PATTERNS, help="Topics to mirror.")],
+    exclude: Annotated[str, typer.Option("--exclude", metavar=PATTERNS, help="Topics to leave out.")] = "",
     groups: Annotated[
         str,
-        typer.Option(
-            "--groups", "-g", metavar=PATTERNS, help="Consumer groups that are to go on in the other."
-        ),
+        typer.Option("--groups", "-g", metavar=PATTERNS, help="Consumer groups whose offsets are copied."),
     ] = ".*",
-    no_groups: Annotated[bool, typer.Option("--no-groups", help="Leave consumer groups alone.")] = False,
-    both: Annotated[bool, typer.Option("--both", help="Mirror the other way as well.")] = False,
+    no_groups: Annotated[
+        bool, typer.Option("--no-groups", help="Do not copy offsets of consumer groups.")
+    ] = False,
+    both: Annotated[bool, typer.Option("--both", help="Mirror in both directions.")] = False,
     names: Annotated[
         Names,
         typer.Option(
             "--names",
-            help="prefix: orders of east becomes east.orders; identity: it stays orders, and loops are seen by a header.",
+            help="prefix: orders of east becomes east.orders; identity: it stays orders, and a header prevents loops.",
         ),
     ] = Names.prefix,
     forward: Annotated[
         bool,
-        typer.Option("--forward", help="With --names identity: also copies that came from a third cluster."),
+        typer.Option("--forward", help="With --names identity: also mirror copies from a third cluster."),
     ] = False,
     name: Annotated[
         str | None,
         typer.Option(
             "--name",
             metavar="NAME",
-            help="Name of checkpoints and progress. [default: made of the clusters' names]",
+            help="Name of checkpoints and progress. [default: from the clusters' names]",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Mirror what is there now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Mirror the available records, then exit.")] = False,
     interval: Annotated[
         str,
-        typer.Option("--interval", metavar="TIME", help="Between two looks at topics, settings and groups."),
+        typer.Option("--interval", metavar="TIME", help="How often to check topics, settings and groups."),
     ] = "5 seconds",
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="The checkpoint is gone: go on behind the last copies in the target."),
+        typer.Option(
+            "--resume", help="The checkpoint is lost: continue after the last copies in the target."
+        ),
     ] = False,
     starting: Annotated[
-        Starting, typer.Option("--starting", help="Where a new mirror begins.")
+        Starting, typer.Option("--starting", help="Start position of a new mirror.")
     ] = Starting.earliest,
     on_loss: Annotated[
-        OnLoss, typer.Option("--on-loss", help="When records were deleted before they were mirrored.")
+        OnLoss,
+        typer.Option("--on-loss", help="Reaction to records that were deleted before they were mirrored."),
     ] = OnLoss.stop,
     most_records: Annotated[
-        int, typer.Option("--most-records", metavar="N", min=1, help="Most records of one transaction.")
+        int, typer.Option("--most-records", metavar="N", min=1, help="Maximum records of one transaction.")
     ] = 500_000,
     master: Master = "local[*]",
     checkpoint: Checkpoint = None,
@@ -116,18 +116,22 @@ def mirror(
     stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Mirror topics to another cluster, until Ctrl-C or until all that is there has been mirrored (--once)."""
+    """Mirror topics to another cluster, until Ctrl-C, or only the available records (--once)."""
     need_spark("mirrors")
     from millstream.connect.mirror.declare import RETRIES, declare, directions, mirror_name
     from millstream.connect.mirror.direction import MirrorCluster
     from millstream.pipelines.declare import Pipeline
     from millstream.pipelines.runner import RunOptions, preflight
 
-    here, there = MirrorCluster.parse(source), MirrorCluster.parse(target)
-    pipeline = Pipeline(name or mirror_name(here, there), bootstrap=here.bootstrap, retries=RETRIES)
-    made = directions(
-        here,
-        there,
+    source_cluster, target_cluster = MirrorCluster.parse(source), MirrorCluster.parse(target)
+    pipeline = Pipeline(
+        name or mirror_name(source_cluster, target_cluster),
+        bootstrap=source_cluster.bootstrap,
+        retries=RETRIES,
+    )
+    mirrored = directions(
+        source_cluster,
+        target_cluster,
         topics=topics,
         exclude=exclude,
         groups="" if no_groups else groups,
@@ -139,44 +143,54 @@ def mirror(
         interval=interval,
         most_records=most_records,
     )
-    given = pairs(conf, "--conf")
+    spark_conf = pairs(conf, "--conf")
     options = RunOptions(
-        once=once, checkpoint=checkpoint, reset_progress=resume, stop_timeout_s=stop_timeout, conf=given
+        once=once, checkpoint=checkpoint, reset_progress=resume, stop_timeout_s=stop_timeout, conf=spark_conf
     )
     if resume:
-        made = _resumed(pipeline, made, checkpoint)
-    declare(pipeline, made)
+        mirrored = _resumed(pipeline, mirrored, checkpoint)
+    declare(pipeline, mirrored)
     preflight(pipeline, options)
     if format is Format.table:
-        _introduce(made)
-    with spark_session(pipeline.name, master, given) as spark:
+        _introduce(mirrored)
+    with spark_session(pipeline.name, master, spark_conf) as spark:
         run_and_show(pipeline, spark, options, master, format)
 
 
-def _resumed(pipeline: Pipeline, made: list[Direction], checkpoint: str | None) -> list[Direction]:
-    """Refused where there is a checkpoint: what that says and what the target says would be two beginnings."""
+def _resumed(pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | None) -> list[Direction]:
+    """Return the directions with start positions taken from the target.
+
+    Refuse an existing checkpoint, because it could disagree with the target.
+    """
     from millstream.connect.mirror.declare import progress_name
     from millstream.connect.mirror.resume import resumed
     from millstream.pipelines.run.layout import Layout
 
     layout = Layout.of(pipeline, checkpoint)
-    going = [one for one in made if (layout.checkpoint(one.name) / "offsets").exists()]
-    for one in going:
-        if not was_restarted():  # else this command made it, before its JVM failed
+    started = [
+        direction for direction in mirrored if (layout.checkpoint(direction.name) / "offsets").exists()
+    ]
+    for direction in started:
+        # After a restart this command made the checkpoint itself, before its JVM failed.
+        if not was_restarted():
             raise ClientError(
-                f"--resume: there is a checkpoint in {layout.checkpoint(one.name)}",
-                hint="leave --resume out to go on from it, or give --checkpoint another directory",
+                f"--resume cannot be used with the existing checkpoint {layout.checkpoint(direction.name)}",
+                hint="omit --resume to continue from it, or choose another directory with --checkpoint",
             )
-    return [one if one in going else resumed(one, progress_name(pipeline, one)) for one in made]
+    return [
+        direction if direction in started else resumed(direction, progress_name(pipeline, direction))
+        for direction in mirrored
+    ]
 
 
 def _introduce(directions: list[Direction]) -> None:
-    """What is mirrored now, and under which names; what comes later is found as well."""
+    """Print the topics that match now, and the names of their copies."""
     from millstream.client.admin.client import Admin
 
-    for one in directions:
-        with Admin(one.source.bootstrap) as admin:
-            found = [topic for topic in admin.topics.names() if one.selection.copies(topic)]
-        shown = ", ".join(f"{topic} as {one.selection.target_topic(topic)}" for topic in found[:5])
-        more = f", and {len(found) - 5} more" if len(found) > 5 else ""
-        note(f"{one.source} to {one.target}: {shown or 'no topic matches yet'}{more}")
+    for direction in directions:
+        selection = direction.selection
+        with Admin(direction.source.bootstrap) as admin:
+            topics = [topic for topic in admin.topics.names() if selection.copies(topic)]
+        shown = ", ".join(f"{topic} as {selection.target_topic(topic)}" for topic in topics[:5])
+        more = f", and {len(topics) - 5} more" if len(topics) > 5 else ""
+        note(f"{direction.source} to {direction.target}: {shown or 'no topics match yet'}{more}")

@@ -1,4 +1,4 @@
-"""``millstream produce``: send the lines of stdin or of files, or the JSON that ``consume --format json`` wrote."""
+"""``millstream produce``: send lines of stdin or files, or output of ``consume --format json``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millstream.client.errors import ClientError
 from millstream.core.words import counted
 
 if TYPE_CHECKING:
-    from millstream.cli.support.record_json import Sent
+    from millstream.cli.support.record_json import JsonRecord
     from millstream.client.producer import Producer
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -37,7 +37,7 @@ NEWLINE = r"\n"
 
 
 class BadLine(ClientError):
-    """A line of the input is no record."""
+    """An input line is not a record."""
 
 
 class Codec(StrEnum):
@@ -60,45 +60,45 @@ def produce(
     topic: TopicName,
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", "-K", metavar="TEXT", help="What divides key and value in a line."),
+        typer.Option("--key-separator", "-K", metavar="TEXT", help="Separator of key and value in a line."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record (repeat it)."),
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record (repeatable)."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="[default: by key]")
+        int | None, typer.Option("--partition", "-p", min=0, help="Target partition. [default: by key]")
     ] = None,
     file: Annotated[
         list[Path] | None,
         typer.Option(
-            "--file", exists=True, dir_okay=False, help="Read this file instead of stdin (repeat it)."
+            "--file", exists=True, dir_okay=False, help="Read this file instead of stdin (repeatable)."
         ),
     ] = None,
     format: Annotated[
         Input,
-        typer.Option("--format", "-f", help="A record a line, as JSON a line, or the whole input as one."),
+        typer.Option(
+            "--format", "-f", help="One record per line, one JSON record per line, or one per input."
+        ),
     ] = Input.lines,
     delimiter: Annotated[
-        str, typer.Option("--delimiter", "-D", metavar="TEXT", help="What ends a line.")
+        str, typer.Option("--delimiter", "-D", metavar="TEXT", help="End of a line.")
     ] = NEWLINE,
     null: Annotated[
         str | None,
-        typer.Option("--null", metavar="TEXT", help="A key or value that reads so is sent as null."),
+        typer.Option("--null", metavar="TEXT", help="Send keys and values equal to this text as null."),
     ] = None,
     compression: Annotated[
-        Codec, typer.Option("--compression", "-c", help="How batches are compressed.")
+        Codec, typer.Option("--compression", "-c", help="Compression of batches.")
     ] = Codec.none,
-    acks: Annotated[
-        str, typer.Option(help="all, 1 or 0: which replicas have it before it counts as sent.")
-    ] = "all",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No summary, no progress.")] = False,
+    acks: Annotated[str, typer.Option(help="Replicas that must acknowledge a record: all, 1 or 0.")] = "all",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary and no progress.")] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Send records to a topic: a record a line, from stdin or files."""
+    """Send records to a topic, one per line, from stdin or files."""
     if acks not in ("all", "1", "0"):
         raise typer.BadParameter(f"{acks!r} is not all, 1 or 0", param_hint="--acks")
     _refuse_unused(format, {"--key-separator": key_separator, "--null": null}, delimiter)
@@ -127,50 +127,54 @@ def produce(
         _send_all(producer, topic, reading, inputs or [sys.stdin.buffer], quiet)
 
 
-def _refuse_unused(format: Input, of_lines: dict[str, str | None], delimiter: str) -> None:
-    """Options that the format does not use: silence would send other records than were meant."""
+def _refuse_unused(format: Input, line_options: dict[str, str | None], delimiter: str) -> None:
+    """Refuse options that the format ignores, because other records than intended would be sent."""
     if format is Input.json:
-        for option, text in of_lines.items():
+        for option, text in line_options.items():
             if text is not None:
                 raise typer.BadParameter(
-                    "has no effect with --format json, whose lines name key and value", param_hint=option
+                    "has no effect with --format json, where each line has its key and value",
+                    param_hint=option,
                 )
     if format is Input.whole and delimiter != NEWLINE:
         raise typer.BadParameter(
-            "has no effect with --format whole, which sends an input as one record", param_hint="--delimiter"
+            "has no effect with --format whole, which sends each input as one record",
+            param_hint="--delimiter",
         )
 
 
 def _delivery_timeout_ms(context: typer.Context, timeout_s: float) -> int:
-    """``--timeout`` where it was given: then a record is not waited for any longer. Otherwise the time of every producer, which outlasts
-    more than the 30 s that a question may take."""
+    """Return ``--timeout`` if it was given, as the limit for each record.
+
+    Otherwise return the producer's own default, which is longer than the 30 s of a request.
+    """
     from millstream.client.producer import DELIVERY_TIMEOUT_MS
 
     source = context.get_parameter_source("timeout")
-    given = source is not None and source.name == "COMMANDLINE"
-    return round(timeout_s * 1000) if given else DELIVERY_TIMEOUT_MS
+    explicit = source is not None and source.name == "COMMANDLINE"
+    return round(timeout_s * 1000) if explicit else DELIVERY_TIMEOUT_MS
 
 
 def _send_all(
     producer: Producer, topic: str, reading: _Reading, inputs: list[IO[bytes]], quiet: bool
 ) -> None:
-    """Send what is read; after Ctrl-C send what was read, then end as interrupted."""
+    """Send all input. After Ctrl-C flush the records read so far, then exit as interrupted."""
     interactive = inputs[0].isatty()
     if interactive and not quiet:
-        note("one record a line; end with Ctrl-D")
+        note("enter one record per line; end with Ctrl-D")
     progress = Progress("producing", enabled=False if quiet or interactive else None)
     started_s, size, interrupted = time.monotonic(), 0, False
     try:
-        for one in reading.records(inputs):
+        for record in reading.records(inputs):
             producer.send(
                 topic,
-                one.value,
-                key=one.key,
-                headers=one.headers or None,
-                partition=one.partition,
-                timestamp_ms=one.timestamp_ms,
+                record.value,
+                key=record.key,
+                headers=record.headers or None,
+                partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
             )
-            size += len(one.key or b"") + len(one.value or b"")
+            size += len(record.key or b"") + len(record.value or b"")
             if interactive:
                 producer.flush()
             elif not producer.sent % 1000:
@@ -180,20 +184,20 @@ def _send_all(
     except BadLine as error:
         progress.clear()
         producer.flush()
-        before = f"{counted(producer.sent, 'record before it was', 'records before it were')} sent"
+        before = f"{counted(producer.sent, 'earlier record was', 'earlier records were')} sent"
         raise ClientError(f"{error.message}; {before}", hint=error.hint) from None
     finally:
         progress.clear()
     producer.flush()
     if not quiet:
         elapsed_s = time.monotonic() - started_s
-        note(f"{counted(producer.sent, 'record')} to {topic} in {elapsed_s:.2f} s")
+        note(f"sent {counted(producer.sent, 'record')} to {topic} in {elapsed_s:.2f} s")
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
 
 class _Reading:
-    """How bytes become records."""
+    """Turns input bytes into records."""
 
     def __init__(
         self,
@@ -205,13 +209,13 @@ class _Reading:
         headers: tuple[tuple[str, bytes | None], ...],
         partition: int | None,
     ) -> None:
-        from millstream.cli.support.record_json import Sent, from_json
+        from millstream.cli.support.record_json import JsonRecord, from_json
 
-        self._make, self._from_json = Sent, from_json
+        self._make, self._from_json = JsonRecord, from_json
         self.format, self.delimiter, self.key_separator = format, delimiter, key_separator
         self.key, self.null, self.headers, self.partition = key, null, headers, partition
 
-    def records(self, inputs: Iterable[IO[bytes]]) -> Iterator[Sent]:
+    def records(self, inputs: Iterable[IO[bytes]]) -> Iterator[JsonRecord]:
         for source in inputs:
             if self.format is Input.whole:
                 yield self._record(source.read())
@@ -221,8 +225,8 @@ class _Reading:
                 for line in split(source, self.delimiter):
                     yield self._record(line)
 
-    def _json_records(self, source: IO[bytes]) -> Iterator[Sent]:
-        """Blank lines separate nothing and are passed over."""
+    def _json_records(self, source: IO[bytes]) -> Iterator[JsonRecord]:
+        """Parse lines of JSON, skipping blank lines."""
         for number, line in enumerate(split(source, self.delimiter), 1):
             if not line.strip():
                 continue
@@ -233,20 +237,20 @@ class _Reading:
                 where = f"line {number}" + (f" of {name}" if source is not sys.stdin.buffer and name else "")
                 raise BadLine(f"{where}: {error.message}", hint=error.hint) from None
 
-    def _record(self, line: bytes) -> Sent:
+    def _record(self, line: bytes) -> JsonRecord:
         key, value = self.key, line
         if self.key_separator is not None:
-            before, found, after = line.partition(self.key_separator)
-            if found:
+            before, separator, after = line.partition(self.key_separator)
+            if separator:
                 key, value = before, after
         return self._make(self._or_null(key), self._or_null(value), self.headers, self.partition, None)
 
-    def _json_record(self, line: bytes) -> Sent:
-        """The partition of the original is not kept: the other topic may have fewer."""
-        read = self._from_json(line)
-        return read._replace(
-            key=self.key if self.key is not None else read.key,
-            headers=read.headers + self.headers,
+    def _json_record(self, line: bytes) -> JsonRecord:
+        """Parse a line. Its partition is not kept, because the target topic may have fewer."""
+        record = self._from_json(line)
+        return record._replace(
+            key=self.key if self.key is not None else record.key,
+            headers=record.headers + self.headers,
             partition=self.partition,
         )
 
@@ -255,7 +259,10 @@ class _Reading:
 
 
 def split(source: IO[bytes], delimiter: bytes) -> Iterator[bytes]:
-    """The pieces of a stream between delimiters; a last one without delimiter counts, an empty last one does not."""
+    """Yield the pieces of a stream between delimiters.
+
+    The last piece needs no delimiter, and is left out if it is empty.
+    """
     if delimiter == b"\n":
         for line in source:
             yield line[:-1] if line.endswith(b"\n") else line
@@ -269,13 +276,11 @@ def split(source: IO[bytes], delimiter: bytes) -> Iterator[bytes]:
 
 
 def _escaped(text: str, option: str) -> bytes:
-    """A separator as typed, with \\n, \\t and \\xHH understood."""
+    """Return a separator as bytes, with the escapes \\n, \\t and \\xHH replaced."""
     try:
         data = text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
     except (UnicodeDecodeError, UnicodeEncodeError):
-        raise typer.BadParameter(
-            f"{text!r} has an escape that is not understood", param_hint=option
-        ) from None
+        raise typer.BadParameter(f"{text!r} has an invalid escape sequence", param_hint=option) from None
     if not data:
         raise typer.BadParameter("must not be empty", param_hint=option)
     return data

@@ -1,4 +1,7 @@
-"""``millstream reassign``: plan, execute, status, cancel, unthrottle. Plans are files in Kafka's own format."""
+"""``millstream reassign``: plan, execute, status, cancel, unthrottle.
+
+Plans are files in the format of kafka-reassign-partitions.
+"""
 
 from __future__ import annotations
 
@@ -24,40 +27,43 @@ from millstream.cli.support.output import Progress, note, print_json, print_tabl
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
+from millstream.core.words import counted, listed
 from millstream.local.foreground import stopped_by_signals
 
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
     from millstream.client.admin.reassignments import Moving
 
-app = noun("Move partitions between brokers while they are used.")
+app = noun("Move partitions between brokers while they are in use.")
 
-_LOOK_S = 0.5
-_STILL_THROTTLED = "the throttle stays; `millstream reassign unthrottle` lifts it when all has moved"
-_MAY_BE_THROTTLED = "a throttle may be left; `millstream reassign unthrottle` lifts it"
-_OTHERS_MOVE = "other moves go on, and so does their throttle; `millstream reassign status` shows them"
+_POLL_S = 0.5
+_STILL_THROTTLED = (
+    "the throttle is still set; when the moves are done, remove it with `millstream reassign unthrottle`"
+)
+_MAY_BE_THROTTLED = "a throttle may still be set; remove it with `millstream reassign unthrottle`"
+_OTHERS_MOVE = "other moves are still in progress and stay throttled; see `millstream reassign status`"
 
 Topics = Annotated[
     list[str] | None,
     typer.Option(
         "--topic",
         "-t",
-        help="Only this topic (repeat it); all unless given.",
+        help="Only this topic (repeatable). [default: all]",
         autocompletion=complete_topics,
     ),
 ]
 Brokers = Annotated[
-    str | None, typer.Option("--brokers", metavar="N,N,..", help="Where to; all brokers unless given.")
+    str | None, typer.Option("--brokers", metavar="N,N,..", help="Target brokers. [default: all]")
 ]
 Factor = Annotated[
     int | None,
     typer.Option(
         "--replication-factor",
         min=1,
-        help="So many replicas of each partition; as many as before unless given.",
+        help="Number of replicas of each partition. [default: unchanged]",
     ),
 ]
-PlanFile = Annotated[Path | None, typer.Argument(help="A plan, as `reassign plan` prints it; - is stdin.")]
+PlanFile = Annotated[Path | None, typer.Argument(help="A plan from `reassign plan`; - is stdin.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
@@ -75,14 +81,17 @@ def plan(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print a plan that spreads partitions evenly over the brokers and moves as little as possible. Changes nothing."""
+    """Print a plan that spreads partitions evenly over the brokers with as few moves as possible.
+
+    Changes nothing.
+    """
     with _admin(bootstrap, timeout) as admin:
-        current, wanted = _plan(admin, topic, brokers, replication_factor)
+        current, planned = _plan(admin, topic, brokers, replication_factor)
     if format is Format.table:
-        _print_moves(current, wanted)
+        _print_moves(current, planned)
     else:
-        print(_plan_text(wanted))
-    note(f"{len(wanted)} of {len(current)} partitions move" if wanted else "nothing has to move")
+        print(_plan_text(planned))
+    note(f"{len(planned)} of {counted(len(current), 'partition')} to move" if planned else "nothing to move")
 
 
 def _plan(
@@ -90,28 +99,29 @@ def _plan(
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, ...]]]:
     from millstream.client.admin.reassignment_plan import moves, spread
 
-    there = {one.id: one.rack for one in admin.cluster.describe().brokers}
-    wanted = _broker_list(brokers) if brokers is not None else sorted(there)
-    if missing := [node for node in wanted if node not in there]:
+    racks = {broker.id: broker.rack for broker in admin.cluster.describe().brokers}
+    nodes = _broker_list(brokers) if brokers is not None else sorted(racks)
+    if missing := [node for node in nodes if node not in racks]:
         raise ClientError(
-            f"there is no broker {missing[0]}", hint=f"the brokers are {', '.join(map(str, sorted(there)))}"
+            f"broker {missing[0]} does not exist",
+            hint=f"the brokers are {', '.join(map(str, sorted(racks)))}",
         )
-    # Of what moves already, where it moves to: meanwhile it has its old replicas as well. Asked for first, because moves end.
-    targets = {one.partition: one.target for one in admin.reassignments.moving()}
+    # A partition in motion still lists its old replicas, so plan from its target. Ask for the moves
+    # first, because they may end before the second request.
+    targets = {move.partition: move.target for move in admin.reassignments.moving()}
     current = admin.reassignments.current(topics or None)
     settled = {tp: targets.get(tp, replicas) for tp, replicas in current.items()}
-    away = sorted(set[int]().union(*settled.values()) - there.keys())
-    if away and brokers is None:
-        note(_leaves(away))
-    return current, moves(settled, spread(settled, wanted, there, factor=factor))
+    offline = sorted(set[int]().union(*settled.values()) - racks.keys())
+    if offline and brokers is None:
+        note(_offline_remark(offline))
+    return current, moves(settled, spread(settled, nodes, racks, factor=factor))
 
 
-def _leaves(away: Sequence[int]) -> str:
-    """Nobody has said that these brokers should have nothing any more."""
-    names = ", ".join(map(str, away))
-    if len(away) == 1:
-        return f"broker {names} is away: this plan moves its replicas to other brokers"
-    return f"brokers {names} are away: this plan moves their replicas to other brokers"
+def _offline_remark(offline: Sequence[int]) -> str:
+    """Return a remark about offline brokers, which the user did not ask to empty."""
+    if len(offline) == 1:
+        return f"broker {offline[0]} is offline: this plan moves its replicas to other brokers"
+    return f"{listed(offline, 'broker')} are offline: this plan moves their replicas to other brokers"
 
 
 def _broker_list(text: str) -> list[int]:
@@ -121,20 +131,20 @@ def _broker_list(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _plan_text(wanted: Mapping[TopicPartition, Sequence[int]]) -> str:
+def _plan_text(planned: Mapping[TopicPartition, Sequence[int]]) -> str:
     rows = [
         json.dumps({"topic": tp.topic, "partition": tp.partition, "replicas": list(nodes)})
-        for tp, nodes in sorted(wanted.items())
+        for tp, nodes in sorted(planned.items())
     ]
     return '{"version": 1, "partitions": [\n  ' + ",\n  ".join(rows) + "\n]}"
 
 
 def _print_moves(
-    current: Mapping[TopicPartition, Sequence[int]], wanted: Mapping[TopicPartition, Sequence[int]]
+    current: Mapping[TopicPartition, Sequence[int]], planned: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
     print_table(
         ("TOPIC", "PARTITION", "NOW", "THEN"),
-        [(tp.topic, tp.partition, current.get(tp), nodes) for tp, nodes in sorted(wanted.items())],
+        [(tp.topic, tp.partition, current.get(tp), nodes) for tp, nodes in sorted(planned.items())],
     )
 
 
@@ -146,8 +156,8 @@ def _read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
         raise ClientError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise ClientError(
-            f"{path} is not a plan",
-            hint="`millstream reassign plan` prints one; Kafka's own files do as well",
+            f"{path} is not a reassignment plan",
+            hint="use the output of `millstream reassign plan`, or a file of kafka-reassign-partitions",
         ) from None
     plan = dict(rows)
     if len(plan) < len(rows):
@@ -163,20 +173,20 @@ def _rows(plan: Any) -> list[dict[str, Any]]:
 
 
 def _refuse_unknown(
-    wanted: Mapping[TopicPartition, Sequence[int]], current: Mapping[TopicPartition, Sequence[int]]
+    planned: Mapping[TopicPartition, Sequence[int]], current: Mapping[TopicPartition, Sequence[int]]
 ) -> None:
-    """Before anything is begun: a plan for another cluster, or of another time."""
-    unknown = next((tp for tp in sorted(wanted) if tp not in current), None)
+    """Refuse a plan with unknown partitions: it is outdated or for another cluster."""
+    unknown = next((tp for tp in sorted(planned) if tp not in current), None)
     if unknown is not None:
         count = sum(tp.topic == unknown.topic for tp in current)
         raise ClientError(
-            f"there is no partition {unknown.partition} of {unknown.topic}",
-            hint=f"it has the partitions 0 to {count - 1}; `millstream reassign plan` makes a plan of what is there",
+            f"topic {unknown.topic!r} has no partition {unknown.partition}",
+            hint=f"its partitions are 0 to {count - 1}; make a new plan with `millstream reassign plan`",
         )
 
 
 def _planned(row: dict[str, Any]) -> tuple[TopicPartition, tuple[int, ...]]:
-    """Nothing is bent to fit: these words decide where data go."""
+    """Parse a row strictly, without conversions, because it decides where data goes."""
     topic, index, nodes = row["topic"], row["partition"], row["replicas"]
     if not isinstance(topic, str) or not isinstance(nodes, list):
         raise TypeError(topic)
@@ -194,34 +204,39 @@ def execute(
     throttle: Annotated[
         int | None,
         typer.Option(
-            "--throttle", metavar="BYTES", min=1, help="The most that moves take of each broker, a second."
+            "--throttle",
+            metavar="BYTES",
+            min=1,
+            help="Maximum bytes per second of the moves, for each broker.",
         ),
     ] = None,
-    wait: Annotated[bool, typer.Option(help="Wait until all has moved, and lift the throttle.")] = True,
+    wait: Annotated[
+        bool, typer.Option(help="Wait until the moves are done, and remove the throttle.")
+    ] = True,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Carry out a plan: the one in FILE, or the one that `plan` would make."""
+    """Execute the plan in FILE, or the plan that `plan` would make."""
     if file is not None and (topic or brokers or replication_factor):
         raise typer.BadParameter(
-            "a plan in a file says it all: leave out --topic, --brokers and --replication-factor"
+            "--topic, --brokers and --replication-factor cannot be used with a plan file"
         )
     with _admin(bootstrap, timeout) as admin:
         if file is not None:
-            wanted = _read_plan(file)
-            current = admin.reassignments.current({tp.topic for tp in wanted}) if wanted else {}
-            _refuse_unknown(wanted, current)
+            planned = _read_plan(file)
+            current = admin.reassignments.current({tp.topic for tp in planned}) if planned else {}
+            _refuse_unknown(planned, current)
         else:
-            current, wanted = _plan(admin, topic, brokers, replication_factor)
+            current, planned = _plan(admin, topic, brokers, replication_factor)
         with stopped_by_signals():
-            refused = _execute(admin, wanted, throttle, wait=wait) if wanted else {}
+            refused = _execute(admin, planned, throttle, wait=wait) if planned else {}
     if format is Format.json:
-        print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in wanted.items()])
-    elif moves := {tp: nodes for tp, nodes in wanted.items() if tp not in refused}:
+        print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in planned.items()])
+    elif moves := {tp: nodes for tp, nodes in planned.items() if tp not in refused}:
         _print_moves(current, moves)
     elif not refused:
-        note("nothing has to move")
+        note("nothing to move")
     for error in refused.values():
         note(str(error))
     if refused:
@@ -229,21 +244,23 @@ def execute(
 
 
 def _execute(
-    admin: Admin, wanted: Mapping[TopicPartition, Sequence[int]], throttle: int | None, *, wait: bool
+    admin: Admin, planned: Mapping[TopicPartition, Sequence[int]], throttle: int | None, *, wait: bool
 ) -> dict[TopicPartition, ClientError]:
-    """Moves, and returns what was refused. Whatever ends it before its time, a throttle that stays is told."""
+    """Start the moves and return the refused ones. If interrupted, report a throttle that stays."""
     moved = True
     try:
         if throttle is not None:
             others = admin.reassignments.moving()
             moved = False
             if others:
-                note("moves that are under way already get this rate as well")
-            admin.reassignments.throttle(wanted, throttle)
-        refused = admin.reassignments.start(wanted)
+                note("the throttle also applies to the moves in progress")
+            admin.reassignments.throttle(planned, throttle)
+        refused = admin.reassignments.start(planned)
         if wait:
-            _wait(admin, [tp for tp in wanted if tp not in refused])
-            if throttle is not None and not admin.reassignments.unthrottle_moved({tp.topic for tp in wanted}):
+            _wait(admin, [tp for tp in planned if tp not in refused])
+            if throttle is not None and not admin.reassignments.unthrottle_moved(
+                {tp.topic for tp in planned}
+            ):
                 note(_OTHERS_MOVE)
             moved = True
         return refused
@@ -269,9 +286,11 @@ def _wait(admin: Admin, partitions: Sequence[TopicPartition]) -> None:
     try:
         while left := admin.reassignments.moving(partitions) if partitions else []:
             progress.update(len(partitions) - len(left))
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        note("the moves go on; `millstream reassign status` shows them, `cancel` calls them off")
+        note(
+            "the moves continue; see `millstream reassign status`, or stop them with `millstream reassign cancel`"
+        )
         raise
 
 
@@ -281,30 +300,30 @@ def status(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Show what is on its way."""
+    """Show the moves in progress."""
     with _admin(bootstrap, timeout) as admin:
         moving = admin.reassignments.moving()
     if format is Format.json:
-        print_json([_moving_row(one) for one in moving])
+        print_json([_move_json(move) for move in moving])
     elif moving:
         print_table(
             ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"),
             [
-                (one.partition.topic, one.partition.partition, one.replicas, one.adding, one.removing)
-                for one in moving
+                (move.partition.topic, move.partition.partition, move.replicas, move.adding, move.removing)
+                for move in moving
             ],
         )
     else:
-        note("nothing is being moved")
+        note("no moves in progress")
 
 
-def _moving_row(one: Moving) -> dict[str, Any]:
+def _move_json(move: Moving) -> dict[str, Any]:
     return {
-        "topic": one.partition.topic,
-        "partition": one.partition.partition,
-        "replicas": list(one.replicas),
-        "adding": list(one.adding),
-        "removing": list(one.removing),
+        "topic": move.partition.topic,
+        "partition": move.partition.partition,
+        "replicas": list(move.replicas),
+        "adding": list(move.adding),
+        "removing": list(move.removing),
     }
 
 
@@ -314,29 +333,31 @@ def cancel(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Stop moving, and go back to where the partitions were."""
+    """Cancel the moves in progress; the partitions keep their old replicas."""
     with _admin(bootstrap, timeout) as admin:
         for name in topic or ():
-            admin.topics.get(name)  # a wrong name would look as if nothing moved
+            admin.topics.get(name)  # otherwise a misspelt name would look as if nothing moved
         moving = [
-            one.partition for one in admin.reassignments.moving() if not topic or one.partition.topic in topic
+            move.partition
+            for move in admin.reassignments.moving()
+            if not topic or move.partition.topic in topic
         ]
         refused = admin.reassignments.start(dict.fromkeys(moving)) if moving else {}
         for error in refused.values():
             note(str(error))
-        # Before the throttle is lifted: that may fail, and this is so already.
+        # Report before the throttle is removed, which may fail.
         note(
-            f"{len(moving) - len(refused)} of {len(moving)} moves called off"
+            f"cancelled {len(moving) - len(refused)} of {counted(len(moving), 'move')}"
             if moving
-            else "nothing is being moved"
+            else "no moves in progress"
         )
         if moving:
-            _lift_throttle(admin, {tp.topic for tp in moving})
+            _remove_throttle(admin, {tp.topic for tp in moving})
     if refused:
         raise typer.Exit(1)
 
 
-def _lift_throttle(admin: Admin, topics: set[str]) -> None:
+def _remove_throttle(admin: Admin, topics: set[str]) -> None:
     try:
         all_moved = admin.reassignments.unthrottle_moved(topics)
     except ClientError:
@@ -352,7 +373,7 @@ def unthrottle(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Lift the throttle that `execute --no-wait` leaves in place; what still moves goes on at full speed."""
+    """Remove the throttle of `execute --no-wait`; moves in progress continue at full speed."""
     with _admin(bootstrap, timeout) as admin:
         admin.reassignments.unthrottle(topic or admin.topics.names())
-    note("no throttle is left")
+    note("removed the throttle")

@@ -1,4 +1,4 @@
-"""``millstream serve``, as the completion and the help see it; ``main`` routes the command itself past typer."""
+"""``millstream serve`` for completion and help; ``main`` runs the command itself without typer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def serve(
     config: Annotated[Path | None, typer.Option(metavar="FILE", help="A server.properties file.")] = None,
     set: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting; wins over the file.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting; overrides the file.")
     ] = None,
     existing: Annotated[
         bool, typer.Option("--existing", help="Refuse to start if a data directory is new or empty.")
     ] = False,
 ) -> None:
-    """Run one broker in the foreground."""
+    """Run a broker in the foreground."""
     from millstream.broker.main import serve_command
 
     words = ["--config", str(config)] if config else []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -21,7 +23,7 @@ from millstream.cli.support.options import (
 )
 from millstream.cli.support.output import note, print_json, print_table
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
-from millstream.client.errors import TopicExists
+from millstream.client.errors import TopicExists, UnknownTopic
 from millstream.core.words import counted
 
 if TYPE_CHECKING:
@@ -46,20 +48,26 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def create(
     topic: Annotated[str, typer.Argument(help="Name of the new topic.")],
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="[default: the broker's]")
+        int | None,
+        typer.Option("--partitions", "-p", min=1, help="Number of partitions. [default: the broker's]"),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, help="[default: the broker's]")
+        int | None,
+        typer.Option(
+            "--replication-factor", "-r", min=1, help="Replicas of each partition. [default: the broker's]"
+        ),
     ] = None,
     config: ConfigPairs = None,
     replica_assignment: Annotated[
         str | None,
-        typer.Option(metavar="0:1,1:0", help="The replicas of each partition, instead of their numbers."),
+        typer.Option(metavar="0:1,1:0", help="The replicas of each partition, instead of counts."),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="An existing topic is no error.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check that it would work.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the request without creating the topic.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -78,16 +86,16 @@ def create(
         except TopicExists:
             if not if_not_exists:
                 raise
-            print(f"topic {topic} exists already")
+            print(f"topic {topic} already exists")
             return
         print(f"topic {topic} can be created" if dry_run else f"created topic {topic}")
 
 
 @app.command("list")
 def list_topics(
-    names: Annotated[bool, typer.Option("--names", help="Only the names, one a line.")] = False,
+    names: Annotated[bool, typer.Option("--names", help="Print only names, one per line.")] = False,
     exclude_internal: Annotated[
-        bool, typer.Option("--exclude-internal", help="Without Kafka's own topics.")
+        bool, typer.Option("--exclude-internal", help="Leave out internal topics.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -95,53 +103,54 @@ def list_topics(
 ) -> None:
     """List the topics."""
     with _admin(bootstrap, timeout) as admin:
-        found = [topic for topic in admin.topics.list() if not (exclude_internal and topic.internal)]
+        topics = [topic for topic in admin.topics.list() if not (exclude_internal and topic.internal)]
     if format is Format.json:
-        print_json([_summary(topic) for topic in found])
+        print_json([_summary(topic) for topic in topics])
     elif names:
-        for topic in found:
+        for topic in topics:
             print(topic.name)
-    elif found:
-        rows = [(one.name, len(one.partitions), one.replication_factor, one.id) for one in found]
+    elif topics:
+        rows = [(topic.name, len(topic.partitions), topic.replication_factor, topic.id) for topic in topics]
         print_table(("TOPIC", "PARTITIONS", "REPLICAS", "TOPIC-ID"), rows)
     else:
-        note("there are no topics yet; create one with `millstream topics create NAME`")
+        note("no topics yet; create one with `millstream topics create NAME`")
 
 
 @app.command()
 def describe(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of topics; all when none.", autocompletion=complete_topics),
+        typer.Argument(help="Names of topics. [default: all]", autocompletion=complete_topics),
     ] = None,
     under_replicated: Annotated[
-        bool, typer.Option("--under-replicated", help="Only partitions with a replica out of sync.")
+        bool, typer.Option("--under-replicated", help="Show only partitions with a replica out of sync.")
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option("--unavailable", help="Only partitions without a leader.")
+        bool, typer.Option("--unavailable", help="Show only partitions without a leader.")
     ] = False,
     under_min_isr: Annotated[
         bool,
-        typer.Option("--under-min-isr", help="Only partitions with fewer in sync than min.insync.replicas."),
+        typer.Option("--under-min-isr", help="Show only partitions with an ISR below min.insync.replicas."),
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Describe topics: id, settings, and for each partition its leader, replicas and in-sync replicas."""
-    wanted = _Filter(under_replicated, unavailable, under_min_isr)
-    with _admin(bootstrap, timeout) as admin:
-        found = admin.topics.describe(topics) if topics else admin.topics.list()
-        configs = admin.configs.describe_topics([topic.name for topic in found])
-    described = [_describe(topic, configs[topic.name], wanted) for topic in found]
-    described = [one for one in described if one.shown or not any(wanted)]
+    """Describe topics: id, settings, and the leader, replicas and ISR of each partition."""
+    filter = _Filter(under_replicated, unavailable, under_min_isr)
+    with _admin(bootstrap, timeout) as admin, _topic_expected():
+        described = admin.topics.describe(topics) if topics else admin.topics.list()
+        configs = admin.configs.describe_topics([topic.name for topic in described])
+    descriptions = [_describe(topic, configs[topic.name], filter) for topic in described]
+    descriptions = [description for description in descriptions if description.shown or not any(filter)]
     if format is Format.json:
-        print_json([one.as_json() for one in described])
+        print_json([description.as_json() for description in descriptions])
         return
-    for one in described:
-        one.print()
-    if not described and any(wanted):
-        note("no partition is in that state")
+    for description in descriptions:
+        description.print()
+    if not descriptions and any(filter):
+        states = [name.replace("_", "-") for name, chosen in filter._asdict().items() if chosen]
+        note(f"no partitions are {' or '.join(states)}")
 
 
 @app.command()
@@ -153,7 +162,9 @@ def alter(
     config: ConfigPairs = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="Back to the default of the broker."),
+        typer.Option(
+            "--delete-config", metavar="NAME", help="Reset a setting to the broker's default (repeatable)."
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -162,10 +173,10 @@ def alter(
     settings = pairs(config, "--config")
     if partitions is None and not settings and not delete_config:
         raise typer.BadParameter("give --partitions, --config or --delete-config")
-    with _admin(bootstrap, timeout) as admin:
+    with _admin(bootstrap, timeout) as admin, _topic_expected():
         if partitions is not None:
             admin.topics.add_partitions(topic, partitions)
-            print(f"topic {topic} has {counted(partitions, 'partition')}")
+            print(f"topic {topic} now has {counted(partitions, 'partition')}")
         if settings or delete_config:
             admin.configs.alter("topic", topic, settings, delete=delete_config or ())
             note_unknown_deletions(delete_config or ())
@@ -175,21 +186,34 @@ def alter(
 @app.command()
 def delete(
     topics: TopicNames,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    if_exists: Annotated[bool, typer.Option("--if-exists", help="A missing topic is no error.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="Succeed if a topic does not exist.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Delete topics with all their records. Asks first when a person is at the terminal."""
-    with _admin(bootstrap, timeout) as admin:
+    """Delete topics with all their records. Asks for confirmation on a terminal."""
+    with _admin(bootstrap, timeout) as admin, _topic_expected():
         names = [name for name in topics if not if_exists or admin.topics.exists(name)]
         if names and not yes and sys.stdin.isatty():
             admin.topics.describe(names)
-            typer.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+            typer.confirm(f"Delete {', '.join(names)} and all records?", abort=True)
         if names:
             admin.topics.delete(*names)
         for name in names:
             print(f"deleted topic {name}")
+
+
+@contextmanager
+def _topic_expected() -> Iterator[None]:
+    """Drop the advice to create a missing topic: the user wants to see, alter or delete it."""
+    try:
+        yield
+    except UnknownTopic as error:
+        if "topics create" in error.hint:
+            error.hint = "see `millstream topics list`"
+        raise
 
 
 def _assignment(text: str | None) -> list[list[int]] | None:
@@ -198,7 +222,9 @@ def _assignment(text: str | None) -> list[list[int]] | None:
     try:
         return [[int(node) for node in partition.split(":")] for partition in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not like 0:1,1:0", param_hint="--replica-assignment") from None
+        raise typer.BadParameter(
+            f"{text!r} is not of the form 0:1,1:0", param_hint="--replica-assignment"
+        ) from None
 
 
 def _summary(topic: Topic) -> dict[str, Any]:
@@ -212,7 +238,7 @@ def _summary(topic: Topic) -> dict[str, Any]:
 
 
 class _Filter(NamedTuple):
-    """Which partitions to show: those in any of these states, all of them when none is asked for."""
+    """The states of the partitions to show. All partitions are shown if no state is chosen."""
 
     under_replicated: bool
     unavailable: bool
@@ -235,7 +261,7 @@ class _Description(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         return _summary(self.topic) | {
             "configs": self.configs,
-            "partitions": [_partition_json(one) for one in self.shown],
+            "partitions": [_partition_json(partition) for partition in self.shown],
         }
 
     def print(self) -> None:
@@ -245,16 +271,17 @@ class _Description(NamedTuple):
             f"Topic: {topic.name}  TopicId: {topic.id}  PartitionCount: {len(topic.partitions)}  "
             f"ReplicationFactor: {topic.replication_factor}  Configs: {configs}"
         )
-        width = len(str(max((one.id for one in self.shown), default=0)))
+        width = len(str(max((partition.id for partition in self.shown), default=0)))
         for partition in self.shown:
             print(_partition_line(partition, width))
 
 
-def _describe(topic: Topic, configs: list[Config], wanted: _Filter) -> _Description:
-    values = {one.name: one.value for one in configs}
+def _describe(topic: Topic, configs: list[Config], filter: _Filter) -> _Description:
+    values = {config.name: config.value for config in configs}
     min_isr = int(values.get("min.insync.replicas") or 1)
-    own = {one.name: one.value for one in configs if one.source == "DYNAMIC_TOPIC_CONFIG"}
-    return _Description(topic, own, [one for one in topic.partitions if wanted.shows(one, min_isr)])
+    overrides = {config.name: config.value for config in configs if config.source == "DYNAMIC_TOPIC_CONFIG"}
+    shown = [partition for partition in topic.partitions if filter.shows(partition, min_isr)]
+    return _Description(topic, overrides, shown)
 
 
 def _partition_json(partition: Partition) -> dict[str, Any]:
@@ -266,9 +293,9 @@ def _partition_json(partition: Partition) -> dict[str, Any]:
     }
 
 
-def _partition_line(one: Partition, width: int) -> str:
-    leader = "none" if one.leader is None else one.leader
-    replicas, isr = (",".join(map(str, nodes)) or "none" for nodes in (one.replicas, one.isr))
-    missing = ", ".join(str(node) for node in one.replicas if node not in one.isr)
+def _partition_line(partition: Partition, width: int) -> str:
+    leader = "none" if partition.leader is None else partition.leader
+    replicas, isr = (",".join(map(str, nodes)) or "none" for nodes in (partition.replicas, partition.isr))
+    missing = ", ".join(str(node) for node in partition.replicas if node not in partition.isr)
     remark = f"  out of sync: broker {missing}" if missing else ""
-    return f"  Partition: {one.id:<{width}}  Leader: {leader}  Replicas: {replicas}  Isr: {isr}{remark}"
+    return f"  Partition: {partition.id:<{width}}  Leader: {leader}  Replicas: {replicas}  Isr: {isr}{remark}"

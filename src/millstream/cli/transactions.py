@@ -1,7 +1,8 @@
-"""``millstream transactions``: list, describe, find those that hang, abort."""
+"""``millstream transactions``: list, describe, find hanging ones, abort."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
     from millstream.client.admin.transactions import ActiveProducer, Transaction
 
-app = noun("Transactions, and how to end them.")
+app = noun("List, describe and abort transactions.")
 
 HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "START-OFFSET", "LAST-TIMESTAMP", "IDLE")
-# The longest that a broker lets a transaction run, unless transaction.max.timeout.ms says otherwise.
-LONGEST_TRANSACTION = "15m"
+# Kafka's default of transaction.max.timeout.ms, the longest that a broker lets a transaction run.
+MAX_TRANSACTION_TIME = "15m"
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
@@ -49,18 +50,20 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def list_transactions(
     state: Annotated[
         list[TransactionState] | None,
-        typer.Option("--state", case_sensitive=False, help="Only in this state (repeat it)."),
+        typer.Option("--state", case_sensitive=False, help="List only ids in this state (repeatable)."),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", metavar="N", help="Only of this producer (repeat it)."),
+        typer.Option("--producer-id", metavar="N", help="List only ids of this producer (repeatable)."),
     ] = None,
     longer_than: Annotated[
         str | None,
-        typer.Option("--longer-than", metavar="TIME", help="Only open for so long: 90s, 1h, PT5M."),
+        typer.Option(
+            "--longer-than", metavar="TIME", help="List only transactions open for longer: 90s, 1h, PT5M."
+        ),
     ] = None,
     match: Annotated[
-        str | None, typer.Option("--match", metavar="REGEX", help="Only ids that match as a whole.")
+        str | None, typer.Option("--match", metavar="REGEX", help="List only ids that match completely.")
     ] = None,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -69,27 +72,33 @@ def list_transactions(
     """List the transactional ids that the coordinators know."""
     longer_than_ms = None if longer_than is None else _duration(longer_than, "--longer-than")
     with _admin(bootstrap, timeout) as admin:
-        found = admin.transactions.list(
+        transactions = admin.transactions.list(
             states=state or (), producer_ids=producer_id or (), longer_than_ms=longer_than_ms, pattern=match
         )
     if format is Format.json:
         print_json(
             [
                 {
-                    "transactional_id": one.id,
-                    "producer_id": one.producer_id,
-                    "state": one.state,
-                    "coordinator": one.coordinator.node,
+                    "transactional_id": transaction.id,
+                    "producer_id": transaction.producer_id,
+                    "state": transaction.state,
+                    "coordinator": transaction.coordinator.node,
                 }
-                for one in found
+                for transaction in transactions
             ]
         )
-    elif found:
-        rows = [(one.id, one.coordinator.node, one.producer_id, one.state) for one in found]
+    elif transactions:
+        rows = [
+            (transaction.id, transaction.coordinator.node, transaction.producer_id, transaction.state)
+            for transaction in transactions
+        ]
         print_table(("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"), rows)
     else:
-        filtered = state or producer_id or longer_than or match
-        note("no transaction is like that" if filtered else "there are no transactional ids yet")
+        filters = [f"--state {name}" for name in state or ()]
+        filters += [f"--producer-id {number}" for number in producer_id or ()]
+        filters += [f"--longer-than {longer_than}"] if longer_than else []
+        filters += [f"--match {shlex.quote(match)}"] if match else []
+        note(f"no transactions match {' '.join(filters)}" if filters else "no transactional ids yet")
 
 
 @app.command()
@@ -101,9 +110,9 @@ def describe(
 ) -> None:
     """Show state, producer, age and partitions of transactional ids."""
     with _admin(bootstrap, timeout) as admin:
-        found = [admin.transactions.get(one) for one in ids]
+        transactions = [admin.transactions.get(id) for id in ids]
     if format is Format.json:
-        print_json([_transaction_json(one) for one in found])
+        print_json([_transaction_json(transaction) for transaction in transactions])
         return
     columns = (
         "TRANSACTIONAL-ID",
@@ -116,7 +125,7 @@ def describe(
         "AGE",
         "PARTITIONS",
     )
-    print_table(columns, [_transaction_row(one) for one in found])
+    print_table(columns, [_transaction_row(transaction) for transaction in transactions])
 
 
 @app.command()
@@ -125,13 +134,13 @@ def hanging(
         list[str] | None,
         typer.Argument(
             metavar="[TOPIC[:P,P]...]",
-            help="Where to look; everywhere when none.",
+            help="Topics or partitions to search. [default: all]",
             autocompletion=complete_topics,
         ),
     ] = None,
     idle: Annotated[
-        str, typer.Option("--idle", metavar="TIME", help="Only without a record for so long.")
-    ] = LONGEST_TRANSACTION,
+        str, typer.Option("--idle", metavar="TIME", help="Minimum time since the last record.")
+    ] = MAX_TRANSACTION_TIME,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -140,17 +149,17 @@ def hanging(
     idle_ms = _duration(idle, "--idle")
     now_ms = int(time.time() * 1000)
     with _admin(bootstrap, timeout) as admin:
-        where = partitions_of(admin, topics or admin.topics.names())
-        found = admin.transactions.hanging(where, idle_ms=idle_ms, now_ms=now_ms)
+        partitions = partitions_of(admin, topics or admin.topics.names())
+        hanging = admin.transactions.hanging(partitions, idle_ms=idle_ms, now_ms=now_ms)
     if format is Format.json:
-        print_json([_producer_json(one) for one in found])
-    elif found:
-        print_table(HANGING_COLUMNS, [_producer_row(one, now_ms) for one in found])
-        first = found[0]
-        where_first = f"--topic {first.partition.topic} --partition {first.partition.partition}"
-        note(f"end one with `millstream transactions abort {where_first} --producer-id {first.producer_id}`")
+        print_json([_producer_json(producer) for producer in hanging])
+    elif hanging:
+        print_table(HANGING_COLUMNS, [_producer_row(producer, now_ms) for producer in hanging])
+        first = hanging[0]
+        options = f"--topic {first.partition.topic} --partition {first.partition.partition}"
+        note(f"abort with `millstream transactions abort {options} --producer-id {first.producer_id}`")
     else:
-        note(f"no transaction hangs in {counted(len(where), 'partition')}")
+        note(f"no hanging transactions in {counted(len(partitions), 'partition')}")
 
 
 @app.command()
@@ -158,56 +167,56 @@ def abort(
     id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A transactional id.")] = None,
     topic: Annotated[
         str | None,
-        typer.Option("--topic", "-t", help="Where one hangs.", autocompletion=complete_topics),
+        typer.Option("--topic", "-t", help="Topic of a hanging transaction.", autocompletion=complete_topics),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Where one hangs.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Partition of a hanging transaction.")
     ] = None,
     producer_id: Annotated[
-        int | None, typer.Option("--producer-id", metavar="N", help="Whose, if several are open there.")
+        int | None,
+        typer.Option(
+            "--producer-id", metavar="N", help="Producer, if several transactions are open in the partition."
+        ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Even if a coordinator will end it by itself.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Abort even if a coordinator would end it.")] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Abort a transaction: of a transactional id through its coordinator (its producer is fenced), or one that hangs in a partition.
+    """Abort the transaction of a transactional id, or a hanging transaction in a partition.
 
-    Asks first when a person is at the terminal.
+    The coordinator of a transactional id fences its producer. Asks for confirmation on a terminal.
     """
     hangs = topic is not None and partition is not None
     if (id is not None) == hangs or (
         id is not None and (topic, partition, producer_id) != (None, None, None)
     ):
-        raise typer.BadParameter("give ID, or --topic and --partition (and --producer-id)")
+        raise typer.BadParameter("give an ID, or --topic and --partition (and --producer-id)")
     with _admin(bootstrap, timeout) as admin:
         if topic is not None and partition is not None:
-            (where,) = admin.topics.partitions(topic, [partition])
-            _abort_in(admin, where, producer_id, force, yes)
+            (topic_partition,) = admin.topics.partitions(topic, [partition])
+            _abort_in(admin, topic_partition, producer_id, force, yes)
         elif id is not None:
             _confirm(f"Abort the transaction of {id}?", yes)
             aborted = admin.transactions.abort(id)
-            print(f"aborted the transaction of {id} in {_partitions(aborted.partitions) or 'no partition'}")
+            print(f"aborted the transaction of {id} in {_partitions(aborted.partitions) or 'no partitions'}")
 
 
-def _abort_in(admin: Admin, where: TopicPartition, producer_id: int | None, force: bool, yes: bool) -> None:
-    found = admin.transactions.find(where, producer_id)
-    owner = admin.transactions.owner(found)
+def _abort_in(
+    admin: Admin, partition: TopicPartition, producer_id: int | None, force: bool, yes: bool
+) -> None:
+    producer = admin.transactions.find(partition, producer_id)
+    owner = admin.transactions.owner(producer)
+    transaction = f"the transaction of producer {producer.producer_id} in {partition}"
     if owner is not None and not force:
         raise ClientError(
-            f"the transaction of producer {found.producer_id} in {where} does not hang: it belongs to transactional id "
-            f"{owner.id!r}, whose coordinator aborts it {_span(owner.timeout_ms)} after it began",
-            hint=f"wait, or `millstream transactions abort {owner.id}`",
+            f"{transaction} is not hanging: it belongs to transactional id {owner.id!r}, "
+            f"whose coordinator aborts it {_span(owner.timeout_ms)} after its start",
+            hint=f"wait, or run `millstream transactions abort {owner.id}`",
         )
-    _confirm(
-        f"Abort the transaction of producer {found.producer_id} in {where} from {found.start_offset}?", yes
-    )
-    admin.transactions.write_abort_marker(found)
-    print(
-        f"aborted the transaction of producer {found.producer_id} in {where}, open since offset {found.start_offset}"
-    )
+    _confirm(f"Abort {transaction}, open since offset {producer.start_offset}?", yes)
+    admin.transactions.write_abort_marker(producer)
+    print(f"aborted {transaction}, open since offset {producer.start_offset}")
 
 
 def _confirm(question: str, yes: bool) -> None:
@@ -224,49 +233,56 @@ def _duration(text: str, option: str) -> int:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def _transaction_row(one: Transaction) -> tuple[object, ...]:
-    age_ms = None if one.started_ms is None else int(time.time() * 1000) - one.started_ms
+def _transaction_row(transaction: Transaction) -> tuple[object, ...]:
+    age_ms = None if transaction.started_ms is None else int(time.time() * 1000) - transaction.started_ms
     return (
-        one.id,
-        one.coordinator.node,
-        one.producer_id,
-        one.producer_epoch,
-        one.state,
-        _span(one.timeout_ms),
-        _moment(one.started_ms),
+        transaction.id,
+        transaction.coordinator.node,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.state,
+        _span(transaction.timeout_ms),
+        _moment(transaction.started_ms),
         None if age_ms is None else _span(age_ms),
-        _partitions(one.partitions) or None,
+        _partitions(transaction.partitions) or None,
     )
 
 
-def _transaction_json(one: Transaction) -> dict[str, Any]:
+def _transaction_json(transaction: Transaction) -> dict[str, Any]:
     return {
-        "transactional_id": one.id,
-        "coordinator": one.coordinator.node,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "state": one.state,
-        "timeout_ms": one.timeout_ms,
-        "started_ms": one.started_ms,
-        "partitions": [list(partition) for partition in one.partitions],
+        "transactional_id": transaction.id,
+        "coordinator": transaction.coordinator.node,
+        "producer_id": transaction.producer_id,
+        "producer_epoch": transaction.producer_epoch,
+        "state": transaction.state,
+        "timeout_ms": transaction.timeout_ms,
+        "started_ms": transaction.started_ms,
+        "partitions": [list(partition) for partition in transaction.partitions],
     }
 
 
-def _producer_row(one: ActiveProducer, now_ms: int) -> tuple[object, ...]:
-    idle = _span(now_ms - one.last_timestamp_ms)
-    last = _moment(one.last_timestamp_ms)
-    return (*one.partition, one.producer_id, one.producer_epoch, one.start_offset, last, idle)
+def _producer_row(producer: ActiveProducer, now_ms: int) -> tuple[object, ...]:
+    idle = _span(now_ms - producer.last_timestamp_ms)
+    last = _moment(producer.last_timestamp_ms)
+    return (
+        *producer.partition,
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.start_offset,
+        last,
+        idle,
+    )
 
 
-def _producer_json(one: ActiveProducer) -> dict[str, Any]:
+def _producer_json(producer: ActiveProducer) -> dict[str, Any]:
     return {
-        "topic": one.partition.topic,
-        "partition": one.partition.partition,
-        "producer_id": one.producer_id,
-        "producer_epoch": one.producer_epoch,
-        "coordinator_epoch": one.coordinator_epoch,
-        "start_offset": one.start_offset,
-        "last_timestamp": one.last_timestamp_ms,
+        "topic": producer.partition.topic,
+        "partition": producer.partition.partition,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "coordinator_epoch": producer.coordinator_epoch,
+        "start_offset": producer.start_offset,
+        "last_timestamp": producer.last_timestamp_ms,
     }
 
 
@@ -281,7 +297,7 @@ def _moment(at_ms: int | None) -> str | None:
 
 
 def _span(length_ms: int) -> str:
-    """In the unit that reads best: 800ms, 12s, 15m, 3h, 2d."""
+    """Return a duration in a readable unit: 800ms, 12s, 15m, 3h, 2d."""
     for unit, size_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if length_ms >= size_ms:
             return f"{length_ms // size_ms}{unit}"

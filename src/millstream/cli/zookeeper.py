@@ -1,4 +1,4 @@
-"""``millstream zookeeper``: one real ZooKeeper server in the foreground."""
+"""``millstream zookeeper``: a real ZooKeeper server in the foreground."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from millstream.local.zookeeper import (
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 
 
 @app.command()
 def zookeeper(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where clients connect; 0 picks one.")
+        int, typer.Option(min=0, max=65535, help="Port for clients; 0 picks a free one.")
     ] = DEFAULT_PORT,
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Where its data and its log are kept.")] = Path(
+    data: Annotated[Path, typer.Option(metavar="DIR", help="Directory of its data and log.")] = Path(
         "zookeeper"
     ),
 ) -> None:
-    """Run one ZooKeeper server in the foreground; Ctrl-C or SIGTERM stops it.
+    """Run a ZooKeeper server in the foreground; Ctrl-C or SIGTERM stops it.
 
-    The server is the one that comes with PySpark, or that of Debian's package; Java has to be 17 or later. Brokers use it
-    with --set zookeeper.connect=HOST:PORT.
+    The server comes with PySpark or with Debian's package, and needs Java 17 or later. Brokers use
+    it with --set zookeeper.connect=HOST:PORT.
     """
     try:
         with stopped_by_signals():
@@ -55,7 +55,7 @@ def _run(data: Path, port: int) -> None:
     refuse_member_alone(data, others_run=is_owned(data.resolve().parent))
     refuse_owned(data, SERVER)
     if port:
-        hint = f"choose another --port, or use the server that is there ({HOST}:{port})"
+        hint = f"choose another --port, or use the server that runs at {HOST}:{port}"
         refuse_used_ports(HOST, {"ZooKeeper": port}, hint)
     server = LocalZooKeeper(data, port)
     server.tied = True
@@ -63,13 +63,13 @@ def _run(data: Path, port: int) -> None:
     try:
         server.start()
         took_s = time.monotonic() - started_s
-        where = os.path.relpath(server.directory)
+        data_dir = os.path.relpath(server.directory)
         print(
-            f"zookeeper ready: {server.address}, data {where}, log {os.path.relpath(server.log_file)}, {took_s:.2f} s",
+            f"zookeeper ready: {server.address}, data {data_dir}, log {os.path.relpath(server.log_file)}, {took_s:.2f} s",
             flush=True,
         )
         while server.running:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
     except ProcessFailed as error:
         raise ClientError(str(error)) from None
     except KeyboardInterrupt:
@@ -77,5 +77,5 @@ def _run(data: Path, port: int) -> None:
         raise
     print(server.tail())
     raise ClientError(
-        f"the ZooKeeper server ended with exit code {server.exit_code}", hint=f"see {server.log_file}"
+        f"the ZooKeeper server exited with code {server.exit_code}", hint=f"see {server.log_file}"
     )

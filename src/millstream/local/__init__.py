@@ -1,1 +1,1 @@
-"""Servers on this machine as child processes: brokers, ZooKeeper, and clusters of them."""
+"""Brokers, ZooKeeper servers and clusters on this machine, as child processes."""

@@ -1,6 +1,6 @@
-"""A broker as a child process: start, wait until ready, kill, restart on the same port and data, stop.
+"""A broker as a child process: start, wait until ready, kill, stop, restart.
 
-Used by ``millstream demo``, by ``millstream up`` and by the fixtures of the test suite.
+Used by ``millstream demo``, ``millstream up`` and the fixtures of the test suite.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ READY = re.compile(
 
 
 def has_records(directory: Path) -> bool:
-    """Whether the broker of this directory has ever got so far that it could keep some."""
+    """Return whether the broker of this directory ever started far enough to store records."""
     return (directory / "data" / "meta.properties").exists()
 
 
 class BrokerFailed(ProcessFailed):
-    """The broker ended before it was ready, or did not become ready or stop in time; carries its last output."""
+    """The broker exited early, or was not ready or stopped in time; includes its last output."""
 
 
 class LocalBroker(LocalProcess):
-    """One ``millstream serve`` child. Port 0 is chosen by the system at the first start and kept at restarts."""
+    """A ``millstream serve`` child. With port 0 the system picks a port, which restarts keep."""
 
-    what = "broker"
+    title = "broker"
     failure = BrokerFailed
 
     def __init__(
@@ -46,11 +46,11 @@ class LocalBroker(LocalProcess):
 
     @property
     def bootstrap(self) -> str:
-        """What a client is given: ``127.0.0.1:PORT``."""
+        """The bootstrap address for clients: ``127.0.0.1:PORT``."""
         return f"{self.host}:{self.port}"
 
     def command(self) -> list[str]:
-        """The command of the child; a setting given by the caller wins over ours."""
+        """Return the command of the child; settings of the caller override the defaults."""
         settings = {
             "listeners": f"PLAINTEXT://{self.host}:{self.port}",
             "log.dirs": str(self.data_dir),
@@ -59,18 +59,18 @@ class LocalBroker(LocalProcess):
         return [sys.executable, "-m", "millstream", "serve", *words]
 
     def restart(self, *, kill: bool = False, settings: Mapping[str, object] | None = None) -> LocalBroker:
-        """Stop (or kill -9) the broker if it runs and start it again on the same port and data."""
+        """Stop or kill the broker if it is running, and start it with the same port and data."""
         if self.running:
             self.kill() if kill else self.stop()
         self.settings |= {name: str(value) for name, value in (settings or {}).items()}
         return self.start()
 
     def is_ready(self) -> bool:
-        found = READY.search(self.output())
-        if found is None:
+        match = READY.search(self.output())
+        if match is None:
             return False
-        self.ready_line = found[0]
-        self.ready_s = float(found["seconds"])
-        self.host, _, port = found["listener"].rpartition("//")[2].rpartition(":")
+        self.ready_line = match[0]
+        self.ready_s = float(match["seconds"])
+        self.host, _, port = match["listener"].rpartition("//")[2].rpartition(":")
         self.port = int(port)
         return True

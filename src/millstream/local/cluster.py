@@ -1,8 +1,8 @@
-"""A cluster on this machine: ZooKeeper servers and brokers as child processes of one, which starts, watches and stops them.
+"""A cluster on this machine: a supervisor with ZooKeeper servers and brokers as child processes.
 
-Nothing is started again by itself: a process that died is told, with the last lines of its log, and stays away until somebody asks
-for it in ``cluster.json``. All is stopped in good order: brokers one after another, so that each can hand over what it leads, but none waits
-for long for the one before; and ZooKeeper when nobody needs it any more.
+Dead processes are not restarted. They are reported with the end of their log, and start again only
+on a request in ``cluster.json``. At shutdown brokers stop one after another, so that each can hand
+over its leaderships, but a slow broker delays the next only briefly. ZooKeeper stops last.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from millstream.local.zookeeper import LocalZooKeeper, Member, server_mode
 
 PROBE_EVERY_S = 1.0
 PROBE_TIMEOUT_S = 2.0
-# When all stop, the next broker is asked when the one before has ended, or after this: what that one led is with others by then, as far as it can
-# be, and what it still has to write need not be waited for.
+# At shutdown the next broker stops when the previous one has exited, or after this time. By then
+# its leaderships are handed over as far as possible, and its final writes need no waiting.
 HAND_OVER_S = 2.0
 STOP_ALL_TIMEOUT_S = 60.0
 _REMIND_EVERY_S = 5.0
 _REPLICAS = 3
 
-# ApiVersions, version 0, correlation id 1, no client id: the first thing that any client asks.
+# ApiVersions, version 0, correlation id 1, no client id: the first request of any client.
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 def broker_answers(host: str, port: int, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
-    """Whether a broker accepts a connection and answers ApiVersions on it."""
+    """Return whether a broker accepts a connection and answers ApiVersions."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as peer:
             peer.sendall(_API_VERSIONS)
@@ -58,17 +58,17 @@ def broker_answers(host: str, port: int, timeout_s: float = PROBE_TIMEOUT_S) -> 
 
 
 @dataclass(slots=True)
-class Part:
-    """A process of the cluster, its row in the file, and what was last seen of it."""
+class LocalNode:
+    """A process of the cluster, its entry in the file, and its last known state."""
 
     kind: str  # broker or zookeeper
     entry: Entry
     process: LocalProcess
-    mode: str = ""  # leader, follower, standalone: ZooKeeper's only
+    mode: str = ""  # of ZooKeeper only: leader, follower or standalone
     tail: str = ""
-    can_start_again: bool = True  # not where all of it is ending because this one has died
+    can_start_again: bool = True  # False if its death shuts the cluster down
     spawned_s: float = 0.0
-    asked_to_stop_s: float = 0.0
+    stop_requested_s: float = 0.0
     probe: Future[str | None] | None = field(default=None, repr=False)
     probed_s: float = 0.0
 
@@ -77,40 +77,46 @@ class Part:
         return f"{self.kind} {self.entry.node_id}"
 
 
-Told = Callable[[Part], None]
-Remark = Callable[[str], None]
+OnChange = Callable[[LocalNode], None]
+OnRemark = Callable[[str], None]
 
 
 class LocalCluster:
-    """``told(part)`` hears of every change, ``remark(text)`` of what else somebody who watches wants to know. Used from one thread, the main one: children end with the thread that made them."""
+    """Starts, watches and stops the processes of a cluster.
+
+    Calls ``on_change(node)`` after every change of state, and ``on_remark(text)`` with other news
+    for the user. Use it from the main thread only, because children end with the thread that made
+    them.
+    """
 
     def __init__(
         self,
         directory: Path,
         cluster: ClusterFile,
         settings: Mapping[str, str],
-        told: Told,
-        remark: Remark,
+        on_change: OnChange,
+        on_remark: OnRemark,
     ) -> None:
         self.directory = directory
         self.cluster = cluster
         self._settings = dict(settings)
-        self._told = told
-        self._remark = remark
+        self._on_change = on_change
+        self._remark = on_remark
         self._probes = ThreadPoolExecutor(thread_name_prefix="probe")
-        self._seen_ns = 0  # when the file was written, as far as this process has
-        self._complaints: set[str] = set()  # about the file, as told
+        self._known_mtime_ns = 0  # of the version of the file that this process has written
+        self._file_problems: set[str] = set()  # reported since the last successful write
         self._started = False
-        self.zookeepers = [self._zookeeper(one) for one in cluster.zookeepers]
-        self.brokers = [self._broker(one) for one in cluster.brokers]
+        self.zookeepers = [self._zookeeper(entry) for entry in cluster.zookeepers]
+        self.brokers = [self._broker(entry) for entry in cluster.brokers]
 
     @property
-    def parts(self) -> list[Part]:
+    def nodes(self) -> list[LocalNode]:
         return self.zookeepers + self.brokers
 
-    def _zookeeper(self, entry: ZooKeeperEntry) -> Part:
+    def _zookeeper(self, entry: ZooKeeperEntry) -> LocalNode:
         ensemble = [
-            Member(one.node_id, one.port, one.peer_port, one.election_port) for one in self.cluster.zookeepers
+            Member(server.node_id, server.port, server.peer_port, server.election_port)
+            for server in self.cluster.zookeepers
         ]
         process = LocalZooKeeper(
             self.directory / f"zookeeper-{entry.node_id}",
@@ -118,55 +124,60 @@ class LocalCluster:
             node_id=entry.node_id,
             ensemble=ensemble if len(ensemble) > 1 else (),
         )
-        return self._part(ZOOKEEPER, entry, process, process.data_dir)
+        return self._node(ZOOKEEPER, entry, process, process.data_dir)
 
-    def _broker(self, entry: Entry) -> Part:
+    def _broker(self, entry: Entry) -> LocalNode:
         settings = (
             cluster_settings(len(self.cluster.brokers))
             | self._settings
             | {"node.id": str(entry.node_id), "zookeeper.connect": self.cluster.zookeeper_connect}
         )
         process = LocalBroker(self.directory / f"broker-{entry.node_id}", settings, port=entry.port)
-        return self._part(BROKER, entry, process, process.data_dir)
+        return self._node(BROKER, entry, process, process.data_dir)
 
-    def _part(self, kind: str, entry: Entry, process: LocalProcess, data: Path) -> Part:
+    def _node(self, kind: str, entry: Entry, process: LocalProcess, data: Path) -> LocalNode:
         process.tied = True
         entry.data, entry.log = str(data), str(process.log_file)
-        return Part(kind, entry, process)
+        return LocalNode(kind, entry, process)
 
-    # ---- starting -------------------------------------------------------------------------------------------
+    # ---- starting ----
 
     def start(self) -> None:
-        """ZooKeeper first, then all brokers at once. ClientError where one of them does not come up: then all are stopped."""
+        """Start ZooKeeper first, then all brokers at once. Raise ClientError if a node fails.
+
+        The caller then stops all nodes.
+        """
         self.cluster.supervisor = os.getpid()
-        for parts in (self.zookeepers, self.brokers):
-            for part in parts:
-                self._spawn(part)
-            while not all(part.entry.state is State.UP for part in parts):
-                self.look()
-                for part in parts:
-                    if part.entry.state is State.DEAD:
-                        raise ClientError(f"{part.name} did not come up: {_last_line(part)}")
+        for nodes in (self.zookeepers, self.brokers):
+            for node in nodes:
+                self._spawn(node)
+            while not all(node.entry.state is State.UP for node in nodes):
+                self.poll()
+                for node in nodes:
+                    if node.entry.state is State.DEAD:
+                        raise ClientError(f"{node.name} did not start: {_last_line(node)}")
                 time.sleep(0.02)
         self._started = True
 
-    def _spawn(self, part: Part) -> None:
-        part.process.spawn()
-        part.spawned_s = time.monotonic()
-        part.tail, part.probe = "", None
-        part.entry.pid = part.process.pid
-        self._change(part, State.STARTING)
+    def _spawn(self, node: LocalNode) -> None:
+        node.process.spawn()
+        node.spawned_s = time.monotonic()
+        node.tail, node.probe = "", None
+        node.entry.pid = node.process.pid
+        self._change(node, State.STARTING)
 
-    def _change(self, part: Part, state: State) -> None:
-        part.entry.state = state
+    def _change(self, node: LocalNode, state: State) -> None:
+        node.entry.state = state
         if state not in RUNNING:
-            part.entry.pid = None
+            node.entry.pid = None
         self._save()
-        self._told(part)
+        self._on_change(node)
 
     def _save(self) -> None:
-        """Leaves in the file what somebody else has asked for meanwhile. Trouble with the file is told, and no reason to stop anything: what
-        runs is known without it."""
+        """Write the file, after taking over requests that other commands have written into it.
+
+        Problems with the file are reported but stop nothing, because the cluster runs without it.
+        """
         try:
             with cluster_file.locked(self.directory):
                 self._take_requests()
@@ -176,176 +187,182 @@ class LocalCluster:
 
     def _write(self) -> None:
         cluster_file.write(self.directory, self.cluster)
-        self._seen_ns = self._changed_ns()
-        self._complaints.clear()
+        self._known_mtime_ns = self._mtime_ns()
+        self._file_problems.clear()
 
     def _cannot_write(self, error: OSError) -> None:
-        self._seen_ns = -1  # so that the next look tries again
+        self._known_mtime_ns = -1  # so that the next poll tries again
         path = self.directory / cluster_file.FILE
-        self._complain(f"cannot write {path}: {error.strerror}; all goes on, but nobody can ask for changes")
+        self._report_once(
+            f"cannot write {path}: {error.strerror}; the cluster continues, but --add, --start, --stop and --remove do not work"
+        )
 
-    def _complain(self, text: str) -> None:
-        """Once, however often it is met until the file is written again."""
-        if text not in self._complaints:
-            self._complaints.add(text)
+    def _report_once(self, text: str) -> None:
+        """Report a problem with the file once, until the file is written again."""
+        if text not in self._file_problems:
+            self._file_problems.add(text)
             self._remark(text)
 
-    # ---- watching -------------------------------------------------------------------------------------------
+    # ---- watching ----
 
-    def look(self) -> None:
-        """One round: who died, who became ready, who answers, and what is asked for in the file."""
-        if self._changed_ns() != self._seen_ns:
+    def poll(self) -> None:
+        """Check once for dead, ready and silent nodes, and for requests in the file."""
+        if self._mtime_ns() != self._known_mtime_ns:
             self._save()
-        for part in list(self.parts):
-            self._look_at(part)
+        for node in list(self.nodes):
+            self._poll_node(node)
 
-    def _look_at(self, part: Part) -> None:
-        state = part.entry.state
+    def _poll_node(self, node: LocalNode) -> None:
+        state = node.entry.state
         if state is State.WANTED:
-            self._start_again(part)
+            self._restart(node)
         elif state is State.UNWANTED:
-            self._ask_to_stop(part)
+            self._ask_to_stop(node)
         elif state is State.STOPPING:
-            self._wait_for_end(part, STOP_TIMEOUT_S)
-        elif state in RUNNING and not part.process.running:
-            part.tail = part.process.tail()
-            part.can_start_again = self._started
-            self._change(part, State.DEAD)
+            self._wait_for_exit(node, STOP_TIMEOUT_S)
+        elif state in RUNNING and not node.process.running:
+            node.tail = node.process.tail()
+            node.can_start_again = self._started
+            self._change(node, State.DEAD)
         elif state is State.STARTING:
-            self._wait_for(part)
+            self._wait_until_ready(node)
         elif state in RUNNING:
-            self._probe(part)
+            self._probe(node)
 
-    def _start_again(self, part: Part) -> None:
-        """What cannot be started is told; the others go on."""
+    def _restart(self, node: LocalNode) -> None:
+        """Start a node; report a failure, without effect on the others."""
         try:
-            self._spawn(part)
+            self._spawn(node)
         except ClientError as error:
-            part.tail, part.process.exit_code = str(error), None
-            self._change(part, State.STARTING)  # in place of the request, which would be taken again
-            self._change(part, State.DEAD)
+            node.tail, node.process.exit_code = str(error), None
+            self._change(node, State.STARTING)  # replaces the request in the file
+            self._change(node, State.DEAD)
 
-    def _wait_for(self, part: Part) -> None:
-        if part.kind == BROKER and not part.process.is_ready():
-            if time.monotonic() - part.spawned_s > READY_TIMEOUT_S:
-                part.process.kill()
+    def _wait_until_ready(self, node: LocalNode) -> None:
+        if node.kind == BROKER and not node.process.is_ready():
+            if time.monotonic() - node.spawned_s > READY_TIMEOUT_S:
+                node.process.kill()
             return
-        self._probe(part)
+        self._probe(node)
 
-    def _probe(self, part: Part) -> None:
-        """In a thread: a process that is paused answers late or never, and must not hold up the others."""
+    def _probe(self, node: LocalNode) -> None:
+        """Probe a node in a thread, because a paused process must not delay the others."""
         now_s = time.monotonic()
-        if part.probe is None:
-            starting = part.entry.state is State.STARTING
-            if starting or now_s - part.probed_s >= PROBE_EVERY_S:
-                part.probed_s = now_s
-                part.probe = self._probes.submit(_ask, part.kind, part.entry.host, part.entry.port)
-        elif part.probe.done():
-            mode, part.probe = part.probe.result(), None
-            self._probed(part, mode)
+        if node.probe is None:
+            starting = node.entry.state is State.STARTING
+            if starting or now_s - node.probed_s >= PROBE_EVERY_S:
+                node.probed_s = now_s
+                node.probe = self._probes.submit(_probe_server, node.kind, node.entry.host, node.entry.port)
+        elif node.probe.done():
+            mode, node.probe = node.probe.result(), None
+            self._take_probe(node, mode)
 
-    def _probed(self, part: Part, mode: str | None) -> None:
+    def _take_probe(self, node: LocalNode, mode: str | None) -> None:
         if mode is None:
-            if part.entry.state is State.UP:
-                self._change(part, State.SILENT)
-        elif part.entry.state is not State.UP or mode != part.mode:
-            part.mode = mode
-            self._change(part, State.UP)
+            if node.entry.state is State.UP:
+                self._change(node, State.SILENT)
+        elif node.entry.state is not State.UP or mode != node.mode:
+            node.mode = mode
+            self._change(node, State.UP)
 
-    def _changed_ns(self) -> int:
+    def _mtime_ns(self) -> int:
         try:
             return (self.directory / cluster_file.FILE).stat().st_mtime_ns
         except OSError:
             return 0
 
     def _take_requests(self) -> None:
-        """Brokers that somebody has added or removed, and processes that somebody has asked to be started or stopped."""
+        """Take over requests from the file: add or remove a broker, start or stop a node."""
         try:
-            there = cluster_file.read(self.directory)
+            written = cluster_file.read(self.directory)
         except ClientError as error:
-            self._complain(f"{error.message}; it is written anew, and all goes on")
+            self._report_once(f"{error.message}; it is rewritten, and the cluster continues")
             return
-        if there is None or there.supervisor != os.getpid():
+        if written is None or written.supervisor != os.getpid():
             return
-        for added in there.brokers:
+        for added in written.brokers:
             if added.state is State.WANTED and self.cluster.broker(added.node_id) is None:
                 self.cluster.brokers.append(added)
                 self.brokers.append(self._broker(added))
-        for part in self.parts:
-            asked = there.find(part.kind, part.entry.node_id)
-            if asked is not None and asked.state is State.LEAVING and part.entry.state not in RUNNING:
-                self._forget(part)
-            elif asked is not None:
-                _take_request(part, asked.state)
-        self.cluster.bootstrap = ",".join(one.address for one in self.cluster.brokers)
+        for node in self.nodes:
+            request = written.find(node.kind, node.entry.node_id)
+            if request is not None and request.state is State.LEAVING and node.entry.state not in RUNNING:
+                self._forget(node)
+            elif request is not None:
+                _take_request(node, request.state)
+        self.cluster.bootstrap = ",".join(broker.address for broker in self.cluster.brokers)
 
-    def _forget(self, part: Part) -> None:
-        """A broker that has left for good. Its directory is put aside: a later one of the same number must not take it for its own."""
-        directory = part.process.directory
-        aside = cluster_file.aside(directory)
+    def _forget(self, node: LocalNode) -> None:
+        """Forget a removed broker. Rename its directory, so that a new broker does not reuse it."""
+        directory = node.process.directory
+        renamed = cluster_file.removed_name(directory)
         try:
             if directory.exists():
-                directory.rename(aside)
+                directory.rename(renamed)
         except OSError as error:
-            part.entry.state = State.STOPPED
-            self._remark(f"{part.name} is not removed: cannot move {directory} to {aside}: {error.strerror}")
-            return
-        part.entry.state = State.LEAVING
-        self.brokers = [one for one in self.brokers if one is not part]
-        self.cluster.brokers = [one for one in self.cluster.brokers if one is not part.entry]
-        self._remark(f"{part.name} is removed; its directory is {aside} now and may be deleted")
-
-    # ---- stopping -------------------------------------------------------------------------------------------
-
-    def _ask_to_stop(self, part: Part) -> None:
-        part.asked_to_stop_s = time.monotonic()
-        self._change(part, State.STOPPING)
-        part.process.ask_to_stop()
-
-    def _wait_for_end(self, part: Part, timeout_s: float) -> None:
-        if part.process.running and time.monotonic() - part.asked_to_stop_s > timeout_s:
+            node.entry.state = State.STOPPED
             self._remark(
-                f"{part.name} did not stop within {timeout_s:.0f} s and is killed; see {part.entry.log}"
+                f"{node.name} was not removed: cannot rename {directory} to {renamed}: {error.strerror}"
             )
-            part.process.kill()
-        if not part.process.running:
-            self._change(part, State.STOPPED)
+            return
+        node.entry.state = State.LEAVING
+        self.brokers = [broker for broker in self.brokers if broker is not node]
+        self.cluster.brokers = [entry for entry in self.cluster.brokers if entry is not node.entry]
+        self._remark(f"removed {node.name}; its directory is now {renamed} and may be deleted")
+
+    # ---- stopping ----
+
+    def _ask_to_stop(self, node: LocalNode) -> None:
+        node.stop_requested_s = time.monotonic()
+        self._change(node, State.STOPPING)
+        node.process.ask_to_stop()
+
+    def _wait_for_exit(self, node: LocalNode, timeout_s: float) -> None:
+        if node.process.running and time.monotonic() - node.stop_requested_s > timeout_s:
+            self._remark(
+                f"killing {node.name}, which did not stop within {timeout_s:.0f} s; see {node.entry.log}"
+            )
+            node.process.kill()
+        if not node.process.running:
+            self._change(node, State.STOPPED)
 
     def stop(self) -> None:
-        """All of it, in good order; what is dead stays so."""
-        self.cluster.supervisor = None  # nobody asks for anything any more
-        brokers = [part for part in self.brokers if part.entry.state in RUNNING]
+        """Shut the cluster down cleanly; dead nodes stay dead."""
+        self.cluster.supervisor = None  # so that no more requests are written
+        brokers = [node for node in self.brokers if node.entry.state in RUNNING]
         if brokers:
-            self._remark(f"stopping {_listed(brokers)}{self._how()}; Ctrl-C again kills what is left")
+            self._remark(
+                f"stopping {_listed(brokers)}{self._stop_remark()}; press Ctrl-C again to kill the remaining processes"
+            )
         self._stop_all(brokers, HAND_OVER_S if self._can_hand_over() else 0.0)
-        self._stop_all([part for part in self.zookeepers if part.entry.state in RUNNING], 0.0)
+        self._stop_all([node for node in self.zookeepers if node.entry.state in RUNNING], 0.0)
         self._end()
 
     def _can_hand_over(self) -> bool:
-        """Somebody else's ZooKeeper may be there; the brokers find out."""
-        return not self.zookeepers or any(part.entry.state is State.UP for part in self.zookeepers)
+        """Return whether brokers can hand over; an external ZooKeeper is assumed to respond."""
+        return not self.zookeepers or any(node.entry.state is State.UP for node in self.zookeepers)
 
-    def _how(self) -> str:
+    def _stop_remark(self) -> str:
         if not self._can_hand_over():
-            return " at once: ZooKeeper does not answer, so that nothing can be handed over"
+            return " at once, without handing over leadership, because ZooKeeper does not respond"
         return ", then ZooKeeper" if self.zookeepers else ""
 
-    def _stop_all(self, parts: Sequence[Part], apart_s: float) -> None:
-        """One after another, but none later than ``apart_s`` after the one before."""
+    def _stop_all(self, nodes: Sequence[LocalNode], apart_s: float) -> None:
+        """Stop nodes one after another, each at most ``apart_s`` after the previous one."""
         begun_s = reminded_s = next_s = time.monotonic()
-        unasked = [part for part in parts if part.entry.state is not State.STOPPING]
-        while left := [part for part in parts if part.entry.state in RUNNING]:
+        waiting = [node for node in nodes if node.entry.state is not State.STOPPING]
+        while left := [node for node in nodes if node.entry.state in RUNNING]:
             now_s = time.monotonic()
-            asked = [part for part in left if part not in unasked]
-            while unasked and (not asked or now_s >= next_s):
-                asked.append(unasked.pop(0))
-                self._ask_to_stop(asked[-1])
+            stopping = [node for node in left if node not in waiting]
+            while waiting and (not stopping or now_s >= next_s):
+                stopping.append(waiting.pop(0))
+                self._ask_to_stop(stopping[-1])
                 next_s = now_s + apart_s
-            for part in asked:
-                self._wait_for_end(part, STOP_ALL_TIMEOUT_S)
+            for node in stopping:
+                self._wait_for_exit(node, STOP_ALL_TIMEOUT_S)
             if now_s - reminded_s >= _REMIND_EVERY_S:
                 reminded_s = now_s
-                self._remark(f"waiting for {_listed(left)} to stop, {now_s - begun_s:.0f} s so far")
+                self._remark(f"waiting for {_listed(left)} to stop ({now_s - begun_s:.0f} s so far)")
             time.sleep(0.02)
 
     def _end(self) -> None:
@@ -358,18 +375,20 @@ class LocalCluster:
             self._cannot_write(error)
 
     def kill(self) -> None:
-        """What is still there, at once; the last resort."""
-        for part in self.parts:
-            part.process.kill()
-            if part.entry.state in RUNNING:
-                part.entry.state, part.entry.pid = State.STOPPED, None
-                self._told(part)
+        """Kill all remaining processes at once, as the last resort."""
+        for node in self.nodes:
+            node.process.kill()
+            if node.entry.state in RUNNING:
+                node.entry.state, node.entry.pid = State.STOPPED, None
+                self._on_change(node)
         self._end()
 
 
 def cluster_settings(brokers: int) -> dict[str, str]:
-    """Three replicas where there are brokers for them, and writes that two of them have. Internal topics are not named: they get
-    theirs by themselves, also when brokers are added."""
+    """Return settings for up to three replicas, with writes acknowledged by all but one of them.
+
+    Internal topics need no settings: they get replicas automatically, also when brokers are added.
+    """
     replicas = min(_REPLICAS, brokers)
     return {
         "default.replication.factor": str(replicas),
@@ -377,23 +396,23 @@ def cluster_settings(brokers: int) -> dict[str, str]:
     }
 
 
-def _take_request(part: Part, asked: State) -> None:
-    if (asked is State.WANTED and part.entry.state not in RUNNING) or (
-        asked is State.UNWANTED and part.entry.state in (State.UP, State.SILENT)
+def _take_request(node: LocalNode, requested: State) -> None:
+    if (requested is State.WANTED and node.entry.state not in RUNNING) or (
+        requested is State.UNWANTED and node.entry.state in (State.UP, State.SILENT)
     ):
-        part.entry.state = asked
+        node.entry.state = requested
 
 
-def _listed(parts: Sequence[Part]) -> str:
-    return ", ".join(part.name for part in parts)
+def _listed(nodes: Sequence[LocalNode]) -> str:
+    return ", ".join(node.name for node in nodes)
 
 
-def _ask(kind: str, host: str, port: int) -> str | None:
+def _probe_server(kind: str, host: str, port: int) -> str | None:
     if kind == ZOOKEEPER:
         return server_mode(host, port, PROBE_TIMEOUT_S)
     return "" if broker_answers(host, port) else None
 
 
-def _last_line(part: Part) -> str:
-    lines = part.tail.strip().splitlines()
-    return lines[-1] if lines else f"see {part.entry.log}"
+def _last_line(node: LocalNode) -> str:
+    lines = node.tail.strip().splitlines()
+    return lines[-1] if lines else f"see {node.entry.log}"

@@ -1,7 +1,9 @@
-"""``cluster.json``: what runs in the directory of ``millstream up``, for people, for tests, and for commands that change it.
+"""``cluster.json``: the processes of ``millstream up``, for people, tests and commands.
 
-The command that runs the cluster writes it whenever something changes. Others may add a broker to it or ask for a process to be
-started or stopped, or a broker to be forgotten (``state`` is then ``wanted``, ``unwanted`` or ``leaving``); the one that runs the cluster does so and says what came of it.
+The supervisor, which is the command that runs the cluster, writes the file after every change.
+Other commands may write requests into it: add a broker, start or stop a process, or forget a
+broker. The ``state`` is then ``wanted``, ``unwanted`` or ``leaving``. The supervisor carries out
+the request and writes the resulting state.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ BROKER, ZOOKEEPER = "broker", "zookeeper"
 
 
 class State(StrEnum):
-    """How it stands with a process."""
+    """The state of a process, or the state requested for it."""
 
     WANTED = "wanted"
     STARTING = "starting"
     UP = "up"
-    SILENT = "silent"  # it runs and does not answer
+    SILENT = "silent"  # running but not responding
     DEAD = "dead"
     UNWANTED = "unwanted"
     STOPPING = "stopping"
     STOPPED = "stopped"
-    LEAVING = "leaving"  # for good
+    LEAVING = "leaving"  # being removed for good
 
 
 RUNNING = frozenset({State.STARTING, State.UP, State.SILENT, State.UNWANTED, State.STOPPING})
@@ -42,7 +44,7 @@ RUNNING = frozenset({State.STARTING, State.UP, State.SILENT, State.UNWANTED, Sta
 
 @dataclass(slots=True)
 class Entry:
-    """One process; ``pid`` is None while there is none."""
+    """A process of the cluster; ``pid`` is None while it is not running."""
 
     node_id: int
     host: str
@@ -59,7 +61,7 @@ class Entry:
 
 @dataclass(slots=True)
 class ZooKeeperEntry(Entry):
-    """A ZooKeeper server, with the ports that the others of an ensemble use."""
+    """A ZooKeeper server, with the ports for the other servers of its ensemble."""
 
     peer_port: int = 0
     election_port: int = 0
@@ -67,7 +69,11 @@ class ZooKeeperEntry(Entry):
 
 @dataclass(slots=True)
 class ClusterFile:
-    """The contents. ``port`` is that of broker 0, and 0 where the system chose; ``supervisor`` the process that runs it all."""
+    """The contents of the file.
+
+    ``port`` is the port of broker 0, or 0 if the system chose the ports. ``supervisor`` is the pid
+    of the process that runs the cluster.
+    """
 
     zookeeper_connect: str = ""
     bootstrap: str = ""
@@ -81,7 +87,7 @@ class ClusterFile:
 
     def find(self, kind: str, node_id: int) -> Entry | None:
         entries: Sequence[Entry] = self.brokers if kind == BROKER else self.zookeepers
-        return next((one for one in entries if one.node_id == node_id), None)
+        return next((entry for entry in entries if entry.node_id == node_id), None)
 
 
 _E = TypeVar("_E", bound=Entry)
@@ -90,7 +96,7 @@ _ROW = {"node_id": int, "host": str, "port": int, "pid": int | None, "data": str
 
 
 def read(directory: Path) -> ClusterFile | None:
-    """None where there has been no cluster yet."""
+    """Read the file of a cluster, or return None if there is none yet."""
     path = directory / FILE
     try:
         return _parsed(path.read_bytes())
@@ -98,60 +104,60 @@ def read(directory: Path) -> ClusterFile | None:
         return None
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        hint = "mend it, or move it away (the data is found without it; ports, and --zookeepers or --zookeeper, have to be given again)"
+        hint = "repair it, or move it away (data is found without it, but ports and --zookeepers or --zookeeper must be given again)"
         raise ClientError(f"cannot read {path}: {why}", hint=hint) from None
 
 
 def _parsed(text: bytes) -> ClusterFile:
-    """ValueError, in words for whoever has edited it, where it is not what `write` writes."""
+    """Parse the file, which a user may have edited. Raise ValueError with a readable message."""
     try:
         rows = json.loads(text)
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from None
     if not isinstance(rows, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     lists = {"brokers": list, "zookeepers": list}
     _check(rows, _HEAD | lists, "it", needed=(*_HEAD, *lists))
-    found = ClusterFile(**{name: rows[name] for name in _HEAD})
-    found.brokers = _entries(Entry, rows["brokers"], "brokers")
-    found.zookeepers = _entries(ZooKeeperEntry, rows["zookeepers"], "zookeepers")
-    return found
+    cluster = ClusterFile(**{name: rows[name] for name in _HEAD})
+    cluster.brokers = _entries(Entry, rows["brokers"], "brokers")
+    cluster.zookeepers = _entries(ZooKeeperEntry, rows["zookeepers"], "zookeepers")
+    return cluster
 
 
 def _entries(kind: type[_E], rows: list[Any], name: str) -> list[_E]:
-    known = {one.name for one in fields(kind)}
-    found = []
+    known = {field.name for field in fields(kind)}
+    entries = []
     for number, row in enumerate(rows, 1):
-        what = f"number {number} of its {name!r}"
+        subject = f"entry {number} of {name!r}"
         if not isinstance(row, dict):
-            raise ValueError(f"{what} is no JSON object")
-        _check(row, _ROW, what, needed=("node_id", "host", "port"))
+            raise ValueError(f"{subject} is not a JSON object")
+        _check(row, _ROW, subject, needed=("node_id", "host", "port"))
         entry = kind(**{name: value for name, value in row.items() if name in known})
         try:
             entry.state = State(entry.state)
         except ValueError:
-            raise ValueError(f"{what} has the state {entry.state!r}, which there is not") from None
-        found.append(entry)
-    return found
+            raise ValueError(f"{subject} has the unknown state {entry.state!r}") from None
+        entries.append(entry)
+    return entries
 
 
-def _check(row: dict[str, Any], kinds: Mapping[str, Any], what: str, needed: Sequence[str]) -> None:
+def _check(row: dict[str, Any], kinds: Mapping[str, Any], subject: str, needed: Sequence[str]) -> None:
     for name, kind in kinds.items():
         if name not in row and name in needed:
-            raise ValueError(f"{what} has no {name!r}")
+            raise ValueError(f"{subject} has no {name!r}")
         if name in row and not isinstance(row[name], kind):
-            raise ValueError(f"{what} has {row[name]!r} as {name!r}")
+            raise ValueError(f"{subject} has an invalid {name!r}: {row[name]!r}")
 
 
-def aside(directory: Path) -> Path:
-    """What the directory of a broker is called when that has left; what is there is never written over."""
+def removed_name(directory: Path) -> Path:
+    """Return an unused name for the directory of a removed broker."""
     first = directory.with_name(f"{directory.name}.removed")
     later = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(name for name in chain([first], later) if not name.exists())
 
 
 def write(directory: Path, cluster: ClusterFile) -> None:
-    """At once or not at all, for whoever reads meanwhile."""
+    """Write the file atomically, because others may read it at the same time."""
     temporary = directory / f"{FILE}.{os.getpid()}.tmp"
     temporary.write_text(json.dumps(asdict(cluster), indent=2) + "\n")
     temporary.replace(directory / FILE)
@@ -159,7 +165,7 @@ def write(directory: Path, cluster: ClusterFile) -> None:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Reading and then writing, without another writer in between."""
+    """Exclude other writers between reading and writing the file."""
     with (directory / f"{FILE}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,4 +1,4 @@
-"""What commands that run servers in the foreground share: signals, a directory of their own, ports that must be free."""
+"""Parts shared by commands that run servers in the foreground: signals, locks, port checks."""
 
 from __future__ import annotations
 
@@ -15,29 +15,34 @@ from typing import Any
 from millstream.client.errors import ClientError
 
 LOCK_FILE = ".lock"
-# A second Ctrl-C this soon is the same one to whoever pressed it, or came on two ways.
+# A second Ctrl-C this soon counts as the same key press, or was delivered twice.
 _SAME_PRESS_S = 1.0
 
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """SIGTERM is as Ctrl-C: KeyboardInterrupt. Stopping in good order is not interrupted by a second SIGTERM, nor by a key that is pressed twice;
-    by a later Ctrl-C it is, with another KeyboardInterrupt, and what is left to do then is not interrupted any more."""
+    """Raise KeyboardInterrupt for SIGTERM as for Ctrl-C.
+
+    A clean shutdown is not interrupted by a second SIGTERM or a double key press. A later Ctrl-C
+    interrupts it with another KeyboardInterrupt, and nothing interrupts the cleanup after that.
+    """
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.getsignal(number) for number in numbers}
-    asked_s: float | None = None
+    stopped_s: float | None = None
 
     def stop(number: int, frame: Any) -> None:
-        nonlocal asked_s
-        if asked_s is not None and (number != signal.SIGINT or time.monotonic() - asked_s < _SAME_PRESS_S):
+        nonlocal stopped_s
+        if stopped_s is not None and (
+            number != signal.SIGINT or time.monotonic() - stopped_s < _SAME_PRESS_S
+        ):
             return
-        if asked_s is not None:
-            for one in numbers:
-                signal.signal(one, signal.SIG_IGN)
-        asked_s = time.monotonic()
+        if stopped_s is not None:
+            for ignored in numbers:
+                signal.signal(ignored, signal.SIG_IGN)
+        stopped_s = time.monotonic()
         interrupted = before[signal.SIGINT]
         if callable(interrupted):
-            interrupted(number, frame)  # who counts Ctrl-C counts this
+            interrupted(number, frame)  # so that a handler that records Ctrl-C records this too
         raise KeyboardInterrupt
 
     for number in numbers:
@@ -50,37 +55,42 @@ def stopped_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def own_directory(directory: Path, what: str) -> Iterator[None]:
-    """Nobody else runs ``what`` in this directory meanwhile; it is made where it is missing."""
-    lock = lock_directory(directory, what)
+def own_directory(directory: Path, server: str) -> Iterator[None]:
+    """Lock a directory for ``server`` during the block; create it if it is missing."""
+    lock = lock_directory(directory, server)
     try:
         yield
     finally:
         os.close(lock)
 
 
-def lock_directory(directory: Path, what: str) -> int:
-    """A file descriptor: whoever has it open, a child that it was passed to as well, has the directory to itself. ClientError where somebody
-    else does."""
+def lock_directory(directory: Path, server: str) -> int:
+    """Lock a directory and return the file descriptor of the lock.
+
+    The lock is held as long as any process, such as a child, has the descriptor open. Raise
+    ClientError if the directory is already locked.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise ClientError(f"cannot use {directory}: {error.strerror}", hint="name another --data") from None
+        raise ClientError(f"cannot use {directory}: {error.strerror}", hint="choose another --data") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        raise _owned(directory, what) from None
+        raise _owned(directory, server) from None
     return lock
 
 
-def _owned(directory: Path, what: str) -> ClientError:
-    return ClientError(f"{what} runs in {directory} already", hint="stop it, or name another --data")
+def _owned(directory: Path, server: str) -> ClientError:
+    return ClientError(
+        f"{server} is already running in {directory}", hint="stop it, or choose another --data"
+    )
 
 
 def is_owned(directory: Path) -> bool:
-    """Whether somebody runs in this directory."""
+    """Return whether a process holds the lock of this directory."""
     try:
         with (directory / LOCK_FILE).open() as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -91,24 +101,24 @@ def is_owned(directory: Path) -> bool:
     return False
 
 
-def refuse_owned(directory: Path, what: str) -> None:
-    """To say so before anything else is done; to start ``what`` takes the lock, too."""
+def refuse_owned(directory: Path, server: str) -> None:
+    """Raise early if the directory is locked; the start of ``server`` takes the lock itself."""
     if is_owned(directory):
-        raise _owned(directory, what)
+        raise _owned(directory, server)
 
 
 def refuse_used_ports(host: str, ports: Mapping[str, int], hint: str) -> None:
-    """ClientError for ports that somebody listens on; ``ports`` says for whom each is."""
-    used = [f"{port} ({what})" for what, port in ports.items() if not is_free(host, port)]
+    """Raise ClientError if a port is in use; the keys of ``ports`` name the servers."""
+    used = [f"{port} ({server})" for server, port in ports.items() if not is_free(host, port)]
     if used:
         noun = "port" if len(used) == 1 else "ports"
         raise ClientError(f"{noun} in use on {host}: {', '.join(used)}", hint=hint)
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there."""
+    """Return whether a server could listen on the port."""
     with socket.socket() as probe:
-        # As servers do: what lingers of closed connections does not count.
+        # Like servers, ignore closed connections in TIME_WAIT.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

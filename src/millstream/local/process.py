@@ -1,7 +1,7 @@
-"""A server as a child process: start, wait until it is ready, stop, kill, pause, start again.
+"""A server as a child process: start, wait until it is ready, stop, kill, pause, restart.
 
-Brokers (``local_broker``) and ZooKeeper servers (``zookeeper_server``) are such children. A child writes to a file, not to a
-pipe, so that a chatty one never blocks on a parent that does not read.
+Brokers (``broker``) and ZooKeeper servers (``zookeeper``) are such children. A child writes its
+output to a file instead of a pipe, so that it never blocks on a parent that does not read.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Generous: a process that has exited is noticed at once, and on a busy machine a start takes long.
+# Generous, because startup is slow on a busy machine, and an exited process is noticed at once.
 READY_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 30.0
-_LOOK_EVERY_S = 0.01
+_POLL_S = 0.01
 TAIL_LINES = 30
 
-# Runs the words that follow, and has the kernel (Linux) send it SIGTERM when the parent is gone, however it ended.
+# Runs the command in its arguments. On Linux the kernel sends it SIGTERM when the parent exits,
+# even if the parent was killed.
 _TIED = """\
 import ctypes, os, signal, sys
 try:
@@ -35,19 +36,20 @@ if os.getppid() == int(sys.argv[1]):
 
 
 class ProcessFailed(Exception):
-    """The child ended before it was ready, or did not become ready or stop in time; carries its last output."""
+    """The child exited early, or was not ready or stopped in time; includes its last output."""
 
 
 class LocalProcess:
-    """What all children have in common. Subclasses say what to run and when it is ready."""
+    """A child process. Subclasses define its command and how to tell that it is ready."""
 
-    what = "process"
+    title = "process"
     failure: type[ProcessFailed] = ProcessFailed
 
     def __init__(self, directory: str | Path, log_name: str) -> None:
         self.directory = Path(directory)
         self.log_file = self.directory / log_name
-        # Ends with the parent, and does not hear the Ctrl-C that the parent hears; spawn from the main thread only.
+        # A tied child ends with its parent, and does not receive Ctrl-C of the parent's
+        # terminal. It must be spawned from the main thread.
         self.tied = False
         self.exit_code: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,13 +62,13 @@ class LocalProcess:
         return child_environment()
 
     def is_ready(self) -> bool:
-        """Whether it can be used; asked again and again until it can."""
+        """Return whether the child can be used; called repeatedly until it can."""
         raise NotImplementedError
 
     @property
     def pid(self) -> int:
         if self._process is None:
-            raise self.failure(f"the {self.what} is not running")
+            raise self.failure(f"the {self.title} is not running")
         return self._process.pid
 
     @property
@@ -82,16 +84,16 @@ class LocalProcess:
         return self.wait_ready()
 
     def spawn(self, *, keep_open: Sequence[int] = ()) -> None:
-        """Start the child and return at once; it has these file descriptors open for as long as it lives."""
+        """Start the child and return at once; it inherits the ``keep_open`` file descriptors."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
-        words = self.command()
+        command = self.command()
         if self.tied:
-            words = [sys.executable, "-ISc", _TIED, str(os.getpid()), *words]
+            command = [sys.executable, "-ISc", _TIED, str(os.getpid()), *command]
         self.exit_code = None
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                words,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -101,11 +103,11 @@ class LocalProcess:
             )
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> Self:
-        """Return when it is ready; kill it where it does not become so (or Ctrl-C comes first), and raise."""
+        """Return when the child is ready. On timeout, exit or Ctrl-C kill it and raise."""
         try:
             self._wait_ready(time.monotonic() + timeout_s, timeout_s)
         except BaseException:
-            self.kill()  # Ctrl-C must not leave a child behind
+            self.kill()  # do not leave a child behind after Ctrl-C
             raise
         return self
 
@@ -117,14 +119,14 @@ class LocalProcess:
             if not running:
                 self._process = None
                 raise self.failure(
-                    f"the {self.what} ended with exit code {self.exit_code} before it was ready\n{self.tail()}"
+                    f"the {self.title} exited with code {self.exit_code} before it was ready\n{self.tail()}"
                 )
             if time.monotonic() > deadline:
-                raise self.failure(f"the {self.what} was not ready within {timeout_s:.0f} s\n{self.tail()}")
-            time.sleep(_LOOK_EVERY_S)
+                raise self.failure(f"the {self.title} was not ready within {timeout_s:.0f} s\n{self.tail()}")
+            time.sleep(_POLL_S)
 
     def output(self) -> str:
-        """What it has printed since its last start."""
+        """Return the output since the last start."""
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
@@ -133,21 +135,21 @@ class LocalProcess:
         return "\n".join(self.output().splitlines()[-lines:])
 
     def kill(self) -> None:
-        """kill -9, and wait until the process is gone."""
+        """Send SIGKILL and wait until the process has exited."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM, a clean shutdown; the exit code."""
+        """Send SIGTERM for a clean shutdown, wait, and return the exit code."""
         return self._signal(signal.SIGTERM)
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, without waiting for what comes of it; also to one that is paused."""
+        """Send SIGTERM without waiting, also to a paused process."""
         if self.running:
             os.kill(self.pid, signal.SIGTERM)
             os.kill(self.pid, signal.SIGCONT)
 
     def pause(self) -> None:
-        """SIGSTOP: it is there and answers nothing."""
+        """Send SIGSTOP: the process exists but does not respond."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -160,16 +162,15 @@ class LocalProcess:
         if process.poll() is None:
             process.send_signal(number)
         try:
-            self.exit_code = process.wait(
-                STOP_TIMEOUT_S
-            )  # where Ctrl-C comes meanwhile, it can still be killed
+            # Forget the process only afterwards: after Ctrl-C here it can still be killed.
+            self.exit_code = process.wait(STOP_TIMEOUT_S)
             self._process = None
         except subprocess.TimeoutExpired:
             process.kill()
             self.exit_code = process.wait()
             self._process = None
             raise self.failure(
-                f"the {self.what} did not stop within {STOP_TIMEOUT_S:.0f} s\n{self.tail()}"
+                f"the {self.title} did not stop within {STOP_TIMEOUT_S:.0f} s\n{self.tail()}"
             ) from None
         return self.exit_code
 
@@ -183,7 +184,7 @@ class LocalProcess:
 
 
 def child_environment() -> dict[str, str]:
-    """The child finds the package where the parent found it, installed or not, and prints without delay."""
+    """Return an environment to import the parent's package and to print unbuffered."""
     source = str(Path(__file__).resolve().parents[2])
     path = os.environ.get("PYTHONPATH")
     return os.environ | {

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server, or an ensemble of them, as child processes on this machine."""
+"""ZooKeeper servers, single or as an ensemble, as child processes on this machine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CONFIG_FILE = "zoo.cfg"
 HOST = "127.0.0.1"
 DEFAULT_PORT = 2181
 HEAP = "256m"
-# A short tick: sessions are checked once in a tick, so one of 6 s ends within 6.5 s and not within 8.
+# Short, because sessions are checked once per tick: a session of 6 s expires within 6.5 s, not 8 s.
 TICK_MS = 500
-# How long members of an ensemble may take to agree, and a follower to stay silent, in ticks.
+# Limits in ticks for the members of an ensemble to agree, and for the silence of a follower.
 INIT_TICKS, SYNC_TICKS = 20, 10
 MIN_SESSION_TICKS = 2
 MAX_SESSION_MS = 120_000
@@ -56,12 +56,12 @@ rootLogger.appenderRef.out.ref=out
 
 
 class ZooKeeperFailed(ProcessFailed):
-    """The server ended before it was ready, or did not become ready or stop in time; carries its last output."""
+    """The server exited early, or was not ready or stopped in time; includes its last output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A server of an ensemble: where it serves clients, and where the others reach it."""
+    """A server of an ensemble: its ports for clients and for the other servers."""
 
     node_id: int
     port: int
@@ -70,9 +70,12 @@ class Member:
 
 
 class LocalZooKeeper(LocalProcess):
-    """One server; with ``ensemble`` (all members, itself among them) one of several. Ready means: it serves clients."""
+    """A server, alone or as a member of ``ensemble``, which lists all members including itself.
 
-    what = "ZooKeeper server"
+    It is ready when it serves clients.
+    """
+
+    title = "ZooKeeper server"
     failure = ZooKeeperFailed
 
     def __init__(
@@ -95,7 +98,7 @@ class LocalZooKeeper(LocalProcess):
 
     @property
     def address(self) -> str:
-        """What a client is given: ``127.0.0.1:PORT``."""
+        """The address for clients: ``127.0.0.1:PORT``."""
         return f"{self.host}:{self.port}"
 
     def spawn(self, *, keep_open: Sequence[int] = ()) -> None:
@@ -104,7 +107,7 @@ class LocalZooKeeper(LocalProcess):
         lock = lock_directory(self.directory, SERVER)
         try:
             self._write_files()
-            # The server itself has the directory locked: whoever started it may be killed, and the server be there a moment longer.
+            # The server itself holds the lock, because it may outlive a killed parent for a moment.
             super().spawn(keep_open=(*keep_open, lock))
         finally:
             os.close(lock)
@@ -128,7 +131,8 @@ class LocalZooKeeper(LocalProcess):
             longest=MAX_SESSION_MS,
         )
         return config + "".join(
-            f"server.{one.node_id}={self.host}:{one.peer_port}:{one.election_port}\n" for one in self.ensemble
+            f"server.{member.node_id}={self.host}:{member.peer_port}:{member.election_port}\n"
+            for member in self.ensemble
         )
 
     def command(self) -> list[str]:
@@ -136,7 +140,7 @@ class LocalZooKeeper(LocalProcess):
         return [
             str(find_java("ZooKeeper").executable),
             f"-Xmx{HEAP}",
-            # Quick to start rather than quick for hours: it holds metadata.
+            # Optimize for startup time, not for throughput: it holds only metadata.
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Djava.awt.headless=true",
@@ -154,13 +158,16 @@ class LocalZooKeeper(LocalProcess):
 
 
 def has_tree(directory: Path) -> bool:
-    """Whether the server of this directory has ever written anything."""
+    """Return whether the server of this directory has ever written data."""
     return (directory / "data" / "version-2").exists()
 
 
 def refuse_member_alone(directory: Path, *, others_run: bool = False) -> None:
-    """ClientError for the directory of a member of an ensemble: by itself it would take what it has for all there is, and serve that beside the
-    others, who may have gone on without it."""
+    """Raise ClientError if the directory belongs to a member of an ensemble.
+
+    Alone it would serve its own, possibly outdated data, next to an ensemble that continued without
+    it.
+    """
     try:
         lines = (directory / CONFIG_FILE).read_text().splitlines()
     except FileNotFoundError:
@@ -173,12 +180,12 @@ def refuse_member_alone(directory: Path, *, others_run: bool = False) -> None:
         hint = f"start it with `millstream up --start {directory.name} --data {cluster}`"
     else:
         several = f" --zookeepers {count}" if count else ""
-        hint = f"start all of it with `millstream up --data {cluster}{several}`, or name another --data"
-    raise ClientError(f"{directory} is that of a member of an ensemble, which must not run alone", hint=hint)
+        hint = f"start the whole ensemble with `millstream up --data {cluster}{several}`, or choose another --data"
+    raise ClientError(f"{directory} belongs to a member of an ensemble, which must not run alone", hint=hint)
 
 
 def server_mode(host: str, port: int, timeout_s: float = _ASK_TIMEOUT_S) -> str | None:
-    """standalone, leader or follower; None for one that does not answer, or has no quorum and serves nobody."""
+    """Return standalone, leader or follower, or None without a response or a quorum."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s) as peer:
             peer.settimeout(timeout_s)
@@ -195,7 +202,7 @@ def server_mode(host: str, port: int, timeout_s: float = _ASK_TIMEOUT_S) -> str 
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, all different."""
+    """Return distinct ports that are free now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:
@@ -207,7 +214,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def members(ports: Sequence[int]) -> list[Member]:
-    """An ensemble from its ports: for each server that of its clients, of its peers, and of elections."""
+    """Return an ensemble from its ports: client, peer and election port of each server."""
     triples = zip(ports[0::3], ports[1::3], ports[2::3], strict=True)
     return [Member(number, *triple) for number, triple in enumerate(triples, 1)]
 
@@ -215,20 +222,23 @@ def members(ports: Sequence[int]) -> list[Member]:
 def local_ensemble(
     directory: str | Path, ensemble: Sequence[Member], *, tick_ms: int = TICK_MS
 ) -> list[LocalZooKeeper]:
-    """The servers of an ensemble, not started, each in a directory of its own; one alone is no ensemble."""
+    """Return the servers of an ensemble, not started, each with its directory.
+
+    A single server is not an ensemble.
+    """
     together = ensemble if len(ensemble) > 1 else ()
     return [
         LocalZooKeeper(
-            Path(directory, f"zookeeper-{one.node_id}"),
-            one.port,
-            node_id=one.node_id,
+            Path(directory, f"zookeeper-{member.node_id}"),
+            member.port,
+            node_id=member.node_id,
             ensemble=together,
             tick_ms=tick_ms,
         )
-        for one in ensemble
+        for member in ensemble
     ]
 
 
 def connect_string(servers: Sequence[LocalZooKeeper]) -> str:
-    """``zookeeper.connect`` of these servers."""
+    """Return ``zookeeper.connect`` for these servers."""
     return ",".join(server.address for server in servers)

@@ -1,4 +1,4 @@
-"""ZooKeeper's jars, found by looking: inside an installed PySpark, or where Debian's package puts them."""
+"""Search for ZooKeeper's jars in an installed PySpark and in the directory of Debian's package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from millstream.client.errors import ClientError
 
 DEBIAN = Path("/usr/share/java")
-# Without these no server starts; the rest is taken where it is there, because versions differ in what they need.
+# No server starts without these. The optional ones are used if present, because versions differ in
+# their needs.
 REQUIRED = ("zookeeper", "slf4j-api")
 OPTIONAL = (
     "zookeeper-jute",
@@ -29,7 +30,7 @@ OPTIONAL = (
     "netty-transport-native-unix-common",
     "snappy-java",
 )
-# What writes the log, best first: exactly one may be on the classpath.
+# Logging backends, best first. Exactly one may be on the classpath.
 LOGGING = (
     ("log4j-slf4j2-impl", "log4j-api", "log4j-core"),
     ("logback-classic", "logback-core"),
@@ -39,22 +40,22 @@ _JAR = re.compile(r"^(?P<name>.+?)(?:-(?P<version>\d[\w.]*?)(?:\.Final)?)?\.jar$
 
 
 class NoZooKeeper(ClientError):
-    """There are no jars of ZooKeeper to be found."""
+    """No ZooKeeper jars were found."""
 
 
 def find_jars() -> list[Path]:
-    """The classpath of a server; NoZooKeeper says where it was looked for."""
-    looked = []
+    """Return the classpath of a server. Raise NoZooKeeper with the searched directories."""
+    searched = []
     for directory in _places():
         jars = _by_name(directory)
         if all(name in jars for name in REQUIRED):
             return _choose(jars)
-        looked.append(str(directory))
-    where = ", ".join(looked) if looked else "PySpark is not installed"
+        searched.append(str(directory))
+    where = f"searched {', '.join(searched)}" if searched else "PySpark is not installed"
     raise NoZooKeeper(
-        f"no ZooKeeper server was found ({where})",
-        hint='`pip install "millstream[spark]"` brings one, Debian\'s package `zookeeper` another; '
-        "or use one that runs already (`millstream up --zookeeper HOST:PORT`)",
+        f"no ZooKeeper server found ({where})",
+        hint='install one with `pip install "millstream[spark]"` or Debian\'s package `zookeeper`, '
+        "or use an existing ZooKeeper (`millstream up --zookeeper HOST:PORT`)",
     )
 
 
@@ -69,12 +70,12 @@ def _places() -> Iterator[Path]:
 
 
 def _by_name(directory: Path) -> dict[str, Path]:
-    """Jars by their name without the version; where there are several, the one named last is the newest."""
-    found: dict[str, Path] = {}
+    """Return jars by name without version. The last of several names is the newest version."""
+    jars: dict[str, Path] = {}
     for path in sorted(directory.glob("*.jar")):
         if match := _JAR.match(path.name):
-            found[match["name"]] = path
-    return found
+            jars[match["name"]] = path
+    return jars
 
 
 def _choose(jars: dict[str, Path]) -> list[Path]:

@@ -1,6 +1,6 @@
-"""A real broker in every test: ``with millstream.testing.broker() as kafka:``, or the fixture ``millstream`` of pytest.
+"""A real broker for tests: ``with millstream.testing.broker() as kafka:``, or pytest fixtures.
 
-The names below are loaded on first use, so that pytest, which imports the plugin at every start, pays nothing for it.
+The names below are loaded on first use, because pytest imports the plugin at every start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.testing.thread_cluster import Cluster as Cluster
     from millstream.testing.thread_cluster import cluster as cluster
 
-# No module is called like one of these: once imported, it would hide it.
+# No module may have one of these names: once imported, the module would hide it.
 _HOMES = {
     "AsyncKafka": "asynchronous",
     "Cluster": "thread_cluster",
@@ -34,9 +34,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

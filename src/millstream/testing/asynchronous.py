@@ -1,6 +1,6 @@
-"""The broker of a test under asyncio: ``async with millstream.testing.async_broker() as kafka:``.
+"""A broker for asyncio tests: ``async with millstream.testing.async_broker() as kafka:``.
 
-The broker has a thread and a loop of its own; what would block the test's loop is awaited.
+The broker has a separate thread and event loop. Calls that would block the test's loop are awaited.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class AsyncKafka:
-    """As ``Kafka``; ``sync`` is that one."""
+    """The awaitable form of ``Kafka``, which is available as ``sync``."""
 
     def __init__(self, kafka: Kafka) -> None:
         self.sync = kafka
@@ -47,7 +47,7 @@ class AsyncKafka:
         return await asyncio.to_thread(self.sync.consume, topic, n, **options)
 
     async def call(self, method: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Anything of ``sync`` that has no form here: ``await kafka.call(kafka.sync.restart, kill=True)``."""
+        """Call any method of ``sync``: ``await kafka.call(kafka.sync.restart, kill=True)``."""
         return await asyncio.to_thread(method, *arguments, **named)
 
     async def kill(self) -> None:
@@ -62,7 +62,7 @@ class AsyncKafka:
 
 @asynccontextmanager
 async def async_broker(*arguments: Any, **named: Any) -> AsyncIterator[AsyncKafka]:
-    """As ``broker``, with the same arguments."""
+    """Start a broker like ``broker``, with the same arguments."""
     with ExitStack() as stack:
         kafka = await asyncio.to_thread(stack.enter_context, broker(*arguments, **named))
         rest = stack.pop_all()

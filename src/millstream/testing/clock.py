@@ -1,4 +1,4 @@
-"""A clock that can be set forward: what a broker in a test takes for the present."""
+"""A clock for test brokers that can be set forward."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from millstream.ports.clock import SystemClock
 
 
 class TravellingClock(SystemClock):
-    """The machine's clock and as much as it was set forward. Waits go by monotonic time, which does not jump."""
+    """The machine's clock plus an offset. Waits use monotonic time, which does not jump."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0

@@ -1,6 +1,6 @@
-"""What the brokers of a cluster in one process share instead of ZooKeeper: one tree, and a session for each broker.
+"""A replacement for ZooKeeper in one process: a shared tree, and a session for each broker.
 
-A session ends with its broker, at once: no test waits for a timeout before another broker takes over.
+A session ends at once with its broker, so that no test waits for a session timeout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millstream.ports.coordination_tree import Tree
 
 
 class SharedTree:
-    """Used by the loops of all brokers, each on its own thread."""
+    """The tree, used by the event loops of all brokers on their threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -25,7 +25,7 @@ class SharedTree:
         self._numbers = itertools.count(1)
 
     async def open(self) -> TreeSession:
-        """A session for the broker whose loop this is."""
+        """Open a session for the broker of the running event loop."""
         session = TreeSession(self, next(self._numbers))
         with self.lock:
             self._sessions[session.number] = session
@@ -36,17 +36,17 @@ class SharedTree:
             if session not in self._sessions:
                 raise SessionExpired("the session has ended")
             touched = self.tree.multi(writes, session)
-        self._tell(touched)
+        self._notify(touched)
 
     def end(self, session: int) -> None:
-        """The session is over, whatever its broker thinks of it."""
+        """End a session, even if its broker has not noticed."""
         with self.lock:
             if self._sessions.pop(session, None) is None:
                 return
             touched = self.tree.remove_all(self.tree.owned_by(session))
-        self._tell(touched)
+        self._notify(touched)
 
-    def _tell(self, paths: Iterable[str]) -> None:
+    def _notify(self, paths: Iterable[str]) -> None:
         with self.lock:
             sessions = list(self._sessions.values())
         for session in sessions:
@@ -68,7 +68,7 @@ class TreeSession:
         return self._state
 
     def on_session(self, callback: Callable[[SessionState], None]) -> Cancel:
-        return lambda: None  # it ends only with its broker
+        return lambda: None  # the session ends only with its broker
 
     def _tree(self) -> Tree:
         if self._state is not SessionState.CONNECTED:
@@ -102,11 +102,11 @@ class TreeSession:
         return cancel
 
     def changed(self, paths: Sequence[str]) -> None:
-        """From any thread."""
+        """Schedule the watches of these paths; may be called from any thread."""
         try:
             self._loop.call_soon_threadsafe(self._call, paths)
         except RuntimeError:
-            pass  # its loop is closed: the broker is dead
+            pass  # the loop is closed, because the broker is dead
 
     def _call(self, paths: Sequence[str]) -> None:
         for path in paths:

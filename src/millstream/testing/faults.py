@@ -1,10 +1,10 @@
-"""Faults of a broker in this process: requests and answers that get lost, come late, or are refused.
+"""Faults of a broker in this process: lost, delayed and refused requests and responses.
 
     with kafka.faults.drop_response("Produce", times=1):
-        run_my_service(kafka.bootstrap)  # the records are written, the service is not told, and tries again
+        run_my_service(kafka.bootstrap)  # the records are written, but the service must retry
 
-A fault counts from when it is made to the end of its ``with`` block, or to its ``end()``, or until it has happened ``times``
-times. APIs are called as in Kafka's protocol (docs/reference/apis.md).
+A fault is active until the end of its ``with`` block, its ``end()``, or until it has happened
+``times`` times. APIs have the names of Kafka's protocol (docs/reference/apis.md).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from millstream.wire.messages.produce import ProduceRequest
 _KEYS = {api.name: api.key for api in APIS}
 PATIENCE_S = 30.0
 
-# What a fault makes of a request: given the broker's own handling, the connection and the frame.
+# Handles a request in place of the broker. Arguments: the broker's handler, connection, frame.
 Act = Callable[[Handle, Connection, memoryview], Any]
-# A topic by its name or id, a partition, the batch, and why.
+# Arguments: name or id of the topic, partition, batch, reason.
 NoteRefusal = Callable[[str | bytes, int, memoryview, ApiError], None]
 
 
 class Fault:
-    """One fault. ``happened`` counts; ``wait`` returns when it has happened at least once."""
+    """A fault. ``happened`` counts its occurrences; ``wait`` waits for the first."""
 
     def __init__(self, faults: Faults, key: int | None, times: int | None, client_id: str | None, act: Act):
         self.happened = 0
@@ -48,7 +48,7 @@ class Fault:
         self._first = threading.Event()
 
     def takes(self, frame: memoryview) -> bool:
-        """Whether it happens to this request; then it has happened."""
+        """Return whether the fault applies to this request, and count it."""
         key, _version, _correlation, client_id, _body = parse_request_header(frame)
         if self._key not in (None, key) or self._client_id not in (None, client_id) or self._left == 0:
             return False
@@ -75,15 +75,15 @@ class Fault:
 
 
 class Faults:
-    """What a broker is to suffer. Made from the test's thread, looked at by the broker's."""
+    """The faults of a broker. Added by the test's thread, read by the broker's."""
 
     def __init__(self) -> None:
         self._active: tuple[Fault, ...] = ()
-        # Tells the broker of a batch that was refused in its name.
+        # Informs the broker about a batch that was refused in its name.
         self.note_refusal: NoteRefusal = lambda topic, index, records, error: None
 
     def wrap(self, handle: Handle) -> Handle:
-        """The broker's handling of requests, with these faults in front of it."""
+        """Return the broker's request handler with these faults in front of it."""
 
         def handle_or_fail(connection: Connection, frame: memoryview) -> Any:
             for fault in self._active:
@@ -96,35 +96,35 @@ class Faults:
     def drop_request(
         self, api: str | None = None, *, times: int | None = 1, client_id: str | None = None
     ) -> Fault:
-        """The connection ends instead of the request being handled."""
+        """Close the connection instead of handling the request."""
         return self._add(api, times, client_id, _drop_request)
 
     def drop_response(
         self, api: str | None = None, *, times: int | None = 1, client_id: str | None = None
     ) -> Fault:
-        """The request is handled, and the connection ends instead of the answer coming."""
+        """Handle the request, but close the connection instead of sending the response."""
         return self._add(api, times, client_id, _drop_response)
 
     def delay(
         self, api: str | None, seconds: float, *, times: int | None = None, client_id: str | None = None
     ) -> Fault:
-        """The request, and those behind it on its connection, are handled so much later."""
+        """Delay the request and all later ones on its connection."""
         if seconds < 0:
-            raise ValueError(f"a delay of {seconds} s would be over before it begins")
+            raise ValueError(f"a delay must not be negative: {seconds} s")
 
         def act(handle: Handle, connection: Connection, frame: memoryview) -> Awaitable[Answer | Pipelined]:
-            return _later(seconds, handle, connection, memoryview(bytearray(frame)))
+            return _delayed(seconds, handle, connection, memoryview(bytearray(frame)))
 
         return self._add(api, times, client_id, act)
 
     def error(
         self, api: str, code: ErrorCode | str | int, *, times: int | None = 1, client_id: str | None = None
     ) -> Fault:
-        """The request is refused with this error (a name or a code of Kafka) and not handled."""
-        found = _error(code)
+        """Refuse the request with this error (name or code of Kafka) instead of handling it."""
+        error_code = _error(code)
 
         def act(handle: Handle, connection: Connection, frame: memoryview) -> Encoded | NoResponse:
-            return self._refuse(connection, frame, found)
+            return self._refuse(connection, frame, error_code)
 
         return self._add(api, times, client_id, act)
 
@@ -140,24 +140,27 @@ class Faults:
         return encode(api, context, refusal(api, version, request, code))
 
     def _note(self, request: ProduceRequest, code: ErrorCode) -> None:
-        """As the broker does itself: nothing that is in flight behind a refused batch may be written before it."""
+        """Inform the broker, which then refuses in-flight batches after a refused one."""
         for topic in request.topic_data:
-            for one in topic.partition_data:
-                if one.records:
+            for partition in topic.partition_data:
+                if partition.records:
                     self.note_refusal(
-                        topic.name or topic.topic_id, one.index, memoryview(one.records), ApiError(code)
+                        topic.name or topic.topic_id,
+                        partition.index,
+                        memoryview(partition.records),
+                        ApiError(code),
                     )
 
     def clear(self) -> None:
-        """All faults end."""
+        """End all faults."""
         self._active = ()
 
     def forget(self, fault: Fault) -> None:
-        self._active = tuple(one for one in self._active if one is not fault)
+        self._active = tuple(active for active in self._active if active is not fault)
 
     def _add(self, api: str | None, times: int | None, client_id: str | None, act: Act) -> Fault:
         if times is not None and times < 1:
-            raise ValueError(f"a fault that happens {times} times is none; None is for every time")
+            raise ValueError(f"times must be at least 1, or None for every request, not {times}")
         fault = Fault(self, None if api is None else _key(api), times, client_id, act)
         self._active = (*self._active, fault)
         return fault
@@ -166,7 +169,7 @@ class Faults:
 def _key(api: str) -> int:
     if api not in _KEYS:
         close = difflib.get_close_matches(api, _KEYS, 1)
-        raise ValueError(f"there is no API {api!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        raise ValueError(f"unknown API {api!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
     return _KEYS[api]
 
 
@@ -174,17 +177,17 @@ def _error(code: ErrorCode | str | int) -> ErrorCode:
     try:
         return ErrorCode[code] if isinstance(code, str) else ErrorCode.of(code)
     except (KeyError, ValueError):
-        raise ValueError(f"there is no error {code!r} in Kafka's protocol") from None
+        raise ValueError(f"unknown error {code!r} of Kafka's protocol") from None
 
 
 def _drop_request(handle: Handle, connection: Connection, frame: memoryview) -> Any:
-    raise CloseConnection("dropped by a test, before it was handled")
+    raise CloseConnection("request dropped by a test before it was handled")
 
 
 def _drop_response(handle: Handle, connection: Connection, frame: memoryview) -> Any:
     result = handle(connection, frame)
     if isinstance(result, Encoded | NoResponse):
-        raise CloseConnection("dropped by a test, after it was handled")
+        raise CloseConnection("response dropped by a test")
     if isinstance(result, Later):
         result = Pipelined(result)
     if isinstance(result, Pipelined):
@@ -193,14 +196,14 @@ def _drop_response(handle: Handle, connection: Connection, frame: memoryview) ->
 
 
 async def _closing(connection: Connection, answer: Awaitable[Answer | Pipelined]) -> NoResponse:
-    given = await answer
-    if isinstance(given, Pipelined):
-        await given.answer
+    outcome = await answer
+    if isinstance(outcome, Pipelined):
+        await outcome.answer
     connection.close()
     return NoResponse()
 
 
-async def _later(
+async def _delayed(
     seconds: float, handle: Handle, connection: Connection, frame: memoryview
 ) -> Answer | Pipelined:
     await asyncio.sleep(seconds)

@@ -1,6 +1,7 @@
-"""``Kafka``: what a test has in its hands: the address of a broker, topics by name, clients, and ways to make it fail.
+"""``Kafka``: the interface of tests to a broker: its address, topics, clients, and failures.
 
-The same whether the broker is on a thread of the test's process (``ThreadKafka``) or a process of its own (``ProcessKafka``).
+It is the same for a broker on a thread of the test's process (``ThreadKafka``) and for a separate
+process (``ProcessKafka``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _SPAWNER = ThreadPoolExecutor(1, "broker-processes")
 
 
 class Kafka(ABC):
-    """A broker and what goes with it. Clients that it makes are closed with it."""
+    """A broker with helpers for tests. It closes the clients that it creates."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -37,39 +38,39 @@ class Kafka(ABC):
     @property
     @abstractmethod
     def bootstrap(self) -> str:
-        """What a client is given as its ``bootstrap.servers``."""
+        """The ``bootstrap.servers`` for clients."""
 
     @property
     @abstractmethod
     def faults(self) -> Faults:
-        """Requests and answers that get lost, come late, or are refused."""
+        """Lost, delayed and refused requests and responses."""
 
     @abstractmethod
     def drop_connections(self) -> None:
-        """End every connection there is; clients may come back at once."""
+        """Close every connection; clients may reconnect at once."""
 
     @abstractmethod
     def advance(self, **duration: float) -> None:
-        """Set the broker's clock forward (``days=8``: as for timedelta), and let retention do what is due by then."""
+        """Set the broker's clock forward (``days=8``, as for timedelta) and apply retention."""
 
     @abstractmethod
     def kill(self) -> None:
-        """As kill -9: nothing is answered or flushed."""
+        """Kill the broker like kill -9: it sends no responses and flushes nothing."""
 
     @abstractmethod
     def stop(self) -> None:
-        """In good order."""
+        """Shut the broker down cleanly."""
 
     @abstractmethod
     def start(self) -> None:
-        """After a kill or a stop: on the same port and data."""
+        """Start the broker after a kill or stop, with the same port and data."""
 
     def restart(self, *, kill: bool = False) -> None:
-        """Stop it, or kill it, and start it again on the same port and data."""
+        """Stop or kill the broker, and start it with the same port and data."""
         self.kill() if kill else self.stop()
         self.start()
 
-    # ---- topics ---------------------------------------------------------------------------------------------
+    # ---- topics ----
 
     @property
     def admin(self) -> Admin:
@@ -82,7 +83,10 @@ class Kafka(ABC):
     def topic(
         self, name: str, partitions: int = 1, *, replicas: int | None = None, **settings: object
     ) -> str:
-        """Make a topic, with settings such as ``retention_ms=1000``, unless it is there already; its name."""
+        """Create a topic, with settings such as ``retention_ms=1000``, unless it exists.
+
+        Return its name.
+        """
         texts = {key.replace("_", "."): str(value) for key, value in settings.items()}
         try:
             self.admin.topics.create(name, partitions=partitions, replication_factor=replicas, configs=texts)
@@ -91,26 +95,33 @@ class Kafka(ABC):
         return name
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Of every partition the offset that the next record gets."""
-        return {one.partition: offset for one, offset in self.admin.offsets.latest(topic).items()}
+        """Return the log end offset of every partition."""
+        return {tp.partition: offset for tp, offset in self.admin.offsets.latest(topic).items()}
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
-        """Of every partition that the group has committed, how many records it has not."""
-        return {one.partition: one.lag for one in self.admin.groups.lags(group) if one.lag is not None}
+        """Return the lag of every partition with a committed offset of the group."""
+        return {lag.partition: lag.lag for lag in self.admin.groups.lags(group) if lag.lag is not None}
 
-    # ---- records --------------------------------------------------------------------------------------------
+    # ---- records ----
 
     def produce(self, topic: str, values: Iterable[Payload | tuple[Payload, Payload]], **options: Any) -> int:
-        """Send values, or (key, value) pairs, and wait until all are written; how many. The topic is made if need be."""
-        # Not idempotent: librdkafka would wait half a second for a producer id, and a test has no lost answers here.
+        """Send values or (key, value) pairs, wait until all are written, and return their number.
+
+        The topic is created if it does not exist.
+        """
+        # Not idempotent: librdkafka would wait half a second for a producer id, and no response
+        # gets lost here.
         with self.producer(**{"idempotent": False, "linger_ms": 0} | options) as producer:
-            for one in values:
-                key, value = one if isinstance(one, tuple) else (None, one)
+            for payload in values:
+                key, value = payload if isinstance(payload, tuple) else (None, payload)
                 producer.send(topic, value, key=key, timestamp_ms=self._timestamp_ms())
         return producer.sent
 
     def _timestamp_ms(self) -> int | None:
-        """Where the broker's clock was set forward, records have its time too: else retention would take them at once."""
+        """Return the broker's time if its clock was set forward, or None.
+
+        Otherwise retention would delete the records at once.
+        """
         return None
 
     def consume(
@@ -122,9 +133,9 @@ class Kafka(ABC):
         timeout_s: float = TIMEOUT_S,
         **options: Any,
     ) -> list[Record]:
-        """The records up to the present end; with ``n``, exactly so many, waiting for those that are still to come.
+        """Return the records up to the current end, or wait for exactly ``n`` records.
 
-        A topic that does not exist is an error (UnknownTopic), unless something is waited for: then it is made.
+        With ``n`` a missing topic is created; otherwise it raises UnknownTopic.
         """
         from millstream.client import consume
 
@@ -135,9 +146,9 @@ class Kafka(ABC):
     def producer(self, **options: Any) -> Producer:
         from millstream.client import Producer
 
-        made = Producer(self.bootstrap, **options)
-        self._open.callback(made.abandon)
-        return made
+        producer = Producer(self.bootstrap, **options)
+        self._open.callback(producer.abandon)
+        return producer
 
     def consumer(self, topics: str | Iterable[str], **options: Any) -> Consumer:
         from millstream.client import Consumer
@@ -145,7 +156,7 @@ class Kafka(ABC):
         return self._open.enter_context(Consumer(self.bootstrap, topics, **options))
 
     def close(self) -> None:
-        """Clients first: one that is left would look for the broker for as long as the process lives."""
+        """Close the clients first, because they would retry as long as the process lives."""
         self._admin = None
         self._open.close()
 
@@ -171,7 +182,9 @@ class ThreadKafka(Kafka):
     def advance(self, **duration: float) -> None:
         forward = timedelta(**duration)
         if forward < timedelta():
-            raise ValueError(f"a broker's clock goes forward only, not by {forward.total_seconds():g} s")
+            raise ValueError(
+                f"a broker's clock can only be set forward, not by {forward.total_seconds():g} s"
+            )
         self.broker.advance(int(forward.total_seconds() * 1000))
 
     def _timestamp_ms(self) -> int | None:
@@ -189,17 +202,20 @@ class ThreadKafka(Kafka):
     def close(self) -> None:
         self.faults.clear()
         super().close()
-        self.broker.die()  # nobody reads its data again: a clean end would be for nothing
+        self.broker.die()  # its data is not read again, so a clean shutdown is not needed
         self.broker.stop()
 
 
 class ProcessKafka(Kafka):
-    """A broker in a process of its own: real signals, and no thread beside the test's. It can be killed but not told to err."""
+    """A broker in a separate process: real signals, and no extra thread in the test.
+
+    It can be killed, but has no faults.
+    """
 
     def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
         super().__init__()
         self.process = LocalBroker(directory, settings)
-        self.process.tied = True  # nobody else ends it where the test's process is killed
+        self.process.tied = True  # so that it ends if the test's process is killed
         self.start()
 
     @property
@@ -208,13 +224,13 @@ class ProcessKafka(Kafka):
 
     @property
     def faults(self) -> Faults:
-        raise NotImplementedError("faults need the broker in the test's own process (process=False)")
+        raise NotImplementedError("faults need a broker in the test's process (process=False)")
 
     def drop_connections(self) -> None:
-        raise NotImplementedError("connections of a broker process end with it: use restart(kill=True)")
+        raise NotImplementedError("a broker process cannot drop its connections: use restart(kill=True)")
 
     def advance(self, **duration: float) -> None:
-        raise NotImplementedError("time travel needs the broker in the test's own process (process=False)")
+        raise NotImplementedError("advance() needs a broker in the test's process (process=False)")
 
     def kill(self) -> None:
         self.process.kill()
@@ -223,7 +239,8 @@ class ProcessKafka(Kafka):
         self.process.stop()
 
     def start(self) -> None:
-        # What the kernel waits for is the end of the thread that made the child: one that lives as long as this process.
+        # The kernel ends a tied child with the thread that made it, so use a thread that lives as
+        # long as this process.
         _SPAWNER.submit(self.process.spawn).result()
         self.process.wait_ready()
 

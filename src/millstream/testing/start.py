@@ -1,4 +1,4 @@
-"""``with millstream.testing.broker() as kafka:``: a fresh broker, and nothing left of it afterwards."""
+"""``with millstream.testing.broker() as kafka:``: a fresh broker that leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from millstream.testing.kafka import Kafka, ProcessKafka, ThreadKafka
 
-# Everything that makes a test wait for nothing, or makes files that no test looks at.
+# Settings that avoid delays, and files that no test needs.
 QUICK: dict[str, object] = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": 1,
@@ -25,41 +25,44 @@ _PREFIX, _UNOWNED, _OWNER = "millstream-test-", ".new", ".owner"
 
 
 @contextmanager
-def fresh_directory(given: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """The one that is given, which stays, or one in memory where the system has such, which goes."""
-    if given is not None:
-        yield Path(given)
+def fresh_directory(directory: str | os.PathLike[str] | None) -> Iterator[Path]:
+    """Yield the given directory, or a temporary one, in memory if the system supports it."""
+    if directory is not None:
+        yield Path(directory)
         return
     base = Path(MEMORY if os.access(MEMORY, os.W_OK) else tempfile.gettempdir())
     _sweep_once(base)
-    with _own_directory(base) as made:
-        yield made / "data"
+    with _own_directory(base) as temporary:
+        yield temporary / "data"
 
 
 @contextmanager
 def _own_directory(base: Path) -> Iterator[Path]:
-    """A new directory, with a file in it that is locked for as long as this process lives."""
-    made = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_UNOWNED, dir=base))
-    lock = os.open(made / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Yield a new directory with a file that stays locked as long as this process lives."""
+    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_UNOWNED, dir=base))
+    lock = os.open(directory / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made = made.rename(made.with_name(made.name.removesuffix(_UNOWNED)))
-        yield made
+        directory = directory.rename(directory.with_name(directory.name.removesuffix(_UNOWNED)))
+        yield directory
     finally:
         os.close(lock)
-        _remove(made)
+        _remove(directory)
 
 
 @cache
 def _sweep_once(base: Path) -> None:
-    """Directories whose owner is gone without having removed them, killed: nobody else would, and memory is dear."""
+    """Remove directories whose owner was killed; they may occupy memory."""
     for left in base.glob(f"{_PREFIX}*"):
         if not left.name.endswith(_UNOWNED) and _is_abandoned(left):
             _remove(left)
 
 
 def _remove(directory: Path) -> None:
-    """The owner's file goes last: a broker that is just being ended may write on, and then the next sweep finds the rest."""
+    """Remove a directory, its owner file last.
+
+    A broker that is still exiting may write files; then the next sweep removes the rest.
+    """
     shutil.rmtree(directory / "data", ignore_errors=True)
     if not (directory / "data").exists():
         shutil.rmtree(directory, ignore_errors=True)
@@ -70,7 +73,7 @@ def _is_abandoned(directory: Path) -> bool:
         with (directory / _OWNER).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return False  # it has an owner, or is somebody else's
+        return False  # it has an owner, or belongs to another user
     return True
 
 
@@ -81,19 +84,20 @@ def broker(
     process: bool = False,
     directory: str | os.PathLike[str] | None = None,
 ) -> Iterator[Kafka]:
-    """A broker on a free port, with Kafka's settings by name, on a thread of this process or as a process of its own.
+    """Start a broker on a free port, on a thread of this process or as a separate process.
 
-    A directory that is given keeps the data; else it is gone at the end.
+    ``settings`` are Kafka's settings by name. Data is deleted at the end, unless ``directory`` is
+    given.
     """
     with fresh_directory(directory) as data:
         kafka: Kafka
-        given = QUICK | dict(settings or {})
+        all_settings = QUICK | dict(settings or {})
         if process:
-            kafka = ProcessKafka(data, given)
+            kafka = ProcessKafka(data, all_settings)
         else:
             from millstream.testing.thread_broker import ThreadBroker
 
-            kafka = ThreadKafka(ThreadBroker({"log.dirs": data} | given).start())
+            kafka = ThreadKafka(ThreadBroker({"log.dirs": data} | all_settings).start())
         try:
             yield kafka
         finally:

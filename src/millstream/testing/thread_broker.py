@@ -1,7 +1,8 @@
-"""A broker inside the process, on a thread of its own: ready in milliseconds, and open to every kind of fault.
+"""A broker on a separate thread of this process: ready in milliseconds, and open to faults.
 
-It listens on a real socket and writes real files, unless it is given others. ``run`` and ``wait`` look at it, or do something
-to it, on its loop. It can be stopped, killed and started again, on the same port and data.
+It listens on a real socket and writes real files, unless ``files`` is given. ``run`` and ``wait``
+call functions on its event loop. It can be stopped, killed, and restarted with the same port and
+data.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HOST = "127.0.0.1"
 
 
 class ThreadBroker:
-    """A context manager; ``broker`` is the Broker itself, to be touched through ``run`` and ``wait`` alone."""
+    """A context manager. Access the Broker in ``broker`` only through ``run`` and ``wait``."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class ThreadBroker:
         files: Files | None = None,
         coordination: Callable[[], Awaitable[Coordination]] | None = None,
     ) -> None:
-        """``coordination`` opens what the broker shares with others, on its loop; without it the broker is alone."""
+        """Prepare a broker. It is alone unless ``coordination`` opens a session on its loop."""
         self.settings = {name: str(value) for name, value in settings.items()}
         self.clock = TravellingClock()
         self.faults = Faults()
@@ -47,7 +48,7 @@ class ThreadBroker:
         self._thread: threading.Thread | None = None
         self._port = 0
         self._dead = False
-        BrokerConfig.from_texts(self._texts())  # what is wrong is said where it was given
+        BrokerConfig.from_texts(self._texts())  # report invalid settings to the caller
 
     def _texts(self) -> dict[str, str]:
         return {"listeners": f"PLAINTEXT://{HOST}:{self._port}"} | self.settings
@@ -56,10 +57,10 @@ class ThreadBroker:
     def alive(self) -> bool:
         return self._loop is not None and not self._dead
 
-    # ---- starting -------------------------------------------------------------------------------------------
+    # ---- starting ----
 
     def start(self) -> Self:
-        """Returns when clients are served; after a stop or a death on the same port."""
+        """Start the broker, with the same port after a stop, and return when it serves clients."""
         if self.alive:
             return self
         self._end_loop()
@@ -92,21 +93,21 @@ class ThreadBroker:
         self._port = endpoint.port
         self.bootstrap = f"{endpoint.host}:{endpoint.port}"
 
-    # ---- looking inside -------------------------------------------------------------------------------------
+    # ---- looking inside ----
 
     def wait(self, work: Coroutine[Any, Any, T], timeout_s: float = PATIENCE_S) -> T:
-        """The result of a coroutine that runs on the broker's loop."""
-        assert self._loop is not None, "the broker does not run"
+        """Run a coroutine on the broker's loop and return its result."""
+        assert self._loop is not None, "the broker is not running"
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
-    def run(self, look: Callable[[], T]) -> T:
-        """The result of a function that is called on the broker's loop."""
-        assert self._loop is not None, "the broker does not run"
+    def run(self, function: Callable[[], T]) -> T:
+        """Call a function on the broker's loop and return its result."""
+        assert self._loop is not None, "the broker is not running"
         result: Future[T] = Future()
 
         def call() -> None:
             try:
-                result.set_result(look())
+                result.set_result(function())
             except BaseException as error:
                 result.set_exception(error)
 
@@ -114,11 +115,11 @@ class ThreadBroker:
         return result.result(PATIENCE_S)
 
     def advance(self, milliseconds: int) -> None:
-        """Set its clock forward, and let retention delete what is too old by now."""
+        """Set the broker's clock forward, and apply retention."""
         self.clock.ahead_ms += milliseconds
-        self.wait(self._age())
+        self.wait(self._apply_retention())
 
-    async def _age(self) -> None:
+    async def _apply_retention(self) -> None:
         parts = self.broker.parts
         assert parts is not None
         await parts.housekeeping.apply_retention()
@@ -127,13 +128,13 @@ class ThreadBroker:
             parts.maintenance.cleaner.wake()
 
     def drop_connections(self) -> None:
-        """Every connection of a client ends, without a word; new ones are accepted."""
+        """Close every client connection without a response; new ones are accepted."""
         self.run(self.broker.server.drop_connections)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- the end ----
 
     def die(self) -> None:
-        """Ends it as kill -9 does: nothing is answered, flushed or handed over. What was written to files stays."""
+        """End the broker like kill -9: no responses, no flush, no hand-over. Written files stay."""
         if not self.alive:
             return
         self._dead = True
@@ -141,16 +142,17 @@ class ThreadBroker:
 
     async def _die(self) -> None:
         self.broker.server.abort()
-        await asyncio.sleep(0)  # a task that has not begun would leave the coroutine in it unawaited
-        mine = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not mine]
+        # Let new tasks begin: cancelling them earlier would leave their coroutines unawaited.
+        await asyncio.sleep(0)
+        current = asyncio.current_task()
+        tasks = [task for task in asyncio.all_tasks() if task is not current]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.broker.abandon()
 
     def stop(self) -> None:
-        """In good order."""
+        """Shut the broker down cleanly."""
         try:
             if self.alive:
                 self.wait(self.broker.stop())

@@ -1,7 +1,7 @@
-"""``with millstream.testing.cluster(3) as kafka:``: several brokers on threads of this process, without ZooKeeper or Java.
+"""``with millstream.testing.cluster(3) as kafka:``: brokers on threads, without ZooKeeper or Java.
 
-The brokers are real, and so is what they do with each other: replication, elections, fail-over. What they agree through is a tree
-in memory instead of ZooKeeper's (``coordination.py``).
+The brokers are real, and so are replication, elections and fail-over. They coordinate through a
+tree in memory instead of ZooKeeper (``coordination.py``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUICK: dict[str, object] = {"replica.fetch.backoff.ms": 50, "controlled.shutdow
 
 
 class _Node(ThreadBroker):
-    """A broker of a cluster. Its session ends with it."""
+    """A broker of a cluster, whose session ends with it."""
 
     def __init__(self, settings: Mapping[str, object], shared: SharedTree) -> None:
         super().__init__(settings, coordination=self._open_session)
@@ -43,7 +43,7 @@ class _Node(ThreadBroker):
 
 
 class ClusterNode(ThreadKafka):
-    """One broker of a cluster."""
+    """A broker of a cluster, as tests see it."""
 
     def __init__(self, cluster: Cluster, number: int, broker: ThreadBroker) -> None:
         super().__init__(broker)
@@ -51,7 +51,7 @@ class ClusterNode(ThreadKafka):
         self._number = number
 
     def kill(self) -> None:
-        """Returns when the others have noticed: nobody is told any more that this broker leads anything."""
+        """Kill the broker, and return when the others no longer name it as a leader."""
         super().kill()
         self._cluster.forget(self._number)
 
@@ -61,7 +61,7 @@ class ClusterNode(ThreadKafka):
 
 
 class Cluster(Kafka):
-    """Its ``brokers`` are in the order of their node ids, from 0. What is said of one broker is said of all."""
+    """A cluster. ``brokers`` are ordered by node id, from 0. Its methods apply to all of them."""
 
     def __init__(self, directory: Path, count: int, settings: Mapping[str, object]) -> None:
         super().__init__()
@@ -76,80 +76,86 @@ class Cluster(Kafka):
             for node in range(count)
         ]
         with ThreadPoolExecutor(count) as pool:
-            list(pool.map(lambda one: one.broker.start(), self.brokers))
+            list(pool.map(lambda node: node.broker.start(), self.brokers))
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(one.bootstrap for one in self.brokers if one.bootstrap)
+        return ",".join(node.bootstrap for node in self.brokers if node.bootstrap)
 
     @property
     def faults(self) -> Faults:
-        raise NotImplementedError("faults are those of one broker: cluster.brokers[0].faults")
+        raise NotImplementedError("faults belong to a broker: use cluster.brokers[0].faults")
 
     def forget(self, node: int) -> None:
-        """Wait until the brokers that live have noticed that one does not; ours may have asked that one last."""
+        """Wait until the live brokers have noticed that a broker is gone.
+
+        The admin client is replaced, because it may be connected to that broker.
+        """
         self._admin = None
-        living = [one.broker for one in self.brokers if one.broker.alive]
-        wait_until(lambda: all(_has_forgotten(one, node) for one in living), f"broker {node} is missed")
+        alive = [other.broker for other in self.brokers if other.broker.alive]
+        wait_until(
+            lambda: all(_has_forgotten(broker, node) for broker in alive),
+            f"the others notice that broker {node} is gone",
+        )
 
     def leader(self, topic: str, partition: int = 0) -> int | None:
-        """The node that leads a partition; None while nobody does."""
-        (found,) = self.admin.topics.describe([topic])
-        return next((one.leader for one in found.partitions if one.id == partition), None)
+        """Return the leader of a partition, or None while it has none."""
+        (described,) = self.admin.topics.describe([topic])
+        return next((state.leader for state in described.partitions if state.id == partition), None)
 
     def in_sync(self, topic: str, partition: int = 0) -> tuple[int, ...]:
-        """The nodes that are in sync."""
-        (found,) = self.admin.topics.describe([topic])
-        return next((tuple(one.isr) for one in found.partitions if one.id == partition), ())
+        """Return the in-sync replicas of a partition."""
+        (described,) = self.admin.topics.describe([topic])
+        return next((tuple(state.isr) for state in described.partitions if state.id == partition), ())
 
     def wait_in_sync(self, topic: str, replicas: int, timeout_s: float = 30.0) -> None:
-        """Return when every partition of a topic has so many replicas in sync."""
+        """Wait until every partition of a topic has this number of replicas in sync."""
 
         def enough() -> bool:
-            (found,) = self.admin.topics.describe([topic])
-            return all(len(one.isr) >= replicas for one in found.partitions)
+            (described,) = self.admin.topics.describe([topic])
+            return all(len(partition.isr) >= replicas for partition in described.partitions)
 
         wait_until(enough, f"{replicas} replicas of {topic} are in sync", timeout_s)
 
     def drop_connections(self) -> None:
-        for one in self.brokers:
-            one.drop_connections()
+        for node in self.brokers:
+            node.drop_connections()
 
     def advance(self, **duration: float) -> None:
-        for one in self.brokers:
-            if one.broker.alive:
-                one.advance(**duration)
+        for node in self.brokers:
+            if node.broker.alive:
+                node.advance(**duration)
 
     def _timestamp_ms(self) -> int | None:
         return self.brokers[0]._timestamp_ms()
 
     def kill(self) -> None:
         self._admin = None
-        for one in self.brokers:
-            one.broker.die()
+        for node in self.brokers:
+            node.broker.die()
 
     def stop(self) -> None:
         self._admin = None
-        for one in self.brokers:
-            one.broker.stop()
+        for node in self.brokers:
+            node.broker.stop()
 
     def start(self) -> None:
         with ThreadPoolExecutor(len(self.brokers)) as pool:
-            list(pool.map(lambda one: one.start(), self.brokers))
+            list(pool.map(lambda node: node.start(), self.brokers))
 
     def close(self) -> None:
         super().close()
-        for one in self.brokers:
-            one.close()
+        for node in self.brokers:
+            node.close()
 
 
 def _has_forgotten(broker: ThreadBroker, node: int) -> bool:
-    def look() -> bool:
+    def is_gone() -> bool:
         image = broker.broker.image
         leaders = {state.leader for topic in image.topics.values() for state in topic.states.values()}
         return node not in image.brokers and node not in leaders
 
-    return broker.run(look)
+    return broker.run(is_gone)
 
 
 @contextmanager
@@ -159,7 +165,7 @@ def cluster(
     *,
     directory: str | os.PathLike[str] | None = None,
 ) -> Iterator[Cluster]:
-    """A cluster; topics have three replicas where there are brokers for them, and writes are on two."""
+    """Start a cluster. Topics have up to three replicas, and writes need all but one of them."""
     with fresh_directory(directory) as data:
         kafka = Cluster(data, brokers, settings or {})
         try:

@@ -17,7 +17,7 @@ def test_the_demo_finds_nothing_lost_and_cleans_up(command, tmp_path: Path, monk
     for codec in CODECS:
         assert re.search(rf"^ orders-{codec} +3,000 +[\d,]+/s +[\d,]+/s   OK$", ran.stdout, re.M)
     assert re.search(r"kill -9 after [\d,]+ acknowledged records", ran.stdout)
-    assert "3,000 sent, 0 lost, 0 doubled" in ran.stdout
+    assert "3,000 sent, 0 lost, 0 duplicates" in ran.stdout
     assert len(re.findall(r"\bOK$", ran.stdout, re.M)) == len(CODECS) + 3
     assert list(tmp_path.iterdir()) == []
     port = re.search(r"PLAINTEXT://127\.0\.0\.1:(\d+)", ran.stdout)

@@ -48,7 +48,7 @@ def test_failed_demo_keeps_and_names_its_logs(scratch: Path, capsys: pytest.Capt
     assert capsys.readouterr().err.splitlines() == [
         "",
         "error: the pipeline ended by itself",
-        f"the demo went wrong; its files are kept in {kept}",
+        f"the demo failed; its files are kept in {kept}",
         f"  log  {kept}/broker/broker.log",
     ]
 
@@ -79,9 +79,9 @@ def test_driver_that_ended_is_told_by_the_flow_that_failed(tmp_path: Path) -> No
     log = tmp_path / "pipeline.log"
     log.write_text(json.dumps({"event": "figures", "flows": FLOWS * 500}) + "\n")
     assert why_it_ended(1, FLOWS, log) == (
-        "the pipeline ended by itself with exit code 1\n"
+        "the pipeline exited unexpectedly with exit code 1\n"
         "  flow paid_orders failed 6 times: Task not serializable\n"
-        f"  its log is {log}"
+        f"  log: {log}"
     )
 
 
@@ -90,9 +90,9 @@ def test_driver_that_ended_without_a_failed_flow_is_told_by_its_last_words(tmp_p
     words = [*(f"line {number}" for number in range(9)), json.dumps({"event": "figures"}), "x" * 20_000, ""]
     log.write_text("\n".join(words))
     told = why_it_ended(-9, [], log).splitlines()
-    assert told[0] == "the pipeline ended by itself by signal SIGKILL"
+    assert told[0] == "the pipeline exited unexpectedly by signal SIGKILL"
     assert [line.strip() for line in told[1:5]] == ["line 5", "line 6", "line 7", "line 8"]
-    assert len(told) == 7 and len(told[5]) < 400 and told[6] == f"  its log is {log}"
+    assert len(told) == 7 and len(told[5]) < 400 and told[6] == f"  log: {log}"
 
 
 def test_driver_that_ends_is_noticed(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_bad_end_names_flow_count_reason_and_log(tmp_path: Path, capsys: pytest.
     assert shown.out.splitlines()[-1] == " failed: 5 rows in, 3 rows out"
     assert shown.err.splitlines() == [
         "error: flow paid failed 6 times: Task not serializable",
-        f"the traces are in {tmp_path / '.failures.log'}",
+        f"stack traces: {tmp_path / '.failures.log'}",
     ]
 
 

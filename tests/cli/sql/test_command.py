@@ -62,7 +62,7 @@ def test_a_script_stops_at_its_first_mistake_and_says_where(millstream, catalog:
     assert done.stderr == (
         f"error: {script}:3: TABLES, STREAMS, TOPICS or FLOWS is expected\n  SHOW TABELS\n       ^^^^^^\n"
     )
-    assert millstream("sql", "--catalog", catalog, " ; ").stderr.startswith("error: there is no statement")
+    assert millstream("sql", "--catalog", catalog, " ; ").stderr.startswith("error: no statement given")
     assert millstream("sql", "-f", str(tmp_path / "none.sql")).returncode == 1
     assert millstream("sql", "SHOW TABLES", "-f", str(script)).returncode == 2
 
@@ -71,7 +71,7 @@ def test_a_run_without_flows_says_so(millstream, catalog: str) -> None:
     done = millstream("sql", "run", "--once", "--catalog", catalog)
     assert (done.returncode, done.stderr) == (
         1,
-        "error: there are no flows; store one: INSERT INTO name SELECT ...\n",
+        "error: no flows; create one: INSERT INTO name SELECT ...\n",
     )
     done = millstream("sql", "run", "nosuch", "--catalog", catalog)
     assert (done.returncode, done.stderr) == (

@@ -70,7 +70,7 @@ def test_pipeline_without_a_package_beside_spark_names_it(module: str, file: str
     ran = run_without(module, "pipeline", "check", file)
     assert (ran.returncode, ran.stderr) == (
         1,
-        f'error: pipelines need {module} beside Spark, not installed here; pip install "millstream[spark]"\n',
+        f'error: pipelines need {module} in addition to Spark; pip install "millstream[spark]"\n',
     )
 
 

@@ -36,5 +36,5 @@ def test_nulls_have_length_minus_one_and_a_text_of_choice():
 
 @pytest.mark.parametrize("text", ["%q", "%", "%é"])
 def test_an_unknown_field_is_told(text: str):
-    with pytest.raises(ClientError, match=r"is not a format; use %s %S %R %k"):
+    with pytest.raises(ClientError, match=r"unknown format %.*; use %s %S %R %k"):
         compile_format(text)

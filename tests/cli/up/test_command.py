@@ -22,7 +22,7 @@ from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTION
 from millstream.core.config import BrokerConfig
 from millstream.local import cluster_file
 from millstream.local.broker import LocalBroker
-from millstream.local.cluster import Part, broker_answers, cluster_settings
+from millstream.local.cluster import LocalNode, broker_answers, cluster_settings
 from millstream.local.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.local.foreground import own_directory
 from millstream.local.zookeeper import LocalZooKeeper, free_ports, server_mode
@@ -61,11 +61,15 @@ def test_a_cluster_is_started_changed_and_stopped_in_good_order(
     data = str(one.data)
     second = command("up", "--data", data, text=True)
     assert (second.returncode, second.stdout) == (1, "")
-    assert second.stderr == f"error: a cluster runs in {data} already; stop it, or name another --data\n"
+    assert (
+        second.stderr == f"error: a cluster is already running in {data}; stop it, or choose another --data\n"
+    )
 
     same = command("zookeeper", "--port", "0", "--data", f"{data}/zookeeper-1", text=True)
     assert (same.returncode, same.stdout) == (1, "")
-    assert same.stderr.startswith(f"error: a ZooKeeper server runs in {data}/zookeeper-1 already; stop it")
+    assert same.stderr.startswith(
+        f"error: a ZooKeeper server is already running in {data}/zookeeper-1; stop it"
+    )
 
     added = command("up", "--data", data, "--add", text=True)
     assert added.returncode == 0, added.stderr
@@ -127,9 +131,9 @@ def test_a_zookeeper_server_that_died_is_started_again_when_somebody_asks(
     # What cannot be started is told, and the others go on.
     with own_directory(one.data / "zookeeper-2", "a test"):
         refused = command("up", "--data", data, "--start", "zookeeper-2", text=True)
-    assert refused.stderr.startswith("error: zookeeper 2 did not come up; see ")
+    assert refused.stderr.startswith("error: zookeeper 2 did not start; see ")
     assert one.seen(event="died", node_id=2)[-1]["tail"] == [
-        f"a ZooKeeper server runs in {data}/zookeeper-2 already; stop it, or name another --data"
+        f"a ZooKeeper server is already running in {data}/zookeeper-2; stop it, or choose another --data"
     ]
     again = command("up", "--data", data, "--start", "zookeeper-2", text=True)
     assert again.stdout.startswith(f"zookeeper 2 is up: {victim.address}, log "), again.stderr
@@ -144,7 +148,7 @@ def test_a_zookeeper_server_that_died_is_started_again_when_somebody_asks(
     # The others may have to agree on a leader first.
     wait_until(lambda: states() == [State.UP, State.UP, State.STOPPED], "two of three to serve")
     missing = command("up", "--data", data, "--stop", "zookeeper-9", text=True)
-    assert "has no ZooKeeper server of its own with the number 9" in missing.stderr
+    assert "has no ZooKeeper server 9" in missing.stderr
     assert one.end() == 0
 
 
@@ -153,7 +157,7 @@ def test_whoever_reads_of_a_death_reads_how_to_start_it_again(tmp_path: Path, ki
     directory = tmp_path / f"{kind}-2"
     process = LocalBroker(directory) if kind == "broker" else LocalZooKeeper(directory)
     process.exit_code = -9
-    told = death(Part(kind, Entry(2, "127.0.0.1", 1, log="a.log"), process, tail="its last words"))
+    told = death(LocalNode(kind, Entry(2, "127.0.0.1", 1, log="a.log"), process, tail="its last words"))
     assert told == (
         f"{kind} 2 died (signal 9); the end of a.log:\n  | its last words\n"
         f"  start it again: millstream up --start {node} --data {os.path.relpath(tmp_path)}"
@@ -165,7 +169,7 @@ def test_only_a_server_that_serves_has_a_mode(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state: State, mode: str | None
 ) -> None:
     server = LocalZooKeeper(tmp_path, 1)
-    JsonStatus().told(Part("zookeeper", Entry(1, "127.0.0.1", 1, state=state), server, mode="leader"))
+    JsonStatus().changed(LocalNode("zookeeper", Entry(1, "127.0.0.1", 1, state=state), server, mode="leader"))
     assert json.loads(capsys.readouterr().out).get("mode") == mode
 
 
@@ -175,7 +179,7 @@ def test_a_broker_that_cannot_start_takes_all_with_it_and_is_told(up: Callable[.
     assert "no.such.setting" in died["tail"][-1]
     assert one.process.wait(60) == 1
     errors = one.errors()
-    assert re.match(r"error: broker [01] did not come up: ", errors) and "no.such.setting" in errors
+    assert re.match(r"error: broker [01] did not start: ", errors) and "no.such.setting" in errors
     assert one.pids() == []
     # It has no data, and nothing that was asked for then is kept.
     assert [entry.node_id for entry in plan(one.data, brokers=1).brokers] == [0]
@@ -232,7 +236,7 @@ def test_ports_in_use_are_told_before_anything_is_started(
         ran = command("up", "--data", str(tmp_path / "c"), *words, text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith(
-        f"error: ports in use on 127.0.0.1: {broker} (broker 0), {server} (zookeeper 1); choose others with --port"
+        f"error: ports in use on 127.0.0.1: {broker} (broker 0), {server} (zookeeper 1); choose other ports with --port"
     )
     assert not (tmp_path / "c" / "broker-0").exists()
 
@@ -245,7 +249,7 @@ def test_a_server_that_runs_in_one_of_its_directories_is_told_before_anything_is
     with LocalZooKeeper(directory):
         ran = command("up", "--data", str(tmp_path / "c"), "--port", "0", "--zookeeper-port", "0", text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"error: a ZooKeeper server runs in {directory} already; stop it")
+    assert ran.stderr.startswith(f"error: a ZooKeeper server is already running in {directory}; stop it")
     assert not (tmp_path / "c" / "broker-0").exists()
 
 
@@ -257,7 +261,10 @@ def test_one_of_several_servers_is_not_taken_for_the_only_one(
     (tmp_path / "zookeeper-1" / "data" / "myid").write_text("1\n")
     ran = command("up", "--data", str(tmp_path), "--port", "0", "--zookeeper-port", "0", text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert "is that of a member of an ensemble, which must not run alone; start all of it with" in ran.stderr
+    assert (
+        "belongs to a member of an ensemble, which must not run alone; start the whole ensemble with"
+        in ran.stderr
+    )
 
 
 def test_a_server_of_an_ensemble_that_died_waits_for_the_others() -> None:
@@ -281,25 +288,25 @@ def test_a_broker_is_added_only_to_a_cluster_that_runs(
     data = tmp_path / where
     ran = command("up", "--data", str(data), *words, text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"error: no cluster runs in {data}; start it with `millstream up`")
+    assert ran.stderr.startswith(f"error: no cluster is running in {data}; start it with `millstream up`")
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--add", "--stop", "1"), "--add and --stop exclude each other"),
-        (("--start", "0", "--stop", "1"), "--start and --stop exclude each other"),
-        (("--start", "zk-1"), "'zk-1' is neither a broker (2) nor a ZooKeeper server (zookeeper-2)"),
+        (("--add", "--stop", "1"), "--add and --stop cannot be used together"),
+        (("--start", "0", "--stop", "1"), "--start and --stop cannot be used together"),
+        (("--start", "zk-1"), "'zk-1' is not a broker (2) or a ZooKeeper server (zookeeper-2)"),
         (
             ("--add", "--set", "broker.rack=a"),
-            "--set says how a cluster is started; --add is for one that runs",
+            "--set cannot be used with --add",
         ),
-        (("--set", "node.id=4"), "node.id is not for every broker the same: brokers are numbered from 0"),
-        (("--set", "broker.id=4"), "broker.id is not for every broker the same"),
-        (("--set", "listeners=PLAINTEXT://127.0.0.1:7777"), "--port says where brokers listen"),
-        (("--set", "log.dirs=/tmp/a"), "--data says where everything is kept"),
-        (("--set", "log.dir=/tmp/a"), "--data says where everything is kept"),
-        (("--set", "zookeeper.connect=zk:2181"), "--zookeeper names one"),
+        (("--set", "node.id=4"), "node.id cannot be the same for every broker: brokers are numbered from 0"),
+        (("--set", "broker.id=4"), "broker.id cannot be the same for every broker"),
+        (("--set", "listeners=PLAINTEXT://127.0.0.1:7777"), "choose the ports with --port"),
+        (("--set", "log.dirs=/tmp/a"), "choose the directory with --data"),
+        (("--set", "log.dir=/tmp/a"), "choose the directory with --data"),
+        (("--set", "zookeeper.connect=zk:2181"), "choose a ZooKeeper with --zookeeper"),
     ],
 )
 def test_what_would_be_ignored_is_refused(
@@ -348,7 +355,7 @@ def test_what_never_came_up_is_not_taken_for_data(earlier: Path) -> None:
     assert [one.node_id for one in plan(earlier).brokers] == [0, 1]
     assert [one.node_id for one in plan(earlier, brokers=1).brokers] == [0]
     (earlier / "zookeeper-1" / "data" / "version-2").rmdir()
-    with pytest.raises(ClientError, match="has 1 ZooKeeper server of its own, not 3"):
+    with pytest.raises(ClientError, match="has 1 ZooKeeper server, not 3"):
         plan(earlier, zookeepers=3)  # broker 0 is part of its tree, even if that is lost
     (earlier / "broker-0" / "data" / "meta.properties").unlink()
     assert len(plan(earlier, zookeepers=3).zookeepers) == 3
@@ -369,7 +376,7 @@ def test_a_later_start_is_as_the_one_before_but_for_what_is_asked(earlier: Path)
     ("options", "complaint"),
     [
         ({"brokers": 1}, "has 2 brokers, with data on 0, 1"),
-        ({"zookeepers": 3}, "has 1 ZooKeeper server of its own, not 3"),
+        ({"zookeepers": 3}, "has 1 ZooKeeper server, not 3"),
         ({"zookeeper": "elsewhere:2181"}, "has its own ZooKeeper"),
     ],
 )
@@ -390,7 +397,7 @@ def test_brokers_with_data_are_found_where_the_file_is_gone(earlier: Path) -> No
     assert [(one.node_id, one.port) for one in found] == [(0, 39092), (1, 39093), (4, 39096), (12, 39104)]
     assert [one.node_id for one in plan(earlier, brokers=5).brokers] == [0, 1, 4, 12, 13]
     with pytest.raises(
-        ClientError, match="has 4 brokers, with data on 0, 1, 4, 12; give --brokers 4 or none"
+        ClientError, match="has 4 brokers, with data on 0, 1, 4, 12; use --brokers 4 or omit it"
     ):
         plan(earlier, brokers=3)
 
@@ -399,7 +406,7 @@ def test_brokers_with_data_are_found_where_the_file_is_gone(earlier: Path) -> No
 def test_servers_with_metadata_are_found_where_the_file_is_gone(earlier: Path, options: Row) -> None:
     """Two new ones beside one that has it could agree that there is nothing."""
     (earlier / cluster_file.FILE).unlink()
-    with pytest.raises(ClientError, match=r"has 1 ZooKeeper servers of its own.*; give --zookeepers 1, or"):
+    with pytest.raises(ClientError, match=r"already has 1 ZooKeeper server with.*; use --zookeepers 1, or"):
         plan(earlier, **options)
     assert len(plan(earlier).zookeepers) == len(plan(earlier, zookeepers=1).zookeepers) == 1
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from millstream.cli.up.stale_processes import wait_for_those_before
+from millstream.cli.up.stale_processes import wait_for_stale_processes
 from millstream.local import cluster_file
 from millstream.local.cluster import HAND_OVER_S
 from millstream.local.cluster_file import ClusterFile, Entry, State
@@ -62,8 +62,8 @@ def test_without_zookeeper_brokers_serve_what_they_lead_stop_at_once_and_lose_no
     assert one.end(signal.SIGINT) == 0
     assert time.monotonic() - begun_s < HAND_OVER_BOUND_S
     assert remarks(one)[0] == (
-        "stopping broker 0, broker 1, broker 2 at once: ZooKeeper does not answer, so that nothing can be handed over; "
-        "Ctrl-C again kills what is left"
+        "stopping broker 0, broker 1, broker 2 at once, without handing over leadership, because ZooKeeper does not respond; "
+        "press Ctrl-C again to kill the remaining processes"
     )
     assert all((one.data / f"broker-{node}" / "data" / CLEAN_SHUTDOWN).exists() for node in range(3))
 
@@ -86,7 +86,7 @@ def test_a_second_ctrl_c_kills_what_is_left_but_not_one_that_is_pressed_twice(up
     time.sleep(1.2)
     assert one.process.poll() is None and len(remarks(one)) == 1
     assert one.end(signal.SIGINT) == 130
-    assert remarks(one)[-1] == "killing what is left; the next start checks the logs of it"
+    assert remarks(one)[-1] == "killing the remaining processes; the next start recovers their logs"
     assert not any(alive(pid) for pid in pids) and one.pids() == []
 
 
@@ -123,7 +123,7 @@ def test_a_start_after_a_kill_waits_for_those_that_are_still_ending(up: Callable
     assert later.end() == 0
     errors += later.errors()
     assert errors.startswith("waiting for ") and f"broker 0 (pid {pid})" in errors
-    assert "still ending since the last `millstream up` here was killed" in errors
+    assert "to exit: the last `millstream up` in this directory was killed" in errors
 
 
 def test_a_pid_that_is_somebody_elses_by_now_is_not_waited_for(tmp_path: Path) -> None:
@@ -132,5 +132,5 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_waited_for(tmp_path: Path) -
     entry = Entry(0, "127.0.0.1", 1, pid=os.getpid(), state=State.UP, log=str(tmp_path / "broker.log"))
     cluster_file.write(tmp_path, ClusterFile(brokers=[entry]))
     begun_s = time.monotonic()
-    wait_for_those_before(tmp_path)
+    wait_for_stale_processes(tmp_path)
     assert time.monotonic() - begun_s < 1.0

@@ -42,7 +42,7 @@ def test_a_broker_without_replicas_leaves_for_good(
     wide = command("topics", "create", "wide", "--replica-assignment", "0:1:2", bootstrap=where, text=True)
     assert wide.returncode == 0, wide.stderr
     refused = command("up", "--remove", "2", "--data", data, text=True)
-    assert "add one first (millstream up --add), or keep fewer replicas: " in refused.stderr
+    assert "add a broker first (millstream up --add), or use fewer replicas: " in refused.stderr
     fewer = ("--brokers", "0,1", "--replication-factor", "2")
     moved = command("reassign", "execute", *fewer, "--topic", "wide", bootstrap=where, text=True)
     assert moved.returncode == 0, moved.stderr
@@ -55,7 +55,7 @@ def test_a_broker_without_replicas_leaves_for_good(
     with monkeypatch.context() as patched:
         patched.setattr(removal, "replicas_on", lambda bootstrap, node: answers.pop(0))
         with pytest.raises(ClientError, match="broker 2 has replicas of 1 partition: late-0"):
-            removal.ask_to_leave(one.data, "2", as_json=False)
+            removal.remove_broker(one.data, "2", as_json=False)
     assert states(one) == dict.fromkeys(range(3), State.UP) and one.seen(node_id=2, state="stopped")
 
     old = (one.data / "broker-2" / "data" / "meta.properties").read_text()
@@ -80,7 +80,7 @@ def test_a_broker_without_replicas_leaves_for_good(
     )  # of the same number, with nothing of the old one
     assert added.stdout.startswith("broker 2 is up"), added.stderr
     again = command("up", "--remove", "2", "--data", data, text=True, cwd=one.data)
-    assert again.stdout == "broker 2 is removed; its directory is broker-2.removed-2 now and may be deleted\n"
+    assert again.stdout == "removed broker 2; its directory is now broker-2.removed-2 and may be deleted\n"
     assert one.end() == 0
     later = up()
     later.until(event="ready")
@@ -92,7 +92,7 @@ def test_the_last_broker_does_not_leave(up: Callable[..., Up], command: Callable
     one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0")
     one.until(event="ready")
     ran = command("up", "--remove", "0", "--data", str(one.data), text=True)
-    assert ran.stderr.startswith("error: no broker but 0 is up; the last one cannot be removed")
+    assert ran.stderr.startswith("error: no other broker than 0 is up; the last broker cannot be removed")
     assert states(one) == {0: State.UP}
     assert one.end() == 0
 
@@ -103,8 +103,8 @@ def test_only_a_cluster_that_runs_can_tell_what_a_broker_has(
     ran = command("up", "--remove", "2", "--data", str(tmp_path), text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
-        f"error: no cluster runs in {tmp_path}, and only one that runs can tell whether partitions are on broker 2; "
-        "start it with `millstream up`, or name its --data\n"
+        f"error: no cluster is running in {tmp_path}, and only a running cluster knows whether broker 2 has replicas; "
+        "start it with `millstream up`, or choose its directory with --data\n"
     )
     ran = command("up", "--remove", "zookeeper-2", "--data", str(tmp_path), text=True)
     assert ran.returncode == 2 and "only brokers can be removed" in ran.stderr
@@ -113,7 +113,7 @@ def test_only_a_cluster_that_runs_can_tell_what_a_broker_has(
 def test_what_is_aside_is_not_written_over(tmp_path: Path) -> None:
     names = []
     for _ in range(3):
-        aside = cluster_file.aside(tmp_path / "broker-2")
+        aside = cluster_file.removed_name(tmp_path / "broker-2")
         aside.mkdir()
         names.append(aside.name)
     assert names == ["broker-2.removed", "broker-2.removed-2", "broker-2.removed-3"]

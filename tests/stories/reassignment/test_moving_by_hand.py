@@ -97,12 +97,15 @@ def test_a_throttled_move_is_called_off_and_made_again(
         ran = run(
             bootstrap, "reassign", "execute", str(plan_of(tmp_path, "small", 1)), "--throttle", "100000"
         )
-        assert ran.returncode == 0 and "other moves go on" in ran.stderr, ran.stderr
+        assert ran.returncode == 0 and "other moves are still in progress" in ran.stderr, ran.stderr
         assert throttles(bootstrap) == slow, "the one that ends first leaves the other its throttle"
         waiting = started(bootstrap, "reassign", "execute", str(plan), "--throttle", "100000")
-        assert waiting.stderr is not None and "get this rate as well" in waiting.stderr.readline()
+        assert (
+            waiting.stderr is not None
+            and "also applies to the moves in progress" in waiting.stderr.readline()
+        )
         waiting.terminate()
-        assert "the throttle stays" in waiting.communicate(timeout=60)[1]
+        assert "the throttle is still set" in waiting.communicate(timeout=60)[1]
         assert run(bootstrap, "reassign", "cancel").returncode == 0
         assert set(partition(bootstrap).replicas) == {0, 1} and not throttles(bootstrap)
         wait_until(
@@ -118,7 +121,7 @@ def test_a_throttled_move_is_called_off_and_made_again(
 
         leaders = json.loads(done(bootstrap, "elect-leaders", "--format", "json"))
         assert partition(bootstrap).leader == 2, leaders
-        assert "every partition is led" in run(bootstrap, "elect-leaders").stderr
+        assert "every partition already has its preferred leader" in run(bootstrap, "elect-leaders").stderr
         assert complaints(cluster.logs()) == []
 
 
@@ -139,7 +142,7 @@ def move_slowly(cluster: ProcessCluster, directory: Path, *replicas: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("command", "told"), [("cancel", "1 of 1 moves called off"), ("unthrottle", "no throttle is left")]
+    ("command", "told"), [("cancel", "cancelled 1 of 1 move"), ("unthrottle", "removed the throttle")]
 )
 def test_a_throttle_is_lifted_of_a_broker_that_is_away(
     process_cluster: Callable[..., ProcessCluster], tmp_path: Path, command: str, told: str
@@ -191,13 +194,13 @@ def test_a_plan_made_during_a_move_begins_where_the_move_ends(
     with process_cluster(3) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         move_slowly(cluster, tmp_path, 2, 1)
-        assert planned() == ([], "nothing has to move\n")
-        assert planned("--brokers", "0,1") == ([[0, 1]], "1 of 1 partitions move\n")
+        assert planned() == ([], "nothing to move\n")
+        assert planned("--brokers", "0,1") == ([[0, 1]], "1 of 1 partition to move\n")
         kill(cluster, 2)
         (replicas,), remarks = planned()
         assert sorted(replicas) == [0, 1]
-        assert "broker 2 is away: this plan moves its replicas to other brokers" in remarks
-        assert "is away" not in planned("--brokers", "0,1")[1], "somebody meant it"
+        assert "broker 2 is offline: this plan moves its replicas to other brokers" in remarks
+        assert "is offline" not in planned("--brokers", "0,1")[1], "somebody meant it"
 
 
 def test_settings_of_a_broker_that_is_away_are_changed_through_the_others(
@@ -227,17 +230,17 @@ def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         plan = tmp_path / "plan.json"
         for text, complaint in {
-            "{": "is not a plan",
-            "[]": "is not a plan",
-            "null": "is not a plan",
+            "{": "is not a reassignment plan",
+            "[]": "is not a reassignment plan",
+            "null": "is not a reassignment plan",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0, 7]}]}': "broker 7",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0, 0]}]}': "more than once",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": []}]}': "empty replica list",
-            '{"partitions": [{"topic": "orders", "partition": 9, "replicas": [0]}]}': "it has the partitions 0 to 0",
+            '{"partitions": [{"topic": "orders", "partition": 9, "replicas": [0]}]}': "its partitions are 0 to 0",
             '{"partitions": [{"topic": "nothing", "partition": 0, "replicas": [0]}]}': "nothing",
-            '{"partitions": [{"topic": "orders", "partition": 0, "replicas": "01"}]}': "is not a plan",
-            '{"partitions": [{"topic": "orders", "partition": 0.5, "replicas": [1]}]}': "is not a plan",
-            '{"version": 7, "partitions": []}': "is not a plan",
+            '{"partitions": [{"topic": "orders", "partition": 0, "replicas": "01"}]}': "is not a reassignment plan",
+            '{"partitions": [{"topic": "orders", "partition": 0.5, "replicas": [1]}]}': "is not a reassignment plan",
+            '{"version": 7, "partitions": []}': "is not a reassignment plan",
             '{"partitions": [{"topic": "orders", "partition": 0, "replicas": [0]},'
             ' {"topic": "orders", "partition": 0, "replicas": [1]}]}': "orders-0 more than once",
         }.items():
@@ -247,9 +250,9 @@ def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_
             assert "Traceback" not in ran.stderr
         plan.write_text('{"partitions": []}')
         ran = run(cluster.bootstrap, "reassign", "execute", str(plan))
-        assert (ran.returncode, ran.stdout) == (0, "") and "nothing has to move" in ran.stderr
+        assert (ran.returncode, ran.stdout) == (0, "") and "nothing to move" in ran.stderr
         ran = run(cluster.bootstrap, "reassign", "plan", "--brokers", "0,9")
-        assert ran.returncode == 1 and "there is no broker 9" in ran.stderr
+        assert ran.returncode == 1 and "broker 9 does not exist" in ran.stderr
         assert run(cluster.bootstrap, "reassign", "plan", "--brokers", "").returncode == 2
         ran = run(cluster.bootstrap, "reassign", "cancel", "--topic", "nope")
         assert ran.returncode == 1 and "nope" in ran.stderr
@@ -270,18 +273,22 @@ def test_the_command_moves_a_stopped_broker_and_says_what_comes_next(
         busy = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
         assert busy.returncode == 1 and "stop it first" in busy.stderr
     absent = run("", "migrate", "--to", "127.0.0.1:1", "--data", str(tmp_path / "absent"))
-    assert absent.returncode == 1 and "there is no directory" in absent.stderr
+    assert absent.returncode == 1 and "absent does not exist" in absent.stderr
     nowhere = run("", "migrate", "--to", "127.0.0.1:1/x", "--data", str(alone.data_dir), "--timeout", "1")
     assert nowhere.returncode == 1 and "Traceback" not in nowhere.stderr, nowhere.stderr
     ran = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
-    assert ran.returncode == 0 and "1 topic, " in ran.stdout and "next: millstream serve" in ran.stderr
+    assert (
+        ran.returncode == 0
+        and "migrated 1 topic and " in ran.stdout
+        and "next: millstream serve" in ran.stderr
+    )
     again = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
     assert again.returncode == 1 and "already" in again.stderr
     # Not finished after all: it can be taken back, and begun anew in the same place.
     store = alone.data_dir / "millstream.store"
     (alone.data_dir / "millstream.store.migrated").rename(store)
     undone = run("", "migrate", "--to", connect, "--data", str(alone.data_dir), "--undo")
-    assert undone.returncode == 0 and "starts alone again" in undone.stdout, undone.stderr
+    assert undone.returncode == 0 and "can start alone again" in undone.stdout, undone.stderr
     with LocalBroker(tmp_path / "b", {}) as alone:
         done(alone.bootstrap, "topics", "describe", TOPIC)
     assert run("", "migrate", "--to", connect, "--data", str(alone.data_dir)).returncode == 0

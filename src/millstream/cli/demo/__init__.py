@@ -1,1 +1,1 @@
-"""``millstream demo``: broker, generator, pipeline on Spark, a killed driver, and the checks."""
+"""``millstream demo``: broker, generator, Spark pipeline, a killed driver, and checks."""

@@ -1,6 +1,6 @@
-"""``millstream demo --broker``: a broker in a temporary directory, used, killed and checked in front of your eyes.
+"""``millstream demo --broker``: start a broker in a temporary directory, use, kill and check it.
 
-What is printed was measured or counted in this very run; a check that fails says so and the command exits 1.
+All printed numbers are measured in this run. If a check fails, the command exits with 1.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ STATE_UPDATES = 60_000
 COMPACTION_WAIT_S = 8.0
 CRASH_TIMEOUT_MS = 20_000
 SETTINGS = {"log.cleaner.backoff.ms": 100, "auto.create.topics.enable": "false"}
-# Back at once after the restart, instead of librdkafka's growing pauses.
+# Reconnect at once after the restart, instead of with librdkafka's exponential backoff.
 QUICK_RECONNECT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100}
 
 
 class Result(NamedTuple):
-    """A line of the story: what was checked, what was found, whether it is as it should be."""
+    """The result of a check: its name, the finding, and whether it passed."""
 
     name: str
     finding: str
@@ -38,7 +38,7 @@ class Result(NamedTuple):
 
 
 def broker_demo(records: int) -> bool:
-    """Start a broker, produce and consume with every codec, kill it, and check that nothing is lost or doubled."""
+    """Use a broker with every codec, kill it, and check for lost or duplicate records."""
     started_s = time.monotonic()
     with demo_directory() as directory:
         try:
@@ -47,7 +47,7 @@ def broker_demo(records: int) -> bool:
         except BrokerFailed as error:
             raise DemoFailed(str(error)) from None
         directory.keep = not ok
-    print(f"\n {time.monotonic() - started_s:.1f} s{', and everything is cleaned up' if ok else ''}.")
+    print(f"\n {time.monotonic() - started_s:.1f} s{', and all files are cleaned up' if ok else ''}.")
     print(_TRY)
     return ok
 
@@ -86,7 +86,7 @@ def _create_topics(bootstrap: str) -> None:
         for codec in CODECS:
             admin.topics.create(_topic(codec), partitions=3)
         admin.topics.create(CRASH_TOPIC, partitions=3)
-        # Small segments and an eager cleaner: what takes hours in production takes a second here.
+        # With small segments and an eager cleaner, compaction takes a second instead of hours.
         compacted = {
             "cleanup.policy": "compact",
             "segment.bytes": "1048576",
@@ -100,7 +100,7 @@ def _topic(codec: str) -> str:
 
 
 def _codec_round(bootstrap: str, codec: str, records: int, *, header: bool) -> Result:
-    """Produce with one codec, consume, compare; one row of the table."""
+    """Produce with one codec, consume, compare, and print a row of the table."""
     if header:
         print(
             f" {'topic':<14} {'records':>9} {'produced':>12} {'consumed':>12}   order, count, checksum, headers"
@@ -117,7 +117,10 @@ def _codec_round(bootstrap: str, codec: str, records: int, *, header: bool) -> R
 
 
 def _produce(bootstrap: str, topic: str, orders: Orders, codec: str) -> float:
-    """Send all; how long it took from the first acknowledgement (librdkafka waits up to 0.5 s for its producer id)."""
+    """Send all records and return the seconds since the first acknowledgement.
+
+    librdkafka waits up to 0.5 s for its producer id before that.
+    """
     from millstream.client.producer import Producer
 
     progress = Progress(f"producing {topic}", total=orders.count, enabled=sys.stdout.isatty())
@@ -135,7 +138,7 @@ def _produce(bootstrap: str, topic: str, orders: Orders, codec: str) -> float:
 
 
 def _consume(bootstrap: str, topic: str, check: OrderCheck) -> float:
-    """Read all; how long it took, connecting included."""
+    """Read all records and return the seconds it took, including connecting."""
     from millstream.client.consumer import Consumer
 
     started_s = time.monotonic()
@@ -150,7 +153,7 @@ def _consume(bootstrap: str, topic: str, check: OrderCheck) -> float:
 
 
 def _crash(broker: LocalBroker, records: int) -> Result:
-    """kill -9 while an idempotent producer sends, restart, and count."""
+    """Kill the broker while an idempotent producer sends, restart it, and count records."""
     from millstream.client.producer import Delivery, Producer
 
     orders = Orders(records)
@@ -177,7 +180,7 @@ def _crash(broker: LocalBroker, records: int) -> Result:
                 if number % 200 == 0:
                     producer.poll()
                     progress.update(number)
-                # The second half is sent to a broker that is down or just coming back.
+                # The second half is sent to a broker that is down or restarting.
                 while number == records // 2 and not killer.killed.is_set():
                     producer.poll(0.01)
         progress.clear()
@@ -185,13 +188,13 @@ def _crash(broker: LocalBroker, records: int) -> Result:
     _consume(broker.bootstrap, CRASH_TOPIC, check)
     finding = (
         f"kill -9 after {killer.killed_after:,} acknowledged records, ready again in {broker.ready_s:.2f} s; "
-        f"{acknowledged:,} sent, {check.lost:,} lost, {check.doubled:,} doubled"
+        f"{acknowledged:,} sent, {check.lost:,} lost, {check.doubled:,} duplicates"
     )
     return Result("crash", finding, check.ok and acknowledged == records and killer.killed_after < records)
 
 
 class _Killer(threading.Thread):
-    """Kills the broker when told to, and starts it again; the ``with`` block ends when the broker is back."""
+    """Kills the broker on an event and restarts it; the ``with`` block ends when it is back."""
 
     def __init__(self, broker: LocalBroker, when: threading.Event, acknowledged: Callable[[], int]) -> None:
         super().__init__(name="demo-killer", daemon=True)
@@ -227,7 +230,7 @@ class _Killer(threading.Thread):
 
 
 def _compaction(bootstrap: str) -> Result:
-    """Many updates of few keys; the cleaner leaves the latest of each."""
+    """Send many updates of few keys, and check that compaction keeps the latest of each."""
     from millstream.client.consumer import consume
     from millstream.client.producer import produce
 
@@ -243,17 +246,17 @@ def _compaction(bootstrap: str) -> Result:
             break
         time.sleep(0.2)
     latest = {record.key: record.value for record in left}
-    wanted = {
+    expected = {
         b"customer-%d" % (n % STATE_KEYS): b"balance %40d" % n
         for n in range(STATE_UPDATES - STATE_KEYS, STATE_UPDATES)
     }
-    kept = "the latest of every key among them" if latest == wanted else "but not the latest of every key"
+    kept = "including the latest of every key" if latest == expected else "but not the latest of every key"
     finding = f"{STATE_UPDATES:,} updates of {STATE_KEYS} keys: {len(left):,} records left, {kept}"
-    return Result("compaction", finding, latest == wanted and len(left) < STATE_UPDATES // 2)
+    return Result("compaction", finding, latest == expected and len(left) < STATE_UPDATES // 2)
 
 
 def _time_travel(bootstrap: str, records: int) -> Result:
-    """Start in the middle of a topic by offset and by time."""
+    """Start in the middle of a topic, by offset and by timestamp."""
     from millstream.client.consumer import consume
 
     topic = _topic(CODECS[0])
@@ -265,7 +268,7 @@ def _time_travel(bootstrap: str, records: int) -> Result:
         and same.offset <= middle.offset
     )
     return Result(
-        "time travel", f"offset {middle.offset:,} of a partition found by number and by its timestamp", ok
+        "time travel", f"found offset {middle.offset:,} of a partition by number and by timestamp", ok
     )
 
 
@@ -274,7 +277,7 @@ def _verdict(ok: bool) -> str:
 
 
 def _memory(broker: LocalBroker) -> str:
-    """Resident memory of the child, where the system tells it."""
+    """Return the resident memory of the broker, or nothing if it is unknown."""
     try:
         lines = Path(f"/proc/{broker.pid}/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the demo compares at its end: results in topics and files against the generator's own books."""
+"""The final checks of the demo: results in topics and files against the generator's counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Check(NamedTuple):
-    """A line of the end: what was compared, and whether it agrees."""
+    """The result of a check: its name, the finding, and whether it passed."""
 
     name: str
     finding: str
@@ -31,21 +31,21 @@ def check_everything(bootstrap: str, archive: Path, books: dict[str, Any]) -> li
 def check_paid(values: list[bytes], books: dict[str, Any]) -> Check:
     ids = Counter(json.loads(value)["id"] for value in values)
     doubled = sum(count - 1 for count in ids.values())
-    finding = f"{len(ids):,} paid orders in the topic, {books['paid']:,} generated, {doubled} twice"
+    finding = f"{len(ids):,} paid orders in the topic, {books['paid']:,} generated, {doubled} duplicates"
     return Check("orders", finding, len(ids) == books["paid"] and not doubled)
 
 
 def check_revenue(values: list[bytes], books: dict[str, Any]) -> Check:
-    """Update mode tells a sum again whenever it grows: the last of each minute and country counts."""
+    """Compare the last sum of each minute and country, as update mode emits growing sums."""
     latest = {(row["minute"], row["country"]): row for row in map(_row, values)}
-    found: Counter[str] = Counter()
+    cents: Counter[str] = Counter()
     for (_minute, country), row in latest.items():
-        found[country] += int(Decimal(str(row["revenue"])) * 100)
-    total, expected = sum(found.values()), sum(books["cents"].values())
+        cents[country] += int(Decimal(str(row["revenue"])) * 100)
+    total, expected = sum(cents.values()), sum(books["cents"].values())
     finding = (
         f"revenue in the topic {total / 100:,.2f}, generated {expected / 100:,.2f}, by minute and country"
     )
-    return Check("revenue", finding, dict(found) == books["cents"])
+    return Check("revenue", finding, dict(cents) == books["cents"])
 
 
 def _row(value: bytes) -> dict[str, Any]:
@@ -55,14 +55,14 @@ def _row(value: bytes) -> dict[str, Any]:
 
 def check_archive(ids: list[str], books: dict[str, Any]) -> Check:
     doubled = len(ids) - len(set(ids))
-    finding = f"{len(ids):,} rows in Parquet, read with pyarrow, {doubled} twice"
+    finding = f"{len(ids):,} rows in Parquet, read with pyarrow, {doubled} duplicates"
     return Check("archive", finding, len(ids) == books["paid"] and not doubled)
 
 
-def check_dead_letters(found: dict[str, int], books: dict[str, Any]) -> Check:
-    count, expected = sum(found.values()), sum(books["broken"].values())
-    finding = f"{count:,} dead letters, {expected:,} records were broken on purpose"
-    return Check("letters", finding, found == books["broken"])
+def check_dead_letters(counts: dict[str, int], books: dict[str, Any]) -> Check:
+    count, expected = sum(counts.values()), sum(books["broken"].values())
+    finding = f"{count:,} dead letters, {expected:,} records were invalid on purpose"
+    return Check("letters", finding, counts == books["broken"])
 
 
 def _values(bootstrap: str, topic: str) -> list[bytes]:
@@ -81,4 +81,4 @@ def _archived(directory: Path) -> list[str]:
     if not directory.is_dir():
         return []
     table = pyarrow.dataset.dataset(str(directory), format="parquet", partitioning="hive").to_table(["id"])
-    return [str(one) for one in table.column("id").to_pylist()]
+    return [str(id) for id in table.column("id").to_pylist()]

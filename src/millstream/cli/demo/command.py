@@ -1,6 +1,6 @@
-"""``millstream demo``: the whole thing in a minute or two: broker, generator, pipeline on Spark, a driver killed on purpose, and sums checked.
+"""``millstream demo``: broker, generator, Spark pipeline, a killed driver and checked results.
 
-Where Spark is not installed it says so, and shows the broker alone.
+It takes a minute or two. Without Spark it shows only the broker.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def demo(
-    seconds: Annotated[int, typer.Option(min=5, help="How long orders and payments come in.")] = 30,
-    rate: Annotated[int, typer.Option(min=10, help="Orders a second.")] = 2000,
+    seconds: Annotated[int, typer.Option(min=5, help="How long orders and payments are sent.")] = 30,
+    rate: Annotated[int, typer.Option(min=10, help="Orders per second.")] = 2000,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave broker and pipeline running afterwards, until Ctrl-C.")
+        bool, typer.Option("--keep", help="Keep the broker and pipeline running until Ctrl-C.")
     ] = False,
-    broker: Annotated[bool, typer.Option("--broker", help="Only the broker, without Spark.")] = False,
+    broker: Annotated[bool, typer.Option("--broker", help="Show only the broker, without Spark.")] = False,
     records: Annotated[
-        int, typer.Option("--records", "-n", min=1000, help="With --broker: records for each topic.")
+        int, typer.Option("--records", "-n", min=1000, help="With --broker: number of records per topic.")
     ] = 60_000,
 ) -> None:
-    """Run orders and payments through a pipeline on Spark, kill its driver, and check that every result is there once."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: no process and no file stays behind
+    """Run a Spark pipeline over orders and payments, kill its driver, and check the results.
+
+    Every result must exist exactly once.
+    """
+    # Treat them like Ctrl-C, so that no process and no file stays behind.
+    for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     if not broker and find_spec("pyspark") is None:
-        note('Spark is not installed (pip install "millstream[spark]"): this is the broker alone.')
+        note('Spark is not installed (pip install "millstream[spark]"): showing only the broker.')
         broker = True
     if broker:
         from millstream.cli.demo.broker import broker_demo
@@ -41,6 +45,6 @@ def demo(
     else:
         from millstream.cli.demo.story import Story
 
-        ok = Story(seconds=seconds, rate=rate, keep=keep).tell()
+        ok = Story(seconds=seconds, rate=rate, keep=keep).run()
     if not ok:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The directory of a demo: deleted after a good run, kept with its logs after a bad one."""
+"""The directory of a demo: deleted after success, kept with its logs after a failure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PREFIX = "millstream-demo-"
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on; its message may have several lines."""
+    """The demo cannot continue; the message may have several lines."""
 
 
 class DemoDirectory:
-    """A temporary directory; ``keep`` says that the run went wrong."""
+    """A temporary directory; ``keep`` means that the run failed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -33,7 +33,10 @@ class DemoDirectory:
 
 @contextmanager
 def demo_directory() -> Iterator[DemoDirectory]:
-    """Yield a directory. After an error, or with ``keep``, it stays and its logs are named on stderr; Ctrl-C deletes it."""
+    """Yield a directory, which is deleted at the end, also after Ctrl-C.
+
+    After an error, or with ``keep``, it stays and its logs are listed on stderr.
+    """
     directory = DemoDirectory(Path(tempfile.mkdtemp(prefix=PREFIX)))
     try:
         yield directory
@@ -47,13 +50,13 @@ def demo_directory() -> Iterator[DemoDirectory]:
         raise
     finally:
         if directory.keep:
-            _tell(directory)
+            _report(directory)
         else:
             shutil.rmtree(directory.path, ignore_errors=True)
 
 
-def _tell(directory: DemoDirectory) -> None:
+def _report(directory: DemoDirectory) -> None:
     sys.stdout.flush()
-    lines = [f"the demo went wrong; its files are kept in {directory.path}"]
+    lines = [f"the demo failed; its files are kept in {directory.path}"]
     lines += [f"  log  {path}" for path in directory.logs()]
     print("\n".join(lines), file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""The process that runs the demo's pipeline, with the JVM below it; and what to say when it ends by itself."""
+"""The driver process of the demo's pipeline, and the explanation of its unexpected exit."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from millstream.cli.pipeline.run import QUICK_JVM_OPTION
 FLOWS = Path(__file__).with_name("flows.py")
 PIPELINE = "demo"
 STOP_S = 60.0
-MOST_WORDS = 5
-LONGEST_LINE = 300
+MAX_LINES = 5
+MAX_LINE_LENGTH = 300
 
 
 class Driver:
-    """``millstream pipeline run`` on the demo's flows, in a session of its own, so that it can be killed with its JVM."""
+    """``millstream pipeline run`` on the demo's flows.
+
+    It runs in a separate process session, so that it can be killed together with its JVM.
+    """
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._directory = directory
@@ -53,23 +56,23 @@ class Driver:
             )
 
     def status(self) -> dict[str, Any]:
-        """The status that the driver wrote; empty while the file still has that of a killed one."""
+        """Return the driver's status, or nothing while the file is from a killed driver."""
         from millstream.pipelines.run.layout import Layout
 
-        told = Layout(PIPELINE, str(self._directory / "checkpoints")).read_status() or {}
-        return told if told.get("pid") == self.pid else {}
+        status = Layout(PIPELINE, str(self._directory / "checkpoints")).read_status() or {}
+        return status if status.get("pid") == self.pid else {}
 
     def flows(self) -> list[dict[str, Any]]:
         flows: list[dict[str, Any]] = self.status().get("flows", [])
         return flows
 
     def check(self) -> None:
-        """Raise with the reasons if the process has ended."""
+        """Raise with the reason if the process has exited."""
         if self._process is not None and self._process.poll() is not None:
             raise DemoFailed(why_it_ended(self._process.returncode, self.flows(), self.log))
 
     def kill(self) -> None:
-        """As a machine that goes away: no goodbye, the JVM included."""
+        """Kill the driver and its JVM without warning, like a machine failure."""
         self._signal(signal.SIGKILL)
 
     def stop(self) -> None:
@@ -91,7 +94,7 @@ class Driver:
 
 
 def why_it_ended(code: int, flows: list[dict[str, Any]], log: Path) -> str:
-    """Which flow failed, how often and why; without any, the last words of the log that are no events."""
+    """Return the failed flows with reasons, or the last log lines if no flow failed."""
     from millstream.pipelines.run.progress import times
 
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
@@ -100,17 +103,17 @@ def why_it_ended(code: int, flows: list[dict[str, Any]], log: Path) -> str:
         for flow in flows
         if flow.get("state") == "failed"
     ]
-    lines = [f"the pipeline ended by itself {how}", *(reasons or _last_words(log)), f"its log is {log}"]
+    lines = [f"the pipeline exited unexpectedly {how}", *(reasons or _last_lines(log)), f"log: {log}"]
     return "\n  ".join(lines)
 
 
-def _last_words(log: Path) -> list[str]:
-    """The last lines that are no JSON: a Python trace ends with the error."""
+def _last_lines(log: Path) -> list[str]:
+    """Return the last lines that are not JSON events; a Python traceback ends with the error."""
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return []
-    return [line[:LONGEST_LINE] for line in lines if line.strip() and not _is_event(line)][-MOST_WORDS:]
+    return [line[:MAX_LINE_LENGTH] for line in lines if line.strip() and not _is_event(line)][-MAX_LINES:]
 
 
 def _is_event(line: str) -> bool:

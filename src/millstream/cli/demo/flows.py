@@ -1,6 +1,7 @@
-"""The pipeline of ``millstream demo``: orders and payments joined, revenue by minute and country, and an archive in Parquet.
+"""The pipeline of ``millstream demo``: a join of orders and payments, revenue, and an archive.
 
-It is an ordinary pipeline file: ``millstream pipeline check`` and ``run`` take it as any other. Where it archives comes from the environment.
+Revenue is summed by minute and country, and the archive is in Parquet. It is an ordinary pipeline
+file for ``millstream pipeline check`` and ``run``. The environment sets the archive directory.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Orders and payments for the demo: a process of its own, which also knows what the pipeline must find.
+"""The process that generates orders and payments for the demo, and counts the expected results.
 
-Every order is paid or not, and one in a thousand records is broken on purpose. The summary that it writes at its end is counted while sending, never
-read back from anywhere.
+Some orders are never paid, and one in a thousand records is invalid on purpose. The summary is
+counted while sending and never read back from the broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SEED = 20_26
 
 
 def customers() -> Iterator[tuple[str, str]]:
-    """(name, country) of every customer."""
+    """Yield name and country of every customer."""
     for number in range(CUSTOMERS):
         yield f"customer-{number}", COUNTRIES[number % len(COUNTRIES)]
 
@@ -37,12 +37,13 @@ def iso(at_s: float) -> str:
 
 
 class Generator:
-    """Makes the records and keeps the books."""
+    """Sends the records and counts the expected results."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
         self._dice = random.Random(_SEED)
-        self._due: list[tuple[float, str, str, int]] = []  # payments: when, of which order, country, cents
+        # Payments to send: time, order, country, cents.
+        self._due: list[tuple[float, str, str, int]] = []
         self._country = dict(customers())
         self._orders = 0
         self.sent: Counter[str] = Counter()
@@ -69,7 +70,7 @@ class Generator:
                 self.cents[country] += cents
 
     def _send(self, topic: str, key: str, value: str) -> bool:
-        """False when it was broken on purpose."""
+        """Send a record. Return False if it was made invalid on purpose."""
         self.sent[topic] += 1
         data = value.encode()
         if self._dice.random() < BROKEN:
@@ -82,7 +83,7 @@ class Generator:
     def _spoil(self, data: bytes) -> bytes:
         kind = self._dice.randrange(3)
         if kind == 0:
-            return data[: len(data) // 2]  # cut off
+            return data[: len(data) // 2]  # truncated
         if kind == 1:
             return b"\xff\xfe" + data  # not UTF-8
         return data.replace(b'_at": "', b'_at": "not ').replace(b'"at": "', b'"at": "not ')
@@ -97,10 +98,10 @@ class Generator:
 
 
 def generate(bootstrap: str, seconds: float, rate: int, resume: Path | None = None) -> dict[str, Any]:
-    """Send orders at this rate for so long, and every payment that is due, also the last ones.
+    """Send orders at this rate for this time, and all their payments.
 
-    With ``resume`` the last third waits until that file exists. The times in the records go on as if nothing had waited: a gap would
-    move the watermark past payments that are still to come.
+    With ``resume`` the last third waits until that file exists. The timestamps continue without a
+    gap, because a gap would move the watermark past later payments.
     """
     with Producer(bootstrap, options={"linger.ms": 50, "enable.idempotence": True}) as producer:
         generator = Generator(producer)
@@ -130,9 +131,9 @@ def main() -> None:
     parser.add_argument("rate", type=int)
     parser.add_argument("summary", type=Path)
     parser.add_argument("resume", type=Path, nargs="?")
-    given = parser.parse_args()
-    books = generate(given.bootstrap, given.seconds, given.rate, given.resume)
-    given.summary.write_text(json.dumps(books))
+    arguments = parser.parse_args()
+    books = generate(arguments.bootstrap, arguments.seconds, arguments.rate, arguments.resume)
+    arguments.summary.write_text(json.dumps(books))
 
 
 if __name__ == "__main__":

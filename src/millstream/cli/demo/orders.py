@@ -1,4 +1,4 @@
-"""The records of the demo, and the check that they came back: every one, once, in the order of its key, unchanged."""
+"""The records of the broker demo, and the check that each is read once, in order and unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Headers = list[tuple[str, bytes | str | None]]
 
 
 class Orders:
-    """So many orders of 97 customers, the same at every iteration. The key is the customer."""
+    """Orders of 97 customers, the same in every iteration. The key is the customer."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -32,7 +32,10 @@ class Orders:
 
 
 class OrderCheck:
-    """Fed with records in the order they were read; within a key the next order is known, so gaps and repeats show."""
+    """Checks records in the order they were read.
+
+    The next order of each key is known, so gaps and duplicates are noticed.
+    """
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
@@ -42,7 +45,7 @@ class OrderCheck:
         self._next = {b"customer-%d" % number: number for number in range(min(CUSTOMERS, orders.count))}
 
     def add(self, record: Record) -> None:
-        """Compare one record with what its key has to bring next."""
+        """Compare a record with the next order of its key."""
         self.records += 1
         self._checksum += zlib.crc32(record.value or b"")
         number = int(record.headers[0][1] or b"-1") if record.headers else -1
@@ -57,7 +60,7 @@ class OrderCheck:
 
     @property
     def lost(self) -> int:
-        """Orders that were skipped, and those after the last that was seen of each key."""
+        """The number of skipped orders, plus those missing at the end of each key."""
         return self._gaps + sum(
             len(range(number, self.orders.count, CUSTOMERS)) for number in self._next.values()
         )
@@ -71,10 +74,10 @@ class OrderCheck:
         )
 
     def complaint(self) -> str:
-        """What is wrong, or an empty text."""
+        """Return a description of the errors, or an empty string."""
         if self.ok:
             return ""
         return (
-            f"{self.lost:,} lost, {self.doubled:,} doubled, {self.changed:,} changed, "
-            f"checksum {'right' if self._checksum == self.orders.checksum else 'wrong'}"
+            f"{self.lost:,} lost, {self.doubled:,} duplicates, {self.changed:,} changed, "
+            f"checksum {'correct' if self._checksum == self.orders.checksum else 'wrong'}"
         )

@@ -1,10 +1,11 @@
-"""The story of ``millstream demo``, told while it happens: what runs, what goes wrong on purpose, and whether the sums agree.
+"""The steps of ``millstream demo``, with live output: run, kill the driver, check the results.
 
-The generator and the driver of the pipeline are processes of their own, so that the driver can be killed with -9 together with its JVM. What is
-checked comes from the topics and files as any reader would find them, and from the generator's own books.
+The generator and the pipeline's driver are separate processes, so that the driver can be killed
+with its JVM. The checks read topics and files like any reader, and compare them with the
+generator's counts.
 
-Nothing waits that need not: the generator sends while the JVM starts, so that the first batch already has rows. Its last third comes
-only after the driver was killed, however slow the machine is.
+The generator sends while the JVM starts, so that the first batch already has rows. Its last third
+is sent only after the driver was killed, however slow the machine is.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from millstream.local.broker import BrokerFailed, LocalBroker
 
 TOPICS = ("orders", "payments")
 _TABLE_EVERY_S = 10.0
-# How long nothing at all may move: a batch on a machine that does a lot besides takes a minute or two.
+# Maximum time without progress. On a busy machine a batch takes a minute or two.
 _PATIENCE_S = 600.0
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _SETTLE_S = 1.0
-# How long results are shown before the driver is killed.
+# Time to show results before the driver is killed.
 _SHOWN_S = 3.0
 _SETTINGS = {"group.initial.rebalance.delay.ms": 0}
 
@@ -40,7 +41,7 @@ _TRY = """\
  try:  millstream serve                                         and in another terminal
        millstream pipeline check examples/revenue.py
        millstream pipeline run examples/revenue.py
-       millstream demo --keep   leaves everything running; then, with the address that it prints,
+       millstream demo --keep   keeps everything running; then, with the address that it prints,
        millstream consume revenue-by-minute --from earliest | millstream dlq show orders | millstream groups list"""
 
 
@@ -55,8 +56,8 @@ class Story:
         self._shown_s = self._started_s
         self._first_row_s: float | None = None
 
-    def tell(self) -> bool:
-        """Whether everything agreed."""
+    def run(self) -> bool:
+        """Run the demo and return whether all checks passed."""
         with demo_directory() as directory, ExitStack() as stack:
             broker = stack.enter_context(_broker(directory.path))
             print(f" broker     ready in {broker.ready_s:.2f} s   PLAINTEXT://{broker.bootstrap}", flush=True)
@@ -66,10 +67,10 @@ class Story:
             driver.start()
             checks = self._run(broker, driver, directory.path, stack)
             for check in checks:
-                print(f" {check.name:<11}{check.finding:<96} {'OK' if check.ok else 'WRONG'}", flush=True)
+                print(f" {check.name:<11}{check.finding:<96} {'OK' if check.ok else 'FAILED'}", flush=True)
             directory.keep = not all(check.ok for check in checks)
             print(
-                f"\n {self._elapsed_s():.0f} s in all; the first rows after {self._first_row_s or 0:.0f} s",
+                f"\n {self._elapsed_s():.0f} s in total; first rows after {self._first_row_s or 0:.0f} s",
                 flush=True,
             )
             if self._keep:
@@ -82,14 +83,14 @@ class Story:
         return Driver(bootstrap, directory)
 
     def _settled(self, bootstrap: str, driver: Driver, books: dict[str, Any]) -> bool:
-        """Nothing is left to read for any flow, as every Kafka tool would see it, and what must be there is."""
+        """Return whether no consumer group has lag and the result topic is complete."""
         from millstream.client import Admin
 
         groups = {f"{PIPELINE}.{flow['flow']}" for flow in driver.flows()}
         with Admin(bootstrap) as admin:
             if not groups or not groups <= set(admin.groups.names()):
                 return False
-            if any(one.lag != 0 for name in groups for one in admin.groups.lags(name)):
+            if any(lag.lag != 0 for name in groups for lag in admin.groups.lags(name)):
                 return False
         return bool(_count(bootstrap, "paid-orders") >= books["paid"])
 
@@ -98,35 +99,35 @@ class Story:
 
     def _run(self, broker: LocalBroker, driver: Driver, directory: Path, stack: ExitStack) -> list[Check]:
         print(f" spark      local[*], the flows of {FLOWS.name}, exactly-once; starting", flush=True)
-        send_customers(broker.bootstrap)  # before the first order: a join would not find them later
+        send_customers(broker.bootstrap)  # before the first order, because the join needs them
         summary, resume = directory / "generated.json", directory / "resume"
         generator = self._generator(broker.bootstrap, directory, summary, resume)
         stack.callback(generator.kill)
         print(
-            f" generator  orders {self._rate:,}/s, payments {self._rate * 0.92:,.0f}/s, 0.1 % broken on purpose, "
+            f" generator  orders {self._rate:,}/s, payments {self._rate * 0.92:,.0f}/s, 0.1 % invalid on purpose, "
             f"for {self._seconds} s\n",
             flush=True,
         )
         self._until(driver, "the first rows", lambda: self._shown_long_enough(driver))
         driver.kill()
         print(
-            "\n the driver and its JVM were killed with -9, in the middle of it; they start again\n",
+            "\n killed the driver and its JVM with kill -9; restarting them\n",
             flush=True,
         )
         driver.start()
         resume.touch()
-        self._until(driver, "the generator to end", lambda: generator.poll() is not None)
+        self._until(driver, "the generator to finish", lambda: generator.poll() is not None)
         if generator.returncode:
-            raise ClientError(f"the generator failed; its output is in {directory / 'generator.log'}")
+            raise ClientError("the generator failed", hint=f"see {directory / 'generator.log'}")
         books = json.loads(summary.read_text())
         sent = sum(books["sent"].values())
-        print(f"\n {sent:,} records are sent; the pipeline reads what is left of them\n", flush=True)
+        print(f"\n sent {sent:,} records; the pipeline reads the rest\n", flush=True)
         settled = partial(self._settled, broker.bootstrap, driver, books)
-        self._until(driver, "every record to be read", settled, look_s=_SETTLE_S)
+        self._until(driver, "all records to be read", settled, poll_s=_SETTLE_S)
         self._show(driver)
-        print(f"\n {sent:,} records in; the driver was killed once on purpose, and went on", flush=True)
+        print(f"\n {sent:,} records read; the driver was killed once and recovered", flush=True)
         if not self._keep:
-            driver.stop()  # a last batch may still be on its way to the files
+            driver.stop()  # a last batch may still be writing files
         return check_everything(broker.bootstrap, directory / "paid-orders", books)
 
     def _generator(
@@ -142,15 +143,15 @@ class Story:
             )
 
     def _shown_long_enough(self, driver: Driver) -> bool:
-        """Whether results are there, and rows have been in the table for a moment."""
+        """Return whether results exist, and the table has shown rows for a moment."""
         if self._first_row_s is None or self._elapsed_s() < self._first_row_s + _SHOWN_S:
             return False
         return sum(flow.get("output_rows") or 0 for flow in driver.flows()) > 0
 
     def _until(
-        self, driver: Driver, awaited: str, condition: Callable[[], bool], look_s: float = _LOOK_S
+        self, driver: Driver, awaited: str, condition: Callable[[], bool], poll_s: float = _POLL_S
     ) -> None:
-        """Shows how it goes until something has happened. However slow it is, it may go on as long as it gets on."""
+        """Show the progress until a condition holds. Fail only if there is no progress at all."""
         began_s = moved_s = time.monotonic()
         before = None
         while not condition():
@@ -160,16 +161,16 @@ class Story:
                 before, moved_s = done, now_s
             if now_s > moved_s + _PATIENCE_S + self._seconds:
                 raise ClientError(
-                    f"the pipeline has not got on for {_PATIENCE_S + self._seconds:.0f} s, waiting for {awaited}",
+                    f"the pipeline made no progress for {_PATIENCE_S + self._seconds:.0f} s while waiting for {awaited}",
                     hint="this machine may be too busy; try --rate 200",
                 )
             first = self._first_row_s is None and any(flow.get("input_rows") for flow in driver.flows())
             if (first or now_s - self._shown_s > _TABLE_EVERY_S) and not self._show(driver):
                 print(f" ... waiting for {awaited}, {now_s - began_s:.0f} s", flush=True)
-            time.sleep(look_s)
+            time.sleep(poll_s)
 
     def _show(self, driver: Driver) -> bool:
-        """The table, when the driver that runs now has figures or a failure to show."""
+        """Print the table, unless the current driver has no figures and no failure yet."""
         from millstream.cli.pipeline.run import print_figures
         from millstream.pipelines.run.progress import Figures
 
@@ -212,7 +213,7 @@ def send_customers(bootstrap: str) -> None:
 
 
 def _done(driver: Driver) -> list[tuple[Any, ...]]:
-    """How far every flow is."""
+    """Return the progress of every flow."""
     return [
         tuple(flow.get(name) for name in ("flow", "state", "batch", "input_rows")) for flow in driver.flows()
     ]
@@ -227,7 +228,8 @@ def _count(bootstrap: str, topic: str) -> int:
 
 def _wait_for_ctrl_c(broker: LocalBroker, directory: Path) -> None:
     print(
-        f"\n kept running: --bootstrap {broker.bootstrap}, files in {directory}; Ctrl-C ends it", flush=True
+        f"\n still running: --bootstrap {broker.bootstrap}, files in {directory}; stop with Ctrl-C",
+        flush=True,
     )
     try:
         while broker.running:

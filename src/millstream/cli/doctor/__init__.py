@@ -1,1 +1,1 @@
-"""``millstream doctor``: the command, and its checks of the cluster and of the machine."""
+"""``millstream doctor``: the command, and its checks of the cluster and the machine."""

@@ -1,7 +1,7 @@
-"""What `millstream doctor` looks at in a cluster: each check returns what it found, and what to do about it.
+"""The checks of `millstream doctor` on a cluster. Each returns findings with advice.
 
-The rules for topics are those for losing nothing: three replicas, writes that more than one of them has, one to spare, and no election
-of a replica that is behind.
+The rules for topics prevent data loss: three replicas, min.insync.replicas above one and below the
+number of replicas, and no unclean leader elections.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from millstream.core.words import counted, listed
 
 ENOUGH_REPLICAS = 3
 LOW_DISK, FULL_DISK = 0.20, 0.05
-HANGING_MS = 900_000  # as kafka-transactions.sh finds them: longer than transactions may last
-SHOWN = 5
-CONTROLLER_S = 10.0  # an election takes about as long as a session
+# As in kafka-transactions.sh: longer than a transaction may last.
+HANGING_MS = 900_000
+MAX_SHOWN = 5
+# An election takes about as long as a session.
+CONTROLLER_S = 10.0
 
 
 class Level(StrEnum):
@@ -42,8 +44,8 @@ class Finding:
 
 
 @dataclass
-class Seen:
-    """What the checks look at, asked for once."""
+class ClusterView:
+    """The state of the cluster that the checks share, requested once."""
 
     admin: Admin
     cluster: Cluster
@@ -51,21 +53,26 @@ class Seen:
 
     @cached_property
     def configs(self) -> dict[str, dict[str, str]]:
-        """Of every topic its settings, by name."""
-        found = self.admin.configs.describe_topics([topic.name for topic in self.topics])
-        return {topic: {one.name: one.value or "" for one in entries} for topic, entries in found.items()}
+        """The settings of every topic, by name."""
+        configs = self.admin.configs.describe_topics([topic.name for topic in self.topics])
+        return {
+            topic: {config.name: config.value or "" for config in entries}
+            for topic, entries in configs.items()
+        }
 
     def min_in_sync(self, topic: Topic) -> int:
         return int(self.configs[topic.name].get("min.insync.replicas") or 1)
 
 
-def look(admin: Admin) -> Seen:
-    return Seen(admin, admin.cluster.describe(), admin.topics.list())
+def view_cluster(admin: Admin) -> ClusterView:
+    return ClusterView(admin, admin.cluster.describe(), admin.topics.list())
 
 
 def check_listeners(admin: Admin) -> Iterable[Finding]:
-    """Clients go to the addresses that brokers advertise, whatever address they were given first. Asked before all else, over the
-    connection that is there: where this is wrong nothing else can be asked."""
+    """Check the addresses that brokers advertise: clients use those, not the bootstrap address.
+
+    This check comes first, over the existing connection, because no other request works without it.
+    """
     bad = False
     brokers = admin.protocol.patiently(admin.protocol.brokers, doing="ask for the brokers")
     for broker in brokers:
@@ -74,7 +81,7 @@ def check_listeners(admin: Admin) -> Iterable[Finding]:
             yield Finding(
                 Level.fail,
                 "listeners",
-                f"broker {broker.node} advertises {format_address(broker.host, broker.port)}, which cannot be reached from here ({failure})",
+                f"broker {broker.node} advertises {format_address(broker.host, broker.port)}, which is unreachable from here ({failure})",
                 "set advertised.listeners of that broker to an address that its clients can reach",
             )
     if not bad:
@@ -84,20 +91,21 @@ def check_listeners(admin: Admin) -> Iterable[Finding]:
 
 
 def controller_named(admin: Admin) -> int | None:
-    """By a broker. Where there is none, nothing else can be asked: libraries wait for a controller before they ask anything at all."""
+    """Return the controller that a broker names, or None.
+
+    Without a controller no other check can run, because client libraries wait for one first.
+    """
     protocol = admin.protocol
     node = protocol.patiently(lambda: protocol.metadata([]), doing="ask for the controller").controller_id
     return int(node) if node >= 0 else None
 
 
 def check_controller(connection: Connection, named: int | None) -> Iterable[Finding]:
-    """Brokers name the controller that they know of; only an answer tells whether it can do anything."""
+    """Check that the controller responds; brokers may name one that is dead."""
     if named is None:
-        failure = "no broker is the controller: nothing can be changed, and no leader elected"
+        failure = "the cluster has no controller: it cannot make changes or elect leaders"
     elif not _controller_answers(connection, named):
-        failure = (
-            f"the controller, broker {named}, does not answer: nothing can be changed, and no leader elected"
-        )
+        failure = f"the controller, broker {named}, does not respond: the cluster cannot make changes or elect leaders"
     else:
         yield Finding(Level.ok, "controller", f"broker {named} is the controller")
         return
@@ -105,12 +113,16 @@ def check_controller(connection: Connection, named: int | None) -> Iterable[Find
         Level.fail,
         "controller",
         failure,
-        "see whether ZooKeeper answers, and what the brokers' logs say about it",
+        "check that ZooKeeper responds, and see the brokers' logs",
     )
 
 
 def _controller_answers(connection: Connection, named: int) -> bool:
-    """To a question that the others pass on to it, once they have found it in ZooKeeper; itself it answers from what it has read before."""
+    """Return whether the controller responds to a request that another broker forwards to it.
+
+    The other broker has to find it in ZooKeeper first. The controller itself would answer from
+    memory.
+    """
     timeout_s = min(connection.timeout_s, CONTROLLER_S)
     with Admin(connection.bootstrap, timeout_s=timeout_s, options=connection.options) as admin:
         others = [broker.node for broker in admin.protocol.brokers() if broker.node != named]
@@ -119,33 +131,35 @@ def _controller_answers(connection: Connection, named: int) -> bool:
         except BrokerUnreachable:
             return False
         except ClientError:
-            pass  # a refusal is an answer, too
+            pass  # an error response is a response
         return True
 
 
-def check_partitions(seen: Seen) -> Iterable[Finding]:
-    partitions = [(topic.name, one) for topic in seen.topics for one in topic.partitions]
-    live = {broker.id for broker in seen.cluster.brokers}
-    offline = [f"{name}-{one.id}" for name, one in partitions if one.unavailable]
-    behind = [(name, one) for name, one in partitions if one.under_replicated and not one.unavailable]
+def check_partitions(view: ClusterView) -> Iterable[Finding]:
+    partitions = [(topic.name, partition) for topic in view.topics for partition in topic.partitions]
+    live = {broker.id for broker in view.cluster.brokers}
+    offline = [f"{name}-{partition.id}" for name, partition in partitions if partition.unavailable]
+    behind = [
+        partition for _, partition in partitions if partition.under_replicated and not partition.unavailable
+    ]
     if offline:
         yield Finding(
             Level.fail,
             "partitions",
             f"{counted(len(offline), 'partition has', 'partitions have')} no leader: {_some(offline)}",
-            "start their brokers; if those are lost for good, `millstream elect-leaders --unclean` gives up what only they have",
+            "start their brokers; if they are lost for good, `millstream elect-leaders --unclean` gives up the records that only they have",
         )
     if behind:
-        down = sorted({node for _name, one in behind for node in one.replicas} - live)
+        down = sorted({node for partition in behind for node in partition.replicas} - live)
         cause = (
             f"{listed(down, 'broker')} {'is' if len(down) == 1 else 'are'} down"
             if down
-            else "a replica is behind"
+            else "a replica is out of sync"
         )
         advice = (
-            "it rejoins by itself when started; nothing is lost meanwhile"
+            "start it, and its replicas catch up; no data is lost"
             if down
-            else "see the log of the brokers that are missing in `millstream topics describe --under-replicated`"
+            else "find the brokers with `millstream topics describe --under-replicated` and see their logs"
         )
         yield Finding(
             Level.warn, "partitions", f"{counted(len(behind), 'partition')} under-replicated: {cause}", advice
@@ -158,44 +172,47 @@ def check_partitions(seen: Seen) -> Iterable[Finding]:
         )
 
 
-def check_writes(seen: Seen) -> Iterable[Finding]:
-    """Partitions with a leader that refuses what is sent with acks=all, because too few replicas are in sync."""
-    live = {broker.id for broker in seen.cluster.brokers}
+def check_writes(view: ClusterView) -> Iterable[Finding]:
+    """Find partitions whose leader refuses acks=all, because too few replicas are in sync."""
+    live = {broker.id for broker in view.cluster.brokers}
     refusing = [
-        (topic, one)
-        for topic in seen.topics
-        for one in topic.partitions
-        if not one.unavailable and len(one.isr) < min(seen.min_in_sync(topic), len(one.replicas))
+        (topic, partition)
+        for topic in view.topics
+        for partition in topic.partitions
+        if not partition.unavailable
+        and len(partition.isr) < min(view.min_in_sync(topic), len(partition.replicas))
     ]
     if not refusing:
-        yield Finding(Level.ok, "writes", "acks=all is accepted wherever there is a leader")
+        yield Finding(Level.ok, "writes", "every partition with a leader accepts acks=all")
         return
-    down = sorted({node for _topic, one in refusing for node in one.replicas} - live)
-    advice = "see the logs of the brokers that are behind (`millstream topics describe --under-replicated`)"
+    down = sorted({node for _, partition in refusing for node in partition.replicas} - live)
+    advice = (
+        "see the logs of the brokers that are out of sync (`millstream topics describe --under-replicated`)"
+    )
     if down:
         advice = f"start {listed(down, 'broker')}"
     yield Finding(
         Level.fail,
         "writes",
         f"{counted(len(refusing), 'partition refuses', 'partitions refuse')} acks=all, with fewer replicas in sync than min.insync.replicas: "
-        + _some(f"{topic.name}-{one.id}" for topic, one in refusing),
-        f"{advice}; or lower it, giving up safety: `millstream configs alter topic NAME --set min.insync.replicas=1`",
+        + _some(f"{topic.name}-{partition.id}" for topic, partition in refusing),
+        f"{advice}; or accept less safety: `millstream configs alter topic NAME --set min.insync.replicas=1`",
     )
 
 
-def check_rules(seen: Seen) -> Iterable[Finding]:
-    """Of topics: replication, min.insync.replicas, unclean elections."""
-    if len(seen.cluster.brokers) == 1:
+def check_rules(view: ClusterView) -> Iterable[Finding]:
+    """Check the rules for topics: replication factor, min.insync.replicas, unclean elections."""
+    if len(view.cluster.brokers) == 1:
         yield Finding(
             Level.warn,
             "topics",
-            "one broker: what its disk loses is lost",
-            f"for records that must not be, run {ENOUGH_REPLICAS} brokers (`millstream up`) and topics with {ENOUGH_REPLICAS} replicas",
+            "a single broker: a disk failure loses data",
+            f"for durable data run {ENOUGH_REPLICAS} brokers (`millstream up`), and topics with {ENOUGH_REPLICAS} replicas",
         )
         return
     broken: dict[tuple[str, str], list[str]] = {}
-    for topic in seen.topics:
-        for rule in _broken_rules(topic, seen.min_in_sync(topic), seen.configs[topic.name]):
+    for topic in view.topics:
+        for rule in _broken_rules(topic, view.min_in_sync(topic), view.configs[topic.name]):
             broken.setdefault(rule, []).append(topic.name)
     for (message, advice), names in broken.items():
         yield Finding(Level.warn, "topics", f"{message}: {_some(names)}", advice)
@@ -203,7 +220,7 @@ def check_rules(seen: Seen) -> Iterable[Finding]:
         yield Finding(
             Level.ok,
             "topics",
-            f"{counted(len(seen.topics), 'topic keeps', 'topics keep')} the rules for losing nothing",
+            f"{counted(len(view.topics), 'topic follows', 'topics follow')} the rules against data loss",
         )
 
 
@@ -216,58 +233,58 @@ def _broken_rules(topic: Topic, in_sync: int, config: dict[str, str]) -> Iterabl
         )
     if in_sync <= 1 and not topic.internal:
         yield (
-            "min.insync.replicas is 1: acks=all may mean one disk",
+            "min.insync.replicas is 1: with acks=all a record may be on only one disk",
             "`millstream configs alter topic NAME --set min.insync.replicas=2`",
         )
     elif 1 < replicas <= in_sync:
         yield (
-            "min.insync.replicas equals the replicas: with one broker down nothing can be written",
-            "one more replica than min.insync.replicas",
+            "min.insync.replicas equals the replication factor: with one broker down, writes fail",
+            "use one more replica than min.insync.replicas",
         )
     if config.get("unclean.leader.election.enable") == "true":
         yield (
-            "unclean.leader.election.enable: a replica that is behind may lead, and what it lacks is lost",
+            "unclean.leader.election.enable is true: an out-of-sync replica may become leader, which loses records",
             "`millstream configs alter topic NAME --set unclean.leader.election.enable=false`",
         )
 
 
-def check_transactions(seen: Seen) -> Iterable[Finding]:
+def check_transactions(view: ClusterView) -> Iterable[Finding]:
     partitions = [
-        TopicPartition(topic.name, one.id)
-        for topic in seen.topics
-        for one in topic.partitions
-        if not one.unavailable
+        TopicPartition(topic.name, partition.id)
+        for topic in view.topics
+        for partition in topic.partitions
+        if not partition.unavailable
     ]
-    hanging = seen.admin.transactions.hanging(partitions, idle_ms=HANGING_MS, now_ms=int(time.time() * 1000))
+    hanging = view.admin.transactions.hanging(partitions, idle_ms=HANGING_MS, now_ms=int(time.time() * 1000))
     if hanging:
-        places = _some(str(one.partition) for one in hanging)
+        where = _some(str(producer.partition) for producer in hanging)
         yield Finding(
             Level.fail,
             "transactions",
-            f"{len(hanging)} hanging transactions hold up readers: {places}",
-            "`millstream transactions hanging` shows them, `millstream transactions abort` ends them",
+            f"{counted(len(hanging), 'hanging transaction blocks', 'hanging transactions block')} consumers: {where}",
+            "show them with `millstream transactions hanging`, end them with `millstream transactions abort`",
         )
     else:
         yield Finding(Level.ok, "transactions", "no hanging transactions")
 
 
-def check_disks(seen: Seen) -> Iterable[Finding]:
-    for broker in seen.cluster.brokers:
-        yield from map(_disk, seen.admin.cluster.log_directories(broker.id))
+def check_disks(view: ClusterView) -> Iterable[Finding]:
+    for broker in view.cluster.brokers:
+        yield from map(_disk, view.admin.cluster.log_directories(broker.id))
 
 
-def _disk(one: LogDirectory) -> Finding:
-    where = f"broker {one.broker}: {one.path}"
-    if not one.online:
+def _disk(directory: LogDirectory) -> Finding:
+    where = f"broker {directory.broker}: {directory.path}"
+    if not directory.online:
         return Finding(
             Level.fail,
             "disk",
             f"{where} is offline",
-            "see the broker's log; its partitions are elsewhere, or unavailable",
+            "see the broker's log; its partitions have another leader, or are unavailable",
         )
-    if not one.total_bytes or one.usable_bytes is None:
-        return Finding(Level.ok, "disk", f"{where} does not tell how full it is")
-    free = one.usable_bytes / one.total_bytes
+    if not directory.total_bytes or directory.usable_bytes is None:
+        return Finding(Level.ok, "disk", f"{where} does not report its free space")
+    free = directory.usable_bytes / directory.total_bytes
     advice = "shorten retention, add a disk (log.dirs) or move partitions (`millstream reassign plan`)"
     if free < LOW_DISK:
         level = Level.fail if free < FULL_DISK else Level.warn
@@ -275,7 +292,7 @@ def _disk(one: LogDirectory) -> Finding:
     return Finding(Level.ok, "disk", f"{where} is {free:.0%} free")
 
 
-CHECKS: tuple[Callable[[Seen], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[ClusterView], Iterable[Finding]], ...] = (
     check_partitions,
     check_writes,
     check_rules,
@@ -285,6 +302,6 @@ CHECKS: tuple[Callable[[Seen], Iterable[Finding]], ...] = (
 
 
 def _some(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-    return ", ".join(found[:SHOWN]) + more
+    listed_names = list(names)
+    more = f" and {len(listed_names) - MAX_SHOWN} more" if len(listed_names) > MAX_SHOWN else ""
+    return ", ".join(listed_names[:MAX_SHOWN]) + more

@@ -1,4 +1,4 @@
-"""``millstream doctor``: look at a running cluster, say what is wrong with it and what to do."""
+"""``millstream doctor``: check a running cluster, and suggest fixes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def doctor(
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 for warnings too, not for failures alone.")
+        bool, typer.Option("--strict", help="Exit with 1 for warnings too, not only for failures.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Check replicas, listeners, settings of topics, transactions, disks, and the machine where brokers run on it.
+    """Check listeners, replicas, topic settings, transactions and disks of a cluster.
 
-    Exit code 1 if something has failed.
+    Also checks this machine if a broker runs on it. Exit code 1 if a check fails.
     """
     from millstream.cli.doctor.checks import (
         CHECKS,
@@ -34,34 +34,37 @@ def doctor(
         check_controller,
         check_listeners,
         controller_named,
-        look,
+        view_cluster,
     )
     from millstream.cli.doctor.machine import check_machine
     from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with Admin(bootstrap, timeout_s=timeout) as admin:
-        found += check_listeners(admin)
+        findings += check_listeners(admin)
         controller = None
-        if all(one.level is Level.ok for one in found):
+        if all(finding.level is Level.ok for finding in findings):
             controller = controller_named(admin)
-            found += check_controller(admin.connection, controller)
+            findings += check_controller(admin.connection, controller)
         if controller is not None:
-            seen = look(admin)
+            view = view_cluster(admin)
             for check in (*CHECKS, check_machine):
                 try:
-                    found += check(seen)
+                    findings += check(view)
                 except ClientError as error:
                     name = check.__name__.removeprefix("check_")
-                    found.append(
-                        Finding(Level.fail, name, f"could not be checked: {error.message}", error.hint)
-                    )
+                    findings.append(Finding(Level.fail, name, f"check failed: {error.message}", error.hint))
     if format is Format.json:
-        print_json([asdict(one) for one in found])
+        print_json([asdict(finding) for finding in findings])
     else:
-        for one in sorted(found, key=lambda one: (Level.fail, Level.warn, Level.ok).index(one.level)):
-            print(f"{one.level:<5} {one.message}" + (f"\n      -> {one.advice}" if one.advice else ""))
+        for finding in sorted(
+            findings, key=lambda finding: (Level.fail, Level.warn, Level.ok).index(finding.level)
+        ):
+            print(
+                f"{finding.level:<5} {finding.message}"
+                + (f"\n      -> {finding.advice}" if finding.advice else "")
+            )
     bad = {Level.fail, Level.warn} if strict else {Level.fail}
-    if any(one.level in bad for one in found):
+    if any(finding.level in bad for finding in findings):
         raise typer.Exit(1)

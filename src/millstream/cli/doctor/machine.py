@@ -1,4 +1,4 @@
-"""What `millstream doctor` looks at on the machine itself, where one of the brokers runs on it."""
+"""The checks of `millstream doctor` on this machine, if a broker runs on it."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from millstream.cli.doctor.checks import Finding, Level, Seen
+from millstream.cli.doctor.checks import ClusterView, Finding, Level
 
 ENOUGH_FILES = 100_000
-MOST_SWAPPINESS = 10
+MAX_SWAPPINESS = 10
 GOOD_FILE_SYSTEMS = {"xfs", "ext4", "btrfs", "zfs"}
 _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 
 
 def is_here(host: str) -> bool:
-    """Whether an address is one of this machine's: then a socket can be bound to it."""
+    """Return whether an address belongs to this machine, that is, a socket can be bound to it."""
     try:
         for family, kind, _protocol, _name, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind) as trial:
@@ -29,20 +29,24 @@ def is_here(host: str) -> bool:
     return False
 
 
-def check_machine(seen: Seen) -> Iterable[Finding]:
-    """Nothing, where all brokers are elsewhere: their machines cannot be seen from here."""
-    here = [broker for broker in seen.cluster.brokers if is_here(broker.host)]
-    if not here:
+def check_machine(view: ClusterView) -> Iterable[Finding]:
+    """Check this machine, unless all brokers run elsewhere."""
+    local = [broker for broker in view.cluster.brokers if is_here(broker.host)]
+    if not local:
         return
     yield _files()
     yield from _swappiness()
     yield from _clock()
-    for path in sorted({path for broker in here for path in _directories(seen, broker.id)}):
+    for path in sorted({path for broker in local for path in _directories(view, broker.id)}):
         yield from _file_system(path)
 
 
-def _directories(seen: Seen, node: int) -> list[str]:
-    return [one.path for one in seen.admin.cluster.log_directories(node) if os.path.isdir(one.path)]
+def _directories(view: ClusterView, node: int) -> list[str]:
+    return [
+        directory.path
+        for directory in view.admin.cluster.log_directories(node)
+        if os.path.isdir(directory.path)
+    ]
 
 
 def _files() -> Finding:
@@ -51,36 +55,36 @@ def _files() -> Finding:
         return Finding(
             Level.warn,
             "open files",
-            f"{hard:,} files may be open at a time",
+            f"the limit of open files is {hard:,}",
             f"raise the hard limit (`ulimit -Hn`, or LimitNOFILE of the service) to {ENOUGH_FILES:,} or more",
         )
-    return Finding(Level.ok, "open files", "enough files may be open at a time")
+    return Finding(Level.ok, "open files", "the limit of open files is high enough")
 
 
 def _swappiness() -> Iterable[Finding]:
     try:
-        found = int(Path("/proc/sys/vm/swappiness").read_text())
+        swappiness = int(Path("/proc/sys/vm/swappiness").read_text())
         swap = len(Path("/proc/swaps").read_text().splitlines()) > 1
     except (OSError, ValueError):
         return
-    if swap and found > MOST_SWAPPINESS:
+    if swap and swappiness > MAX_SWAPPINESS:
         yield Finding(
             Level.warn,
             "swappiness",
-            f"vm.swappiness is {found}: memory of the broker may be swapped out in favour of the page cache",
+            f"vm.swappiness is {swappiness}: the kernel may swap out the broker to grow the page cache",
             "`sysctl vm.swappiness=1`",
         )
     else:
-        yield Finding(Level.ok, "swappiness", "no swap" if not swap else f"vm.swappiness is {found}")
+        yield Finding(Level.ok, "swappiness", "no swap" if not swap else f"vm.swappiness is {swappiness}")
 
 
 def _clock() -> Iterable[Finding]:
-    """Records carry times, and retention goes by them."""
+    """Check that the clock is synchronised: retention depends on the timestamps of records."""
     try:
         adjtimex = ctypes.CDLL(None, use_errno=True).adjtimex
     except (OSError, AttributeError):
         return
-    state = adjtimex(ctypes.create_string_buffer(256))  # modes 0: only asks
+    state = adjtimex(ctypes.create_string_buffer(256))  # modes 0: read only
     if state == _UNSYNCHRONISED:
         yield Finding(
             Level.warn,
@@ -103,12 +107,12 @@ def _file_system(path: str) -> Iterable[Finding]:
             Level.warn,
             "file system",
             f"{path} is on {kind}",
-            "for data that counts use XFS, or ext4, on a disk of this machine",
+            "for important data use XFS or ext4 on a local disk",
         )
 
 
 def file_system(path: str, mounts: str = "/proc/mounts") -> str | None:
-    """The kind of file system that a path is on; None where the system does not tell."""
+    """Return the type of the file system that a path is on, or None if it is unknown."""
     try:
         rows = [line.split() for line in Path(mounts).read_text().splitlines()]
     except OSError:

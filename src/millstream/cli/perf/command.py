@@ -1,4 +1,4 @@
-"""``millstream perf``: how fast records go in, come out, and get through."""
+"""``millstream perf``: measure produce, consume and end-to-end rates and latencies."""
 
 from __future__ import annotations
 
@@ -25,23 +25,21 @@ if TYPE_CHECKING:
     from millstream.cli.perf.run import Measured
     from millstream.cli.perf.worker import Job
 
-app = noun("Measure a cluster: rates, and latencies by percentile.")
+app = noun("Measure rates and latency percentiles of a cluster.")
 
 Records = Annotated[
-    int, typer.Option("--records", "-n", min=1, help="How many records, of all processes together.")
+    int, typer.Option("--records", "-n", min=1, help="Number of records, for all processes together.")
 ]
 Size = Annotated[int, typer.Option("--size", "-s", min=16, metavar="BYTES", help="Size of a value.")]
 Rate = Annotated[
     float,
     typer.Option(
-        "--rate", "-r", min=0, help="Records a second, of all processes together; 0: as fast as it goes."
+        "--rate", "-r", min=0, help="Records per second, for all processes together; 0 means unlimited."
     ),
 ]
-Processes = Annotated[
-    int, typer.Option("--processes", "-P", min=1, max=64, help="How many processes make the load.")
-]
+Processes = Annotated[int, typer.Option("--processes", "-P", min=1, max=64, help="Number of load processes.")]
 Plot = Annotated[
-    str | None, typer.Option("--plot", metavar="FILE.png", help="Draw rate and latency over time.")
+    str | None, typer.Option("--plot", metavar="FILE.png", help="Plot rate and latency over time.")
 ]
 PATIENCE_S = 10.0
 
@@ -63,7 +61,7 @@ def produce(
     timeout: Timeout = PATIENCE_S,
     client_option: ClientOptions = None,
 ) -> None:
-    """Send records. With a rate, latency counts from when a record was due (no coordinated omission)."""
+    """Send records. With --rate, latency counts from the due time (no coordinated omission)."""
     options = {"acks": acks, "compression.type": compression} | pairs(client_option, "--client-option")
     _make_topic(bootstrap, topic, timeout)
     job = _job("produce", bootstrap, topic, size=size, options=options, timeout_s=timeout)
@@ -74,7 +72,7 @@ def produce(
 def consume(
     topic: TopicName,
     records: Annotated[
-        int | None, typer.Option("--records", "-n", min=1, help="How many; without: all there are now.")
+        int | None, typer.Option("--records", "-n", min=1, help="Number of records. [default: all available]")
     ] = None,
     processes: Processes = 1,
     plot: Plot = None,
@@ -83,17 +81,17 @@ def consume(
     timeout: Timeout = PATIENCE_S,
     client_option: ClientOptions = None,
 ) -> None:
-    """Read records from the beginning, as a group with a member in each process."""
+    """Read records from the start, as a group with a member in each process."""
     from millstream.client.errors import ClientError
 
-    there = sum(end - first for first, end in _partitions(bootstrap, topic, timeout).values())
-    if not there:
+    available = sum(end - first for first, end in _partitions(bootstrap, topic, timeout).values())
+    if not available:
         raise ClientError(
-            f"there is nothing in {topic!r} to read", hint=f"`millstream perf produce {topic}` fills it"
+            f"topic {topic!r} has no records", hint=f"fill it with `millstream perf produce {topic}`"
         )
     options = pairs(client_option, "--client-option")
     job = _job("consume", bootstrap, topic, options=dict(options), timeout_s=timeout)
-    _measure(job, processes, min(records or there, there), 0, "received", plot, format)
+    _measure(job, processes, min(records or available, available), 0, "received", plot, format)
 
 
 @app.command("e2e")
@@ -110,7 +108,7 @@ def e2e(
     timeout: Timeout = PATIENCE_S,
     client_option: ClientOptions = None,
 ) -> None:
-    """From when a record is due to when it was read again."""
+    """Measure the time from when a record is due until it is consumed."""
     options = {"acks": acks} | pairs(client_option, "--client-option")
     _make_topic(bootstrap, topic, timeout)
     ends = [[number, end] for number, (_first, end) in _partitions(bootstrap, topic, timeout).items()]
@@ -119,7 +117,7 @@ def e2e(
 
 
 def _make_topic(bootstrap: str, topic: str, timeout_s: float) -> None:
-    """As by the first record that is sent to it, where brokers do so; an error here, not in every process, where they do not."""
+    """Create the topic if brokers auto-create topics; otherwise fail here, not in every process."""
     from millstream.client.producer import Producer
 
     with Producer(bootstrap, timeout_s=timeout_s) as producer:
@@ -127,12 +125,12 @@ def _make_topic(bootstrap: str, topic: str, timeout_s: float) -> None:
 
 
 def _partitions(bootstrap: str, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
-    """First and next offset of every partition."""
+    """Return the log start and log end offset of every partition."""
     from millstream.client.admin.client import Admin
 
     with Admin(bootstrap, timeout_s=timeout_s) as admin:
         first, end = admin.offsets.earliest(topic), admin.offsets.latest(topic)
-    return {one.partition: (first[one], end[one]) for one in sorted(end)}
+    return {partition.partition: (first[partition], end[partition]) for partition in sorted(end)}
 
 
 def _job(kind: str, bootstrap: str, topic: str, **more: Any) -> Job:

@@ -1,4 +1,4 @@
-"""A small canvas that is written as PNG: lines, boxes and text of a fixed font. Enough for a plot, without a library for plots."""
+"""A small PNG canvas with lines, boxes and text, so that a plot needs no library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Colour = tuple[int, int, int]
 BLACK, GREY, LIGHT, WHITE = (30, 30, 30), (120, 120, 120), (225, 225, 225), (255, 255, 255)
 GLYPH_WIDTH, GLYPH_HEIGHT = 5, 7
 
-# Seven rows of five dots each; a row is a number of which the highest of five bits is the leftmost dot.
+# Seven rows of five dots each. A row is a number whose highest of five bits is the leftmost dot.
 _FONT = {
     "0": (14, 17, 19, 21, 25, 17, 14), "1": (4, 12, 4, 4, 4, 4, 14), "2": (14, 17, 1, 2, 4, 8, 31),
     "3": (31, 2, 4, 2, 1, 17, 14), "4": (2, 6, 10, 18, 31, 2, 2), "5": (31, 16, 30, 1, 1, 17, 14),
@@ -30,7 +30,7 @@ _FONT = {
 
 
 class Canvas:
-    """Origin at the top left."""
+    """An RGB image with the origin at the top left."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -51,7 +51,7 @@ class Canvas:
             self.box(round(x) - thick // 2, round(y) - thick // 2, thick, thick, colour)
 
     def text(self, x: int, y: int, text: str, colour: Colour = BLACK, *, scale: int = 2) -> None:
-        """What the font does not have is left blank."""
+        """Draw a text; characters missing in the font are left blank."""
         for number, letter in enumerate(text.lower()):
             left = x + number * (GLYPH_WIDTH + 1) * scale
             for row, bits in enumerate(_FONT.get(letter, _FONT[" "])):

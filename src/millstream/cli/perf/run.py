@@ -1,4 +1,4 @@
-"""The processes of `millstream perf`, and what they measured together: over time, and in all."""
+"""The processes of `millstream perf`, and their combined measurements, per second and in total."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from millstream.cli.perf.worker import TELL_S, Job
+from millstream.cli.perf.worker import REPORT_S, Job
 from millstream.cli.support.output import Progress
 from millstream.client.errors import ClientError
 from millstream.client.histogram import Histogram
@@ -47,16 +47,16 @@ class Measured:
 
     @property
     def megabytes_rate(self) -> float:
-        """Of 2**20 bytes, as Kafka's tools count."""
+        """Throughput in units of 2**20 bytes, like Kafka's tools."""
         return self.bytes / (1 << 20) / self.elapsed_s if self.elapsed_s else 0.0
 
     def line(self, verb: str) -> str:
-        """The closing line of kafka-producer-perf-test."""
+        """Return the last line of kafka-producer-perf-test."""
         text = (
             f"{self.records} records {verb}, {self.rate:.1f} records/sec ({self.megabytes_rate:.2f} MB/sec)"
         )
         if self.latency.count:
-            p50, p95, p99, p999 = (one / 1000 for one in self.latency.percentiles(SHARES))
+            p50, p95, p99, p999 = (value / 1000 for value in self.latency.percentiles(SHARES))
             text += (
                 f", {self.latency.mean / 1000:.2f} ms avg latency, {self.latency.highest / 1000:.2f} ms max latency, "
                 f"{p50:.2f} ms 50th, {p95:.2f} ms 95th, {p99:.2f} ms 99th, {p999:.2f} ms 99.9th"
@@ -74,32 +74,33 @@ class Measured:
             "latency_ms": _latency(self.latency),
             "intervals": [
                 {
-                    "second": one.at_s,
-                    "records": one.records,
-                    "bytes": one.bytes,
-                    "latency_ms": _latency(one.latency),
+                    "second": interval.at_s,
+                    "records": interval.records,
+                    "bytes": interval.bytes,
+                    "latency_ms": _latency(interval.latency),
                 }
-                for one in self.intervals
+                for interval in self.intervals
             ],
         }
 
 
-def _latency(found: Histogram) -> dict[str, float] | None:
-    if not found.count:
+def _latency(histogram: Histogram) -> dict[str, float] | None:
+    if not histogram.count:
         return None
     shares = {
-        f"p{share:g}": value / 1000 for share, value in zip(SHARES, found.percentiles(SHARES), strict=True)
+        f"p{share:g}": value / 1000
+        for share, value in zip(SHARES, histogram.percentiles(SHARES), strict=True)
     }
-    return {"avg": round(found.mean / 1000, 3), **shares, "max": found.highest / 1000}
+    return {"avg": round(histogram.mean / 1000, 3), **shares, "max": histogram.highest / 1000}
 
 
-def run(jobs: Sequence[Job], what: str, *, total: int) -> Measured:
-    """Run the jobs, each in a process, to their end. For consumers that is ``total`` records, or silence."""
+def run(jobs: Sequence[Job], title: str, *, total: int) -> Measured:
+    """Run each job in a process until ``total`` records are handled or all processes exit."""
     rows: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
     processes = [_start(job) for job in jobs]
     for process in processes:
         threading.Thread(target=_read, args=(process, rows), daemon=True).start()
-    measured, progress = Measured(), Progress(what, total=total)
+    measured, progress = Measured(), Progress(title, total=total)
     try:
         _gather(processes, rows, measured, progress, total)
     finally:
@@ -126,9 +127,9 @@ def _gather(
             running -= 1
             continue
         if "fatal" in row:
-            raise ClientError(f"a load process ended: {row['fatal']}")
+            raise ClientError(f"a load process failed: {row['fatal']}")
         if row["records"] and not first_ns:
-            first_ns = max(began_ns, row["at_ns"] - int(TELL_S * 1e9))
+            first_ns = max(began_ns, row["at_ns"] - int(REPORT_S * 1e9))
         _add(measured, row, first_ns or began_ns)
         last_ns = row["at_ns"] if row["records"] else last_ns
         measured.elapsed_s = max((last_ns - first_ns) / 1e9, 1e-9) if last_ns else 0.0
@@ -144,7 +145,7 @@ def _add(measured: Measured, row: dict[str, Any], first_ns: int) -> None:
     measured.failed += row["failed"]
     measured.error = measured.error or row["error"]
     measured.latency.merge(latency)
-    middle_ns = row["at_ns"] - int(TELL_S * 1e9) // 2  # of the time that the row is about
+    middle_ns = row["at_ns"] - int(REPORT_S * 1e9) // 2  # the middle of the reported time span
     second = max(int((middle_ns - first_ns) / 1e9 / INTERVAL_S), 0)
     while len(measured.intervals) <= second:
         measured.intervals.append(Interval(len(measured.intervals) * INTERVAL_S))

@@ -1,7 +1,8 @@
-"""A process of `millstream perf`: makes load, and tells on stdout, a line of JSON every half second, what it measured.
+"""A load process of `millstream perf`. Prints its measurements every half second as a line of JSON.
 
-At a target rate every record has the time at which it is due; its latency counts from then, not from when it got its turn. A broker that
-stalls for a second so shows in the latency of every record that was due meanwhile (else the load would wait with it, and omit them).
+At a target rate every record has a due time, and its latency counts from then, not from the send.
+So when a broker stalls for a second, the stall shows in the latency of every record that was due in
+it. Otherwise the load would wait with the broker and omit them (coordinated omission).
 """
 
 from __future__ import annotations
@@ -19,14 +20,13 @@ from millstream.client.connection import QUICK_READER, Connection
 from millstream.client.histogram import Histogram
 from millstream.client.library import KafkaConsumer, KafkaException, KafkaProducer, KafkaTopicPartition, make
 
-TELL_S = 0.5
-_DUE = struct.Struct(
-    ">q"
-)  # when a record was due, in ns of the monotonic clock, which all processes of a machine share
+REPORT_S = 0.5
+# Due time of a record in ns of the monotonic clock, which all processes of a machine share.
+_DUE = struct.Struct(">q")
 
 
 class Job(NamedTuple):
-    """What one process is to do. ``rate`` 0: as fast as it goes."""
+    """The work of one process. A ``rate`` of 0 is unlimited."""
 
     kind: str
     bootstrap: str
@@ -36,26 +36,26 @@ class Job(NamedTuple):
     rate: float
     group: str
     options: dict[str, Any]
-    partitions: list[list[int]]  # of e2e: partition and the offset to begin at
+    partitions: list[list[int]]  # for e2e: partition and start offset
     timeout_s: float
 
 
-class Telling:
-    """Counts, and tells now and then."""
+class Reporter:
+    """Counts records, and prints the counts regularly."""
 
     def __init__(self) -> None:
         self.records = self.bytes = self.failed = 0
         self.error = ""
         self.latency = Histogram()  # in microseconds
-        self._next_ns = time.monotonic_ns() + int(TELL_S * 1e9)
+        self._next_ns = time.monotonic_ns() + int(REPORT_S * 1e9)
 
-    def turn(self, now_ns: int) -> None:
+    def report_if_due(self, now_ns: int) -> None:
         if now_ns >= self._next_ns:
-            self.tell()
-            self._next_ns = now_ns + int(TELL_S * 1e9)
+            self.report()
+            self._next_ns = now_ns + int(REPORT_S * 1e9)
 
-    def tell(self) -> None:
-        """What came since the last time."""
+    def report(self) -> None:
+        """Print the counts since the last report."""
         row = {
             "at_ns": time.monotonic_ns(),
             "records": self.records,
@@ -70,7 +70,7 @@ class Telling:
 
 
 class Pace:
-    """When records are due."""
+    """The due times of records."""
 
     def __init__(self, rate: float) -> None:
         self._start_ns = time.monotonic_ns()
@@ -81,7 +81,7 @@ class Pace:
 
 
 def produce(job: Job) -> None:
-    telling = Telling()
+    reporter = Reporter()
     client = make(
         KafkaProducer,
         Connection(job.bootstrap, options=job.options).config(
@@ -92,56 +92,60 @@ def produce(job: Job) -> None:
     pace = Pace(job.rate)
     for number in range(job.records):
         due_ns = pace.due_ns(number)
-        _wait(client, due_ns, telling)
-        _send(client, job.topic, value, _acknowledged(telling, due_ns, job.size))
+        _wait(client, due_ns, reporter)
+        _send(client, job.topic, value, _acknowledged(reporter, due_ns, job.size))
         if not number & 127:
             client.poll(0)
-            telling.turn(time.monotonic_ns())
-    _finish(client, telling, job.timeout_s)
+            reporter.report_if_due(time.monotonic_ns())
+    _finish(client, reporter, job.timeout_s)
 
 
-def _acknowledged(telling: Telling, due_ns: int, size: int) -> Callable[[Any, Any], None]:
-    def told(error: Any, message: Any) -> None:
+def _acknowledged(reporter: Reporter, due_ns: int, size: int) -> Callable[[Any, Any], None]:
+    def on_delivery(error: Any, message: Any) -> None:
         if error is not None:
-            telling.failed += 1
-            telling.error = telling.error or str(error.str())
+            reporter.failed += 1
+            reporter.error = reporter.error or str(error.str())
             return
-        telling.records += 1
-        telling.bytes += size
-        telling.latency.add((time.monotonic_ns() - due_ns) // 1000)
+        reporter.records += 1
+        reporter.bytes += size
+        reporter.latency.add((time.monotonic_ns() - due_ns) // 1000)
 
-    return told
+    return on_delivery
 
 
-def _wait(client: KafkaProducer, due_ns: int, telling: Telling) -> None:
-    """Until a record is due, hearing of others meanwhile."""
+def _wait(client: KafkaProducer, due_ns: int, reporter: Reporter) -> None:
+    """Wait until a record is due, and handle delivery reports of earlier ones."""
     while (left_ns := due_ns - time.monotonic_ns()) > 0:
         client.poll(min(left_ns / 1e9, 0.1))
-        telling.turn(time.monotonic_ns())
+        reporter.report_if_due(time.monotonic_ns())
 
 
 def _send(
-    client: KafkaProducer, topic: str, value: bytes, told: Callable[[Any, Any], None], partition: int = -1
+    client: KafkaProducer,
+    topic: str,
+    value: bytes,
+    on_delivery: Callable[[Any, Any], None],
+    partition: int = -1,
 ) -> None:
     while True:
         try:
-            client.produce(topic, value, partition=partition, on_delivery=told)
+            client.produce(topic, value, partition=partition, on_delivery=on_delivery)
             return
         except BufferError:
             client.poll(0.01)
 
 
-def _finish(client: KafkaProducer, telling: Telling, timeout_s: float) -> None:
+def _finish(client: KafkaProducer, reporter: Reporter, timeout_s: float) -> None:
     until_s = time.monotonic() + timeout_s
     while client.flush(0.1) and time.monotonic() < until_s:
-        telling.turn(time.monotonic_ns())
-    telling.failed += len(client)
-    telling.tell()
+        reporter.report_if_due(time.monotonic_ns())
+    reporter.failed += len(client)
+    reporter.report()
 
 
 def consume(job: Job) -> None:
-    """As a member of a group that all processes form; ends when it has its share, or nothing has come for the timeout."""
-    telling = Telling()
+    """Consume in the group of all processes, until no record arrives for the timeout."""
+    reporter = Reporter()
     config = {
         "group.id": job.group,
         "auto.offset.reset": "earliest",
@@ -149,23 +153,23 @@ def consume(job: Job) -> None:
     } | QUICK_READER
     client = make(KafkaConsumer, Connection(job.bootstrap, options=job.options).config(config))
     client.subscribe([job.topic])
-    heard_s = time.monotonic()
-    while time.monotonic() - heard_s < job.timeout_s:
+    received_s = time.monotonic()
+    while time.monotonic() - received_s < job.timeout_s:
         messages = client.consume(1000, 0.2)
         for message in messages:
             if message.error() is None:
-                telling.records += 1
-                telling.bytes += len(message.value() or b"") + len(message.key() or b"")
+                reporter.records += 1
+                reporter.bytes += len(message.value() or b"") + len(message.key() or b"")
         if messages:
-            heard_s = time.monotonic()
-        telling.turn(time.monotonic_ns())
-    telling.tell()
+            received_s = time.monotonic()
+        reporter.report_if_due(time.monotonic_ns())
+    reporter.report()
     client.close()
 
 
 def end_to_end(job: Job) -> None:
-    """Records carry the time when they were due; who reads them, in this same process, tells how long ago that was."""
-    telling = Telling()
+    """Send records with their due time, and measure their age when this process reads them."""
+    reporter = Reporter()
     connection = Connection(job.bootstrap, options=job.options)
     consumer = make(
         KafkaConsumer,
@@ -173,47 +177,47 @@ def end_to_end(job: Job) -> None:
     )
     consumer.assign([KafkaTopicPartition(job.topic, number, offset) for number, offset in job.partitions])
     producer = make(KafkaProducer, connection.config({"linger.ms": 0}))
-    mine = os.urandom(8)
-    filling = mine + bytes(max(job.size - 16, 0))
+    marker = os.urandom(8)
+    padding = marker + bytes(max(job.size - 16, 0))
     pace, seen, sent = Pace(job.rate), 0, 0
-    heard_s = time.monotonic()
-    while seen < job.records and time.monotonic() - heard_s < job.timeout_s:
+    received_s = time.monotonic()
+    while seen < job.records and time.monotonic() - received_s < job.timeout_s:
         due_ns = pace.due_ns(sent)
         if sent < job.records and due_ns <= time.monotonic_ns():
             partition = random.choice(job.partitions)[0]
-            _send(producer, job.topic, _DUE.pack(due_ns) + filling, _failures(telling), partition)
+            _send(producer, job.topic, _DUE.pack(due_ns) + padding, _failures(reporter), partition)
             sent += 1
         producer.poll(0)
         wait_s = 0.1 if sent == job.records else min(max((due_ns - time.monotonic_ns()) / 1e9, 0), 0.05)
-        came = _hear(consumer, wait_s, mine, telling)
-        seen += came
-        heard_s = time.monotonic() if came else heard_s
-        telling.turn(time.monotonic_ns())
-    telling.failed += job.records - seen
-    telling.tell()
+        received = _receive(consumer, wait_s, marker, reporter)
+        seen += received
+        received_s = time.monotonic() if received else received_s
+        reporter.report_if_due(time.monotonic_ns())
+    reporter.failed += job.records - seen
+    reporter.report()
     consumer.close()
 
 
-def _failures(telling: Telling) -> Callable[[Any, Any], None]:
-    def told(error: Any, message: Any) -> None:
+def _failures(reporter: Reporter) -> Callable[[Any, Any], None]:
+    def on_delivery(error: Any, message: Any) -> None:
         if error is not None:
-            telling.error = telling.error or str(error.str())
+            reporter.error = reporter.error or str(error.str())
 
-    return told
+    return on_delivery
 
 
-def _hear(consumer: KafkaConsumer, wait_s: float, mine: bytes, telling: Telling) -> int:
-    """How many of our own records came."""
-    message, came = consumer.poll(wait_s), 0
+def _receive(consumer: KafkaConsumer, wait_s: float, marker: bytes, reporter: Reporter) -> int:
+    """Receive records with this process's marker, and return their number."""
+    message, received = consumer.poll(wait_s), 0
     while message is not None:
         value = message.value() or b""
-        if message.error() is None and value[8:16] == mine:
-            telling.latency.add((time.monotonic_ns() - _DUE.unpack_from(value)[0]) // 1000)
-            telling.records += 1
-            telling.bytes += len(value)
-            came += 1
+        if message.error() is None and value[8:16] == marker:
+            reporter.latency.add((time.monotonic_ns() - _DUE.unpack_from(value)[0]) // 1000)
+            reporter.records += 1
+            reporter.bytes += len(value)
+            received += 1
         message = consumer.poll(0)
-    return came
+    return received
 
 
 def main() -> int:

@@ -1,1 +1,1 @@
-"""``millstream pipeline``: the command, how a run is shown, and restarts of the driver."""
+"""``millstream pipeline``: the command, the output of a run, and restarts of the driver."""

@@ -1,4 +1,4 @@
-"""``millstream pipeline``: run, check and status of pipelines on Spark."""
+"""``millstream pipeline``: run and check pipelines on Spark, and show their status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ app = noun("Pipelines on Spark, exactly once.")
 PipelineFile = Annotated[
     str, typer.Argument(metavar="FILE", help="The Python file that declares the pipeline.")
 ]
-# Not the shared option: a pipeline file names its own broker.
+# Differs from the shared option, because a pipeline file names its broker.
 Address = Annotated[
     str | None,
     typer.Option(
@@ -44,7 +44,7 @@ Address = Annotated[
         "-b",
         envvar="MILLSTREAM_BOOTSTRAP",
         metavar="HOST:PORT",
-        help="Address of a broker. [default: what the file says]",
+        help="Address of a broker. [default: from the file]",
     ),
 ]
 
@@ -54,7 +54,7 @@ def run(
     file: PipelineFile,
     once: Once = False,
     only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="FLOW", help="Only this flow (repeat it).")
+        list[str] | None, typer.Option("--only", metavar="FLOW", help="Run only this flow (repeatable).")
     ] = None,
     master: Master = "local[*]",
     bootstrap: Address = None,
@@ -64,15 +64,15 @@ def run(
     stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Run a pipeline until Ctrl-C, or until it has read what is there (--once)."""
+    """Run a pipeline until Ctrl-C, or only over the available records (--once)."""
     need_spark("pipelines")
     from millstream.pipelines.runner import RunOptions, preflight
 
     pipeline = _load(file, bootstrap)
-    given = pairs(conf, "--conf")
-    options = RunOptions(once, only or (), checkpoint, reset_progress, stop_timeout, conf=given)
+    spark_conf = pairs(conf, "--conf")
+    options = RunOptions(once, only or (), checkpoint, reset_progress, stop_timeout, conf=spark_conf)
     preflight(pipeline, options)
-    with spark_session(pipeline.name, master, pipeline.conf, given, beside=file) as spark:
+    with spark_session(pipeline.name, master, pipeline.conf, spark_conf, beside=file) as spark:
         run_and_show(pipeline, spark, options, master, format)
 
 
@@ -80,10 +80,8 @@ def run(
 def check(
     file: PipelineFile,
     bootstrap: Address = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Also Spark's plan of each flow.")] = False,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Without asking a broker for the topics.")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Also print Spark's plan of each flow.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask a broker about the topics.")] = False,
     format: OutputFormat = Format.table,
 ) -> None:
     """Check a pipeline without running it: names, schemas, plans, topics."""
@@ -91,27 +89,28 @@ def check(
     from millstream.pipelines.checks import Check, all_problems, check_flows, check_names, check_topics
 
     pipeline = _load(file, bootstrap)
-    named = check_names(pipeline)
-    topics = [] if offline else check_topics(pipeline)
-    found = Check()
-    if all(problem.warning for problem in named):
+    name_problems = check_names(pipeline)
+    topic_problems = [] if offline else check_topics(pipeline)
+    result = Check()
+    if all(problem.warning for problem in name_problems):
         with spark_session(pipeline.name, "local[1]", QUICK_JVM, pipeline.conf, beside=file) as spark:
-            found = check_flows(pipeline, spark)
-    found.problems = all_problems([named, topics, found.problems])
+            result = check_flows(pipeline, spark)
+    result.problems = all_problems([name_problems, topic_problems, result.problems])
     if format is Format.json:
-        print_json(_check_json(pipeline, found))
+        print_json(_check_json(pipeline, result))
     else:
-        _show_check(found, plan)
-    if not found.ok:
+        _show_check(result, plan)
+    if not result.ok:
         raise typer.Exit(1)
 
 
 @app.command()
 def status(
-    what: Annotated[
+    pipeline: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE|NAME]", help="A pipeline file or name; all below the directory when none."
+            metavar="[FILE|NAME]",
+            help="A pipeline file or name. [default: all below the checkpoint directory]",
         ),
     ] = None,
     checkpoint: Checkpoint = None,
@@ -119,17 +118,17 @@ def status(
     timeout: Timeout = DEFAULT_TIMEOUT_S,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Show how pipelines are doing, from any terminal; lag also of those that do not run."""
+    """Show the status of pipelines, from any terminal. Lag is shown for stopped ones too."""
     from millstream.pipelines.run.status import find_statuses
 
-    found = find_statuses(what, checkpoint, bootstrap=bootstrap, timeout_s=timeout)
+    statuses = find_statuses(pipeline, checkpoint, bootstrap=bootstrap, timeout_s=timeout)
     if format is Format.json:
-        print_json(found)
+        print_json(statuses)
         return
-    for one in found:
-        _show_status(one)
-    if not found:
-        note("no pipeline has run here; start one with `millstream pipeline run FILE`")
+    for status in statuses:
+        _show_status(status)
+    if not statuses:
+        note("no pipelines have run here; start one with `millstream pipeline run FILE`")
 
 
 def _load(file: str, bootstrap: str | None) -> Pipeline:
@@ -141,17 +140,19 @@ def _load(file: str, bootstrap: str | None) -> Pipeline:
     return pipeline
 
 
-# ---------------------------------------------------------------- showing a check and a status
+# ---- output of check and status ----
 
 
 def _show_check(check: Check, plan: bool) -> None:
-    for one in check.flows:
-        reads = ", ".join(one.inputs)
-        print(f"flow {one.flow.name}  {one.flow.mode}  {reads} -> {', '.join(map(str, one.flow.targets))}")
-        for column, kind in one.schema:
+    for flow_check in check.flows:
+        reads = ", ".join(flow_check.inputs)
+        print(
+            f"flow {flow_check.flow.name}  {flow_check.flow.mode}  {reads} -> {', '.join(map(str, flow_check.flow.targets))}"
+        )
+        for column, kind in flow_check.schema:
             print(f"    {column:<24} {kind}")
-        if plan and one.plan:
-            print("\n".join(f"    {line}" for line in one.plan.splitlines()))
+        if plan and flow_check.plan:
+            print("\n".join(f"    {line}" for line in flow_check.plan.splitlines()))
     for problem in check.problems:
         print(_problem_line(problem), file=sys.stderr)
     if check.ok:
@@ -171,23 +172,23 @@ def _check_json(pipeline: Pipeline, check: Check) -> dict[str, Any]:
         "ok": check.ok,
         "flows": [
             {
-                "flow": one.flow.name,
-                "mode": one.flow.mode,
-                "inputs": one.inputs,
-                "targets": [str(target) for target in one.flow.targets],
-                "schema": [{"name": name, "type": kind} for name, kind in one.schema],
+                "flow": entry.flow.name,
+                "mode": entry.flow.mode,
+                "inputs": entry.inputs,
+                "targets": [str(target) for target in entry.flow.targets],
+                "schema": [{"name": name, "type": kind} for name, kind in entry.schema],
             }
-            for one in check.flows
+            for entry in check.flows
         ],
         "problems": [
             {
-                "severity": "warning" if one.warning else "error",
-                "file": one.place.file if one.place else None,
-                "line": one.place.line if one.place else None,
-                "problem": one.text,
-                "hint": one.hint or None,
+                "severity": "warning" if entry.warning else "error",
+                "file": entry.place.file if entry.place else None,
+                "line": entry.place.line if entry.place else None,
+                "problem": entry.text,
+                "hint": entry.hint or None,
             }
-            for one in check.problems
+            for entry in check.problems
         ],
     }
 
@@ -198,17 +199,16 @@ def _show_status(status: dict[str, Any]) -> None:
 
     known = Figures._fields
     figures = [
-        Figures(**{name: value for name, value in one.items() if name in known}) for one in status["flows"]
+        Figures(**{name: value for name, value in figure.items() if name in known})
+        for figure in status["flows"]
     ]
-    who = f"process {status['pid']} on {status['host']}" if status["running"] else "not running"
-    print(f"{status['pipeline']}  {status['state']}  {who}  {status['bootstrap']}")
+    process = f"process {status['pid']} on {status['host']}" if status["running"] else "not running"
+    print(f"{status['pipeline']}  {status['state']}  {process}  {status['bootstrap']}")
     if restarts := status.get("restarts"):
-        print(
-            f"  the driver was restarted {restarts} time{'s' if restarts != 1 else ''} after errors of its JVM"
-        )
+        print(f"  the driver was restarted {restarts} time{'s' if restarts != 1 else ''} after JVM failures")
     if figures:
         print_figures(figures)
     log = Path(status["checkpoint"]) / FAILURES
-    if any(one.state in ("failed", "retrying") for one in figures) and log.exists():
-        print(f"  the traces are in {log}")
+    if any(figure.state in ("failed", "retrying") for figure in figures) and log.exists():
+        print(f"  stack traces: {log}")
     print()

@@ -1,9 +1,9 @@
-"""Start a command again in place of itself, with a new JVM.
+"""Restart a command in place, with a new JVM.
 
-A JVM that is broken stays broken until it ends. A new one in the same Python process is not enough:
-PySpark keeps Java objects in functions of the user and in its own modules. So the command replaces its
-process by a fresh one (``execve``) with the same arguments, environment and process id. What was
-written before stays written: the flows go on from their checkpoints as after any other crash.
+A broken JVM stays broken until it exits. A new JVM in the same Python process is not enough:
+PySpark keeps Java objects in user functions and in its own modules. So the command replaces its
+process with a fresh one (``execve``) with the same arguments, environment and process id. The flows
+continue from their checkpoints, as after any crash.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import time
 from typing import Any, NoReturn
 
 VARIABLE = "MILLSTREAM_DRIVER_RESTARTS"
-"""Environment variable: the times of the restarts so far, in milliseconds, with commas between them."""
+"""Environment variable: the times of the restarts so far, in milliseconds, comma-separated."""
 JVM_EXIT_S = 30.0
 
 _environment: dict[str, str] | None = None
 
 
 def allow() -> None:
-    """Note that this process is the command's own, and what its environment was at the beginning."""
+    """Remember that this process belongs to the command, and its initial environment."""
     global _environment
     _environment = dict(os.environ)
 
@@ -40,7 +40,7 @@ def was_restarted() -> bool:
 
 
 def start_again(pause_ms: int) -> NoReturn:
-    """End the JVM, wait, and replace this process by a fresh one."""
+    """End the JVM, wait, and replace this process with a fresh one."""
     assert _environment is not None
     before = restarts_ms() or ()
     end_jvm()
@@ -53,7 +53,7 @@ def start_again(pause_ms: int) -> NoReturn:
 
 
 def end_jvm(timeout_s: float = JVM_EXIT_S) -> None:
-    """End the JVM of PySpark: SIGTERM lets it delete its temporary files, SIGKILL follows after a time."""
+    """End PySpark's JVM: SIGTERM lets it delete its temporary files, SIGKILL follows on timeout."""
     from pyspark import SparkContext
 
     gateway: Any = SparkContext._gateway

@@ -1,4 +1,4 @@
-"""What the commands share that run flows on Spark: the session, Ctrl-C, and how a run is shown while it goes on."""
+"""Parts shared by commands that run flows on Spark: the session, Ctrl-C, and live output."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 TABLE_EVERY_S = 10.0
 OURS = "millstream: "
-"""How lines begin that are meant for whoever runs a query (``spark.losses.say``)."""
-MOST_REMARKS = 1000
-LAST_WORDS_S = 2.0
+"""Prefix of stderr lines that are meant for the user of a query (``spark.losses.say``)."""
+MAX_REMARKS = 1000
+LAST_OUTPUT_S = 2.0
 QUICK_JVM = {"spark.millstream.jvm": "quick"}
-"""For runs of a minute or less (``spark/jvm_options``, which is not imported for a constant)."""
+"""JVM settings for runs of a minute or less. See ``spark/jvm_options``, which is slow to import."""
 QUICK_JVM_OPTION = "spark.millstream.jvm=quick"
 
 
@@ -47,9 +47,10 @@ def run_and_show(
     format: Format,
     each: Callable[[Run], None] = lambda run: None,
 ) -> None:
-    """Run flows until they end or Ctrl-C comes, with a live table or JSON lines; the exit code says how it went.
+    """Run flows until they end or Ctrl-C, with a live table or JSON lines, and set the exit code.
 
-    ``each`` is called with the run several times a second. After an error of the JVM the command starts again in place of itself.
+    ``each`` is called with the run several times a second. After a JVM failure the command restarts
+    in place.
     """
     from millstream.pipelines.runner import Run
 
@@ -57,14 +58,14 @@ def run_and_show(
     options = replace(options, restarts_ms=driver_restart.restarts_ms())
     run = Run(pipeline, spark, options, view.event)
 
-    def look() -> None:
+    def poll() -> None:
         each(run)
         view.tick()
 
     signals = Signals(run)
     try:
         view.begin(run, master)
-        ok = run.run(look)
+        ok = run.run(poll)
     finally:
         signals.restore()
         view.end()
@@ -81,15 +82,18 @@ def run_and_show(
 def spark_session(
     name: str, master: str, *conf: Mapping[str, object], beside: str | None = None
 ) -> Iterator[Any]:
-    """The Spark session of a command, with the settings of the last that names one; its workers find modules ``beside`` a file."""
+    """Yield the Spark session of a command. In ``conf`` the last value of a setting wins.
+
+    Spark's Python workers can import modules ``beside`` the given file.
+    """
     from millstream.pipelines.runner import SESSION_CONF
     from millstream.spark.session import session
 
     directory = None if beside is None else Path(beside).resolve().parent
     quiet_pyspark()
     settings = dict(SESSION_CONF)
-    for one in conf:
-        settings |= one
+    for mapping in conf:
+        settings |= mapping
     note_on_terminal("starting Spark, which takes a few seconds ...")
     with _quiet_start():
         spark = session(f"millstream {name}", master=master, conf=settings, beside=directory)
@@ -100,7 +104,7 @@ def spark_session(
 
 
 def _stop(spark: Any) -> None:
-    """Stop Spark, also if its JVM has ended already."""
+    """Stop Spark, even if its JVM has already exited."""
     from millstream.pipelines.run.jvm_failures import fault_of
 
     try:
@@ -111,66 +115,74 @@ def _stop(spark: Any) -> None:
 
 
 def quiet_pyspark() -> None:
-    """Keep from stderr what PySpark and py4j raise besides: refused queries as JSON, traces of a lost connection to the JVM."""
+    """Silence log messages that repeat exceptions of PySpark and py4j.
+
+    PySpark logs refused queries as JSON, py4j a trace for each lost connection to the JVM.
+    """
     import logging
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    logging.getLogger().addFilter(_is_not_of_py4j)
+    logging.getLogger().addFilter(_is_not_py4j)
 
 
-def _is_not_of_py4j(record: logging.LogRecord) -> bool:
-    """py4j logs to the root logger, as no other package here does."""
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Reject records of py4j, which is the only package that logs to the root logger."""
     return Path(record.pathname).parent.name != "py4j"
 
 
 @contextmanager
 def _quiet_start() -> Iterator[None]:
-    """Java's remarks go nowhere, unless it fails to start; who presses Ctrl-C knows why it did not. What our own processes beside it say,
-    then and later, comes through."""
+    """Hide the JVM's stderr output, unless it fails to start. Ctrl-C is no such failure.
+
+    Lines of Millstream's own processes pass through, now and later.
+    """
     sys.stderr.flush()
-    said, end = os.pipe()
-    words = JavaWords(said)
-    kept = os.dup(2)
-    os.dup2(end, 2)
-    os.close(end)
+    read_end, write_end = os.pipe()
+    output = JavaOutput(read_end)
+    stderr = os.dup(2)
+    os.dup2(write_end, 2)
+    os.close(write_end)
     try:
         yield
     except Exception:
-        os.dup2(kept, 2)
-        words.join(LAST_WORDS_S)
-        sys.stderr.write("".join(words.remarks))
+        os.dup2(stderr, 2)
+        output.join(LAST_OUTPUT_S)
+        sys.stderr.write("".join(output.remarks))
         raise
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
-class JavaWords(threading.Thread):
-    """Reads what the JVM and the Python processes beside it write to their stderr, for as long as one of them lives."""
+class JavaOutput(threading.Thread):
+    """Reads stderr of the JVM and of Spark's Python processes until the last of them exits."""
 
-    def __init__(self, said: int) -> None:
-        super().__init__(name="java-words", daemon=True)
-        self.remarks: deque[str] = deque(maxlen=MOST_REMARKS)
-        self._said = said
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(name="java-output", daemon=True)
+        self.remarks: deque[str] = deque(maxlen=MAX_REMARKS)
+        self._descriptor = descriptor
         self.start()
 
     def run(self) -> None:
-        with open(self._said, encoding="utf-8", errors="replace") as lines:
+        with open(self._descriptor, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 if line.startswith(OURS):
-                    print(line, end="", file=sys.stderr, flush=True)  # a live table lets it pass above itself
+                    # A live table prints it above itself.
+                    print(line, end="", file=sys.stderr, flush=True)
                 else:
                     self.remarks.append(line)
 
 
 class Signals:
-    """Ctrl-C and SIGTERM ask the run to end; a second one does not wait for batches."""
+    """Stops the run on Ctrl-C and SIGTERM; a second signal does not wait for batches."""
 
     def __init__(self, run: Run) -> None:
         self.interrupted = False
         self._run = run
-        self._before = {one: signal.signal(one, self._stop) for one in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {
+            number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)
+        }
 
     def _stop(self, number: int, frame: object) -> None:
         self.interrupted = self.interrupted or number == signal.SIGINT
@@ -182,7 +194,7 @@ class Signals:
 
 
 class View(Protocol):
-    """What is told while a run goes on."""
+    """The output of a run while it is running."""
 
     def begin(self, run: Run, master: str) -> None: ...
 
@@ -211,18 +223,18 @@ class Lines:
     def tick(self) -> None:
         if self._run is not None and time.monotonic() - self._shown_s > 1:
             self._shown_s = time.monotonic()
-            self.event({"event": "figures", "flows": [one._asdict() for one in self._run.figures()]})
+            self.event({"event": "figures", "flows": [flow._asdict() for flow in self._run.figures()]})
 
     def end(self) -> None:
         pass
 
     def finish(self, run: Run) -> None:
-        event = {"event": "ended", "state": run.state, "flows": [one._asdict() for one in run.figures()]}
+        event = {"event": "ended", "state": run.state, "flows": [flow._asdict() for flow in run.figures()]}
         self.event(event | ({"log": str(run.layout.failures)} if run.state == "failed" else {}))
 
 
 class LiveTable:
-    """A table that is redrawn in a terminal, and printed now and then into a file."""
+    """A table that is redrawn on a terminal, and printed every few seconds elsewhere."""
 
     def __init__(self) -> None:
         self._run: Run | None = None
@@ -276,20 +288,20 @@ class LiveTable:
 
 
 def failure_lines(figures: Iterable[Figures], log: Path) -> list[str]:
-    """Which flows failed, how often and why, and where the traces are."""
+    """Return the errors of failed flows, and the path of the stack traces."""
     from millstream.pipelines.run.progress import times
 
-    failed = [one for one in figures if one.state == "failed"]
-    lines = [f"error: flow {one.flow} failed {times(one.failures)}: {one.reason}" for one in failed]
-    return [*lines, f"the traces are in {log}"] if log.exists() else lines
+    failed = [flow for flow in figures if flow.state == "failed"]
+    lines = [f"error: flow {flow.flow} failed {times(flow.failures)}: {flow.reason}" for flow in failed]
+    return [*lines, f"stack traces: {log}"] if log.exists() else lines
 
 
 def _totals(run: Run) -> str:
     from millstream.pipelines.dead_letters.ownership import is_letters
 
-    flows = [one for one in run.figures() if not is_letters(one.flow)]
-    dead = sum(one.output_rows if is_letters(one.flow) else one.dead_letters for one in run.figures())
-    text = f"{sum(one.input_rows for one in flows):,} rows in, {sum(one.output_rows for one in flows):,} rows out"
+    flows = [flow for flow in run.figures() if not is_letters(flow.flow)]
+    dead = sum(flow.output_rows if is_letters(flow.flow) else flow.dead_letters for flow in run.figures())
+    text = f"{sum(flow.input_rows for flow in flows):,} rows in, {sum(flow.output_rows for flow in flows):,} rows out"
     return text + (f", {dead:,} dead letters: `millstream dlq list`" if dead else "")
 
 
@@ -309,15 +321,15 @@ def _event_line(event: dict[str, Any]) -> str | None:
     if "reason" in event:
         text += f": {event['reason']}"
     if "retry_in_ms" in event:
-        text += f" (try {event['failures'] + 1} in {event['retry_in_ms'] / 1000:.0f} s)"
+        text += f" (attempt {event['failures'] + 1} in {event['retry_in_ms'] / 1000:.0f} s)"
     return text
 
 
 def _shown(figures: list[Figures]) -> list[Figures]:
-    """Dead letters are shown when there are some, or when something is wrong with them."""
+    """Leave out dead-letter flows without rows and without errors."""
     from millstream.pipelines.dead_letters.ownership import is_letters
 
-    return [one for one in figures if not is_letters(one.flow) or one.output_rows or one.reason]
+    return [flow for flow in figures if not is_letters(flow.flow) or flow.output_rows or flow.reason]
 
 
 def _live_table(figures: list[Figures], *, with_trouble: bool = True) -> Any:
@@ -331,19 +343,19 @@ def _live_table(figures: list[Figures], *, with_trouble: bool = True) -> Any:
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "flow" else "right")
     now_ms = int(time.time() * 1000)
-    for one in _shown(figures):
-        style = {"failed": "red", "retrying": "yellow", "waiting": "dim"}.get(one.state)
-        table.add_row(*cells(one, now_ms), style=style)
-    lines = [line for one in figures if with_trouble and (line := trouble(one))]
+    for flow in _shown(figures):
+        style = {"failed": "red", "retrying": "yellow", "waiting": "dim"}.get(flow.state)
+        table.add_row(*cells(flow, now_ms), style=style)
+    lines = [line for flow in figures if with_trouble and (line := trouble(flow))]
     return Group(table, *(Text(f" {line}", style="yellow") for line in lines)) if lines else table
 
 
 def print_figures(figures: list[Figures], *, with_trouble: bool = True) -> None:
-    """The table as text, with a line below it for each flow that is in trouble."""
+    """Print the table as text, with a line below it for each flow with a problem."""
     from millstream.pipelines.run.progress import COLUMNS, cells, trouble
 
     now_ms = int(time.time() * 1000)
-    print_table(COLUMNS, [cells(one, now_ms) for one in _shown(figures)])
-    for one in figures:
-        if with_trouble and (line := trouble(one)):
+    print_table(COLUMNS, [cells(flow, now_ms) for flow in _shown(figures)])
+    for flow in figures:
+        if with_trouble and (line := trouble(flow)):
             print(f"  {line}")

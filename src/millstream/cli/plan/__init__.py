@@ -1,1 +1,1 @@
-"""``millstream plan``: the command, and the arithmetic of capacity."""
+"""``millstream plan``: the command, and the capacity arithmetic."""

@@ -1,8 +1,10 @@
-"""The arithmetic of the capacity planner: how much disk, how many brokers. Exactly, and as one does it on the back of an envelope.
+"""The arithmetic of the capacity planner: disk size and number of brokers, exact and rounded.
 
-Both ways are of use: the exact one to compare plans, the rounded one because nobody buys 2.31 TB. The rounded one rounds on the way as a
-person would: the disk of the whole retention to a whole terabyte, the share of a broker's network up to tens of megabits, the demand up
-to hundreds, and the number of brokers before it is multiplied by the copies. All of it is in fractions: a third of a network has no exact float.
+Exact results serve to compare plans. Rounded results serve for purchases, because 2.31 TB cannot be
+bought. Rounding happens at each step, as on the back of an envelope: the disk for the whole
+retention to a terabyte, a broker's share of the network up to tens of megabits, the demand up to
+hundreds, and the number of brokers before it is multiplied by the copies. All values are fractions,
+because a third of a network has no exact float.
 """
 
 from __future__ import annotations
@@ -16,7 +18,11 @@ KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
 
 @dataclass(frozen=True)
 class Disk:
-    """What is to be kept. ``overhead`` is what indexes and other files add, ``compression`` what is left of a byte."""
+    """The data to store.
+
+    ``overhead`` is the share that indexes and other files add, ``compression`` the compressed size
+    of a byte.
+    """
 
     messages_per_day: Fraction = Fraction(100_000_000)
     message_bytes: Fraction = Fraction(KB)
@@ -52,7 +58,11 @@ class Disk:
 
 @dataclass(frozen=True)
 class Network:
-    """What is to pass. Kafka may use ``usable`` of a broker's network; ``reserve`` of that is kept for peaks."""
+    """The traffic to handle.
+
+    Kafka may use the share ``usable`` of a broker's network; the share ``reserve`` of that is kept
+    for peaks.
+    """
 
     bytes_per_hour: Fraction = Fraction(TB)
     nic_bits_per_s: Fraction = Fraction(10**9)
@@ -62,12 +72,12 @@ class Network:
 
     @property
     def share(self) -> Fraction:
-        """Bits a second that one broker gives in ordinary times."""
+        """Bits per second that one broker handles outside peaks."""
         return self.nic_bits_per_s * self.usable * (1 - self.reserve)
 
     @property
     def demand(self) -> Fraction:
-        """Bits a second."""
+        """Traffic in bits per second."""
         return self.bytes_per_hour * 8 / 3600
 
     @property

@@ -1,4 +1,4 @@
-"""``millstream plan``: how much disk and how many brokers a load needs, with the steps of the calculation."""
+"""``millstream plan``: estimate disk and brokers for a load, and show the calculation."""
 
 from __future__ import annotations
 
@@ -21,75 +21,82 @@ _DAYS = {"h": Fraction(1, 24), "d": Fraction(1), "w": Fraction(7)}
 
 
 def amount(text: str) -> Fraction:
-    """100M, 1KB, 1Gbps as a number; units are decimal."""
-    found = _AMOUNT.fullmatch(str(text).strip())
-    if found is None:
+    """Parse 100M, 1KB or 1Gbps; units are decimal."""
+    match = _AMOUNT.fullmatch(str(text).strip())
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not an amount such as 100M, 1KB, 1TB or 1Gbps")
-    return Fraction(found[1]) * _UNITS[found[2].upper()]
+    return Fraction(match[1]) * _UNITS[match[2].upper()]
 
 
 def days(text: str) -> Fraction:
-    found = _DURATION.fullmatch(str(text).strip())
-    if found is None:
+    match = _DURATION.fullmatch(str(text).strip())
+    if match is None:
         raise typer.BadParameter(f"{text!r} is not a duration such as 14d, 2w or 36h")
-    return Fraction(found[1]) * _DAYS[(found[2] or "d").lower()]
+    return Fraction(match[1]) * _DAYS[(match[2] or "d").lower()]
 
 
 def share(text: str) -> Fraction:
-    """0.75, 75% or 2/3, from 0 to 1."""
+    """Parse a share from 0 to 1: 0.75, 75% or 2/3."""
     value = str(text).strip()
     try:
         if value.endswith("%"):
-            found = Fraction(value[:-1]) / 100
+            fraction = Fraction(value[:-1]) / 100
         else:
             above, _, below = value.partition("/")
-            found = Fraction(above) / Fraction(below or 1)
+            fraction = Fraction(above) / Fraction(below or 1)
     except (ValueError, ZeroDivisionError):
         raise typer.BadParameter(f"{text!r} is not a share such as 0.75, 75% or 2/3") from None
-    if not 0 <= found <= 1:
+    if not 0 <= fraction <= 1:
         raise typer.BadParameter(f"{text!r} is not between 0 and 1")
-    return found
+    return fraction
 
 
-def _option(name: str, what: str, parser: Any, metavar: str) -> Any:
-    return typer.Option(name, help=what, parser=parser, metavar=metavar)
+def _option(name: str, help: str, parser: Any, metavar: str) -> Any:
+    return typer.Option(name, help=help, parser=parser, metavar=metavar)
 
 
 @app.command()
 def plan(
-    messages: Annotated[Fraction, _option("--messages-per-day", "Records a day.", amount, "COUNT")] = "100M",  # type: ignore[assignment]
-    size: Annotated[Fraction, _option("--message-size", "Their average size.", amount, "BYTES")] = "1KB",  # type: ignore[assignment]
-    replicas: Annotated[int, typer.Option("--replicas", min=1, help="How often a record is kept.")] = 2,
-    retention: Annotated[Fraction, _option("--retention", "For how long.", days, "DAYS")] = "14d",  # type: ignore[assignment]
+    messages: Annotated[
+        Fraction, _option("--messages-per-day", "Records per day.", amount, "COUNT")
+    ] = "100M",  # type: ignore[assignment]
+    size: Annotated[Fraction, _option("--message-size", "Average record size.", amount, "BYTES")] = "1KB",  # type: ignore[assignment]
+    replicas: Annotated[int, typer.Option("--replicas", min=1, help="Stored copies of each record.")] = 2,
+    retention: Annotated[
+        Fraction, _option("--retention", "How long records are kept.", days, "DAYS")
+    ] = "14d",  # type: ignore[assignment]
     overhead: Annotated[
-        Fraction, _option("--overhead", "What indexes and other files add.", share, "SHARE")
+        Fraction, _option("--overhead", "Share added by indexes and other files.", share, "SHARE")
     ] = "10%",  # type: ignore[assignment]
     compression: Annotated[
-        Fraction, _option("--compression", "What compression leaves of a byte.", share, "SHARE")
+        Fraction, _option("--compression", "Compressed size of a byte.", share, "SHARE")
     ] = "0.75",  # type: ignore[assignment]
-    per_hour: Annotated[
-        Fraction, _option("--bytes-per-hour", "What has to pass in an hour.", amount, "BYTES")
-    ] = "1TB",  # type: ignore[assignment]
-    nic: Annotated[Fraction, _option("--nic", "The network of a broker.", amount, "BITS/S")] = "1Gbps",  # type: ignore[assignment]
-    usable: Annotated[Fraction, _option("--usable", "What of it Kafka may use.", share, "SHARE")] = "70%",  # type: ignore[assignment]
+    per_hour: Annotated[Fraction, _option("--bytes-per-hour", "Traffic per hour.", amount, "BYTES")] = "1TB",  # type: ignore[assignment]
+    nic: Annotated[Fraction, _option("--nic", "Network bandwidth of a broker.", amount, "BITS/S")] = "1Gbps",  # type: ignore[assignment]
+    usable: Annotated[
+        Fraction, _option("--usable", "Share of the network that Kafka may use.", share, "SHARE")
+    ] = "70%",  # type: ignore[assignment]
     reserve: Annotated[
-        Fraction, _option("--reserve", "What of that is kept for peaks.", share, "SHARE")
+        Fraction, _option("--reserve", "Share of that kept for peaks.", share, "SHARE")
     ] = "2/3",  # type: ignore[assignment]
     copies: Annotated[
-        int, typer.Option("--copies", min=1, help="How often it passes, replicas included.")
+        int,
+        typer.Option(
+            "--copies", min=1, help="How often the data crosses the network, including replication."
+        ),
     ] = 3,
     format: OutputFormat = Format.table,
 ) -> None:
-    """How much disk and how many brokers a load needs: exactly, and rounded on the way as one does by hand."""
+    """Estimate the disk size and number of brokers for a load, exact and rounded at each step."""
     if usable * (1 - reserve) <= 0:
-        raise typer.BadParameter("nothing of the network is left for Kafka", param_hint="--usable, --reserve")
+        raise typer.BadParameter("no network bandwidth is left for Kafka", param_hint="--usable, --reserve")
     disk = Disk(messages, size, replicas, retention, overhead, compression)
     network = Network(per_hour, nic, usable, reserve, copies)
     print_json(_as_json(disk, network)) if format is Format.json else _print(disk, network)
 
 
 def _as_json(disk: Disk, network: Network) -> dict[str, Any]:
-    """Whole bytes and bits: less than one of them is nothing that anybody could give."""
+    """Return the results rounded to whole bytes and bits."""
     return {
         "disk": {
             "bytes_per_day": round(disk.per_day),
@@ -113,7 +120,7 @@ def _print(disk: Disk, network: Network) -> None:
     rows = [
         ("DISK", "exact", "rounded"),
         (
-            f"a day: {round(disk.messages_per_day):,} x {_bytes(disk.message_bytes)} x {disk.replicas} replicas",
+            f"per day: {round(disk.messages_per_day):,} x {_bytes(disk.message_bytes)} x {disk.replicas} replicas",
             _bytes(disk.per_day),
             _bytes(disk.per_day),
         ),
@@ -127,12 +134,12 @@ def _print(disk: Disk, network: Network) -> None:
         ("", "", ""),
         ("BROKERS", "exact", "rounded"),
         (
-            f"to pass: {_bytes(network.bytes_per_hour)} an hour",
+            f"traffic: {_bytes(network.bytes_per_hour)} per hour",
             _bits(network.demand),
             _bits(network.rounded_demand),
         ),
         (
-            f"a broker: {_bits(network.nic_bits_per_s)} x {float(network.usable):g}, {float(network.reserve):.0%} of it in reserve",
+            f"per broker: {_bits(network.nic_bits_per_s)} x {float(network.usable):g}, {float(network.reserve):.0%} of it in reserve",
             _bits(network.share),
             _bits(network.rounded_share),
         ),
@@ -144,8 +151,8 @@ def _print(disk: Disk, network: Network) -> None:
         ),
     ]
     width = max(len(row[0]) for row in rows)
-    for what, exact, rounded in rows:
-        print(f"{what:<{width}}  {exact:>12}  {rounded:>12}".rstrip())
+    for label, exact, rounded in rows:
+        print(f"{label:<{width}}  {exact:>12}  {rounded:>12}".rstrip())
 
 
 def _bytes(count: Fraction) -> str:

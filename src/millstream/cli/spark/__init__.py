@@ -1,1 +1,1 @@
-"""``millstream spark``: a Spark cluster on this machine, and preparing JVM starts."""
+"""``millstream spark``: a Spark cluster on this machine, and faster JVM startup."""

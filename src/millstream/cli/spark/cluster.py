@@ -1,4 +1,4 @@
-"""Spark's standalone master and its workers as child processes, from the PySpark that pip installed."""
+"""Spark's standalone master and workers as child processes, from the installed PySpark."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ WORKER = "org.apache.spark.deploy.worker.Worker"
 _WEB = re.compile(r"Bound \w+ to [^\n]*? (https?://\S+)|and started at (https?://\S+)")
 _REGISTERED = "Successfully registered with master"
 _ELECTED = "New state: ALIVE"
-# Of the master or worker itself; executors have their own.
+# Memory of the master or worker process; executors have separate memory.
 DAEMON_MEMORY = "512m"
 
 
 class SparkServerFailed(ProcessFailed):
-    """A master or worker did not come up, or ended."""
+    """A master or worker did not start, or has exited."""
 
 
 class SparkServer(LocalProcess):
-    """A process of Spark's. It is given nothing of this package, as on any other machine: what runs there is sent by the driver."""
+    """A Spark process, which cannot import this package, like a remote one: the driver ships it."""
 
     failure = SparkServerFailed
 
     def __init__(self, directory: Path, name: str, host: str) -> None:
         super().__init__(directory, f"{name.replace(' ', '-')}.log")
-        self.what = name
+        self.title = name
         self.host = host
 
     def environment(self) -> dict[str, str]:
         from millstream.spark.session import cache_dir, java_for_spark
         from millstream.spark.shipping import python_directory
 
-        kept = {
+        variables = {
             name: value
             for name, value in os.environ.items()
             if name not in ("PYTHONPATH", "PYSPARK_PYTHON", "VIRTUAL_ENV", "SPARK_HOME", "SPARK_CONF_DIR")
         }
         java = java_for_spark()
         python = python_directory(Path(getattr(sys, "_base_executable", sys.executable)), cache_dir())
-        kept["PATH"] = os.pathsep.join([str(python), os.environ.get("PATH", os.defpath)])
+        variables["PATH"] = os.pathsep.join([str(python), os.environ.get("PATH", os.defpath)])
         if java.home is not None:
-            kept["JAVA_HOME"] = str(java.home)
-        return kept | {"SPARK_LOCAL_IP": self.host, "SPARK_DAEMON_MEMORY": DAEMON_MEMORY}
+            variables["JAVA_HOME"] = str(java.home)
+        return variables | {"SPARK_LOCAL_IP": self.host, "SPARK_DAEMON_MEMORY": DAEMON_MEMORY}
 
     def class_command(self, name: str, *words: str) -> list[str]:
         import pyspark
@@ -57,13 +57,13 @@ class SparkServer(LocalProcess):
 
     @property
     def web(self) -> str | None:
-        """Its page, as it has said."""
-        found = _WEB.findall(self.output())
-        return next((one for pair in found for one in pair if one), None)
+        """The address of its web page, from its log."""
+        matches = _WEB.findall(self.output())
+        return next((address for groups in matches for address in groups if address), None)
 
 
 class SparkMaster(SparkServer):
-    """The master, which workers and drivers come to."""
+    """The master, which workers and drivers connect to."""
 
     def __init__(self, directory: Path, host: str, port: int, web_port: int) -> None:
         super().__init__(directory, "master", host)
@@ -96,7 +96,7 @@ class SparkWorker(SparkServer):
         self.memory = memory
 
     def command(self) -> list[str]:
-        work = self.directory / f"{self.what.replace(' ', '-')}-work"
+        work = self.directory / f"{self.title.replace(' ', '-')}-work"
         return self.class_command(
             WORKER,
             self.master,

@@ -1,4 +1,4 @@
-"""``millstream spark prepare``: write the class archive from which later JVMs start (``spark/class_archive``).
+"""``millstream spark prepare``: write the class archive for later JVMs (``spark/class_archive``).
 
 A short run of the demo's pipeline loads the classes that pipelines use: topics, a join with state,
 an aggregate, Parquet. The JVM of that run writes the archive when it exits.
@@ -26,10 +26,10 @@ from millstream.spark.session import cache_dir, java_for_spark
 
 SECONDS = 2
 RATE = 100
-# One flow with topics and state: it loads nine of ten classes that the others would.
+# One flow with topics and state loads nine of ten classes that the others would load.
 ONLY = ("--only", "paid_orders")
 TIMEOUT_S = 900.0
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 class Prepared(NamedTuple):
@@ -41,14 +41,14 @@ class Prepared(NamedTuple):
 
 
 def prepare_archive(*, again: bool = False) -> Prepared:
-    """Write the archive unless it is there. Raise ClientError if this machine cannot have one."""
+    """Write the archive unless it exists. Raise ClientError if this machine cannot have one."""
     began_s = time.monotonic()
     class_archive.remove_stale_homes(cache_dir())
     home = spark_home.home_for({}, cache_dir())
     if home is None:
         raise ClientError(
-            "Spark is not the one that pip installed, so its classes are left as they are",
-            hint="unset SPARK_HOME and PYSPARK_PYTHON to prepare the installed one",
+            "cannot prepare a Spark that pip did not install",
+            hint="unset SPARK_HOME and PYSPARK_PYTHON to use the installed one",
         )
     archive = class_archive.archive_path(home, java_for_spark())
     if archive.exists() and not again:
@@ -65,17 +65,17 @@ def prepare_archive(*, again: bool = False) -> Prepared:
 def _train(draft: Path) -> None:
     """Run the demo's pipeline over a few records, in a JVM that writes ``draft`` when it exits."""
     options = " ".join(class_archive.options_to_make(draft))
-    with tempfile.TemporaryDirectory(prefix="millstream-prepare-") as made:
-        directory = Path(made)
+    with tempfile.TemporaryDirectory(prefix="millstream-prepare-") as temporary:
+        directory = Path(temporary)
         log = directory / "prepare.log"
         with LocalBroker(directory / "broker", {"group.initial.rebalance.delay.ms": 0}) as broker:
             _send_records(broker.bootstrap)
-            words = [sys.executable, "-m", "millstream", "pipeline", "run", str(FLOWS), "--once", *ONLY]
-            words += ["--bootstrap", broker.bootstrap, "--checkpoint", str(directory / "checkpoints")]
-            words += ["--conf", QUICK_JVM_OPTION, "--conf", f"{jvm_options.EXTRA}={options}"]
-            words += ["--format", "json"]
+            command = [sys.executable, "-m", "millstream", "pipeline", "run", str(FLOWS), "--once", *ONLY]
+            command += ["--bootstrap", broker.bootstrap, "--checkpoint", str(directory / "checkpoints")]
+            command += ["--conf", QUICK_JVM_OPTION, "--conf", f"{jvm_options.EXTRA}={options}"]
+            command += ["--format", "json"]
             environment = {**os.environ, "MILLSTREAM_DEMO_ARCHIVE": str(directory / "paid-orders")}
-            code = _run_to_the_end(words, environment, log)
+            code = _run_to_the_end(command, environment, log)
         if code or not draft.exists():
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
             raise ClientError(f"Spark could not be prepared (exit code {code})\n{tail}")
@@ -90,13 +90,13 @@ def _send_records(bootstrap: str) -> None:
     generate(bootstrap, SECONDS, RATE)
 
 
-def _run_to_the_end(words: list[str], environment: dict[str, str], log: Path) -> int:
-    """Run a driver, and wait until its JVM has ended too: it writes the archive after the driver."""
+def _run_to_the_end(command: list[str], environment: dict[str, str], log: Path) -> int:
+    """Run a driver and wait for its JVM, which writes the archive after the driver's exit."""
     with (
         log.open("wb") as output,
         _group(
             subprocess.Popen(
-                words,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -109,13 +109,13 @@ def _run_to_the_end(words: list[str], environment: dict[str, str], log: Path) ->
         while process.poll() is None or _has_members(process.pid):
             if time.monotonic() > deadline_s:
                 raise ClientError(f"Spark could not be prepared within {TIMEOUT_S:.0f} s")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return process.returncode
 
 
 @contextmanager
 def _group(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """End every process of the group with the block, also after Ctrl-C."""
+    """Kill every process of the group at the end of the block, also after Ctrl-C."""
     try:
         yield process
     finally:

@@ -1,1 +1,1 @@
-"""``millstream sql``: the command, its prompt, and how results look."""
+"""``millstream sql``: the command, its prompt, and the output of results."""

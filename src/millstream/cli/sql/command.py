@@ -1,4 +1,4 @@
-"""``millstream sql``: statements over topics, one command or a prompt, and ``sql run``, which runs stored flows."""
+"""``millstream sql``: run statements over topics, or a prompt; ``sql run`` runs stored flows."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 CATALOG = "__millstream_sql_catalog"
 DEFAULT_VERB = "query"
-LOOK_EVERY_S = 1.0
-MOST_ROWS = 1000
+POLL_S = 1.0
+MAX_ROWS = 1000
 
 
 class Statements(TyperGroup):
-    """Whatever is no verb is a statement."""
+    """Takes a first argument that is no verb as a statement."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] != "--help"):
@@ -55,22 +55,23 @@ class Statements(TyperGroup):
 app = noun("SQL over topics, on Spark.", cls=Statements, no_args_is_help=False)
 
 Catalog = Annotated[
-    str, typer.Option("--catalog", metavar="TOPIC", help="The topic that keeps what is declared.")
+    str, typer.Option("--catalog", metavar="TOPIC", help="Topic that stores the declarations.")
 ]
 
 
 @app.command(DEFAULT_VERB)
 def query(
     statement: Annotated[
-        str | None, typer.Argument(metavar="[STATEMENT]", help="What to do; none: a prompt.")
+        str | None, typer.Argument(metavar="[STATEMENT]", help="Statement to run. [default: open a prompt]")
     ] = None,
     file: Annotated[
-        str | None, typer.Option("--file", "-f", metavar="FILE", help="Statements from a file; - for stdin.")
+        str | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Read statements from a file; - is stdin."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Take guessed columns as they are.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept guessed columns.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="At most so many rows in a table.")
-    ] = MOST_ROWS,
+        int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows to show in a table.")
+    ] = MAX_ROWS,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = "local[*]",
@@ -78,36 +79,36 @@ def query(
     checkpoint: Checkpoint = None,
     catalog: Catalog = CATALOG,
 ) -> None:
-    """Carry out statements; without one, and without --file, ask for them. (`query` need not be said.)"""
+    """Run statements, or open a prompt. The word `query` is optional."""
     need_spark("statements")
     from millstream.cli.sql.prompt import Prompt
-    from millstream.cli.sql.show import Shown
+    from millstream.cli.sql.show import StatementRunner
     from millstream.sql.catalog import CatalogTopic
     from millstream.sql.engine import Engine
 
     if statement is not None and file is not None:
         raise typer.BadParameter("give a statement or --file, not both")
-    asks = statement is None and file is None and sys.stdin.isatty()
+    interactive = statement is None and file is None and sys.stdin.isatty()
     with ExitStack() as stack:
-        spark = _Lazy(stack, master, pairs(conf, "--conf"))
+        spark = _LazySession(stack, master, pairs(conf, "--conf"))
         engine = Engine(
             CatalogTopic(bootstrap, catalog),
             spark,
             checkpoint=checkpoint,
-            confirm=_confirm(yes=yes, asks=asks),
+            confirm=_confirm(yes=yes, interactive=interactive),
         )
-        shown = Shown(engine, format, limit)
-        if asks:
-            Prompt(engine, shown, f"{bootstrap}, {master}").run()
+        runner = StatementRunner(engine, format, limit)
+        if interactive:
+            Prompt(engine, runner, f"{bootstrap}, {master}").run()
         else:
             name, text = _script(statement, file)
-            run_script(engine, shown, text, name)
+            run_script(engine, runner, text, name)
 
 
 @app.command()
 def run(
     flow: Annotated[
-        list[str] | None, typer.Argument(help="Only these flows; all, and those to come.")
+        list[str] | None, typer.Argument(help="Flows to run. [default: all, including later ones]")
     ] = None,
     once: Once = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -119,7 +120,7 @@ def run(
     stop_timeout: StopTimeout = 30.0,
     format: OutputFormat = Format.table,
 ) -> None:
-    """Run the flows that are stored, until Ctrl-C; flows that are made or dropped meanwhile are started and stopped."""
+    """Run the stored flows until Ctrl-C. Flows that are created or dropped start and stop."""
     need_spark("flows")
     from millstream.pipelines.run.layout import Layout
     from millstream.pipelines.runner import RunOptions, taken_lock
@@ -127,39 +128,41 @@ def run(
     from millstream.sql.declared import pipeline_name, pipeline_of
 
     topic, name = CatalogTopic(bootstrap, catalog), pipeline_name(catalog)
-    found = topic.read()
-    only = [found.flow(one).id for one in flow or ()]
-    if once and not found.flows:
-        raise ClientError("there are no flows", hint="store one: INSERT INTO name SELECT ...")
-    given = pairs(conf, "--conf")
-    options = RunOptions(once, only, checkpoint, reset_progress, stop_timeout, independent=True, conf=given)
+    stored = topic.read()
+    only = [stored.flow(flow_name).id for flow_name in flow or ()]
+    if once and not stored.flows:
+        raise ClientError("no flows", hint="create one: INSERT INTO name SELECT ...")
+    spark_conf = pairs(conf, "--conf")
+    options = RunOptions(
+        once, only, checkpoint, reset_progress, stop_timeout, independent=True, conf=spark_conf
+    )
     taken_lock(Layout(name, checkpoint), name).release()
-    if not found.flows:
-        note("there are no flows yet: they begin when they are stored")
+    if not stored.flows:
+        note("no flows yet: a flow starts when it is created")
     follower = CatalogFollower(topic)
-    looked_s = time.monotonic()
+    polled_s = time.monotonic()
 
     def follow(run: Run) -> None:
-        nonlocal looked_s
-        if once or time.monotonic() - looked_s < LOOK_EVERY_S:
+        nonlocal polled_s
+        if once or time.monotonic() - polled_s < POLL_S:
             return
-        looked_s = time.monotonic()
+        polled_s = time.monotonic()
         if follower.changed():
             try:
                 run.change(pipeline_of(follower.catalog, bootstrap, name=name))
             except ClientError as error:
-                note(f"what was declared cannot be run, so everything goes on as before: {error}")
+                note(f"the new declarations cannot be run, and the running flows stay unchanged: {error}")
 
     try:
-        with spark_session(name, master, given) as spark:
-            pipeline = pipeline_of(found, bootstrap, name=name)
+        with spark_session(name, master, spark_conf) as spark:
+            pipeline = pipeline_of(stored, bootstrap, name=name)
             run_and_show(pipeline, spark, options, master, format, follow)
     finally:
         follower.close()
 
 
-class _Lazy:
-    """The Spark session, started when somebody needs it."""
+class _LazySession:
+    """The Spark session, started on first use."""
 
     def __init__(self, stack: ExitStack, master: str, conf: dict[str, str]) -> None:
         self._stack, self._master, self._conf = stack, master, conf
@@ -171,27 +174,27 @@ class _Lazy:
                 note(f"starting Spark ({self._master})")
             before = signal.getsignal(signal.SIGINT)
             self._spark = self._stack.enter_context(spark_session("sql", self._master, self._conf))
-            signal.signal(signal.SIGINT, before)  # PySpark has put its own in its place
+            signal.signal(signal.SIGINT, before)  # PySpark has replaced it
         return self._spark
 
 
-def _confirm(*, yes: bool, asks: bool) -> Any:
-    def confirm(source: Source, found: Guess) -> None:
+def _confirm(*, yes: bool, interactive: bool) -> Any:
+    def confirm(source: Source, guess: Guess) -> None:
         from millstream.sql.declaring import refuse_all
         from millstream.sql.errors import SqlError
 
-        if not yes and not asks:
-            refuse_all(source, found)
-        odd = f", of which {found.odd} do not fit" if found.odd else ""
-        note(f"guessed from {found.values} values{odd}:\n\n{source.statement()}\n")
+        if not yes and not interactive:
+            refuse_all(source, guess)
+        odd = f", {guess.odd} of which do not match" if guess.odd else ""
+        note(f"guessed from {guess.values} values{odd}:\n\n{source.statement()}\n")
         if not yes and not _agrees("create it?"):
-            raise SqlError("nothing is created", hint="run the statement above, changed where it is wrong")
+            raise SqlError("nothing created", hint="correct the statement above and run it")
 
     return confirm
 
 
 def _agrees(question: str) -> bool:
-    """Ctrl-C is a no."""
+    """Ask a question. Ctrl-C means no."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
@@ -203,7 +206,7 @@ def _agrees(question: str) -> bool:
 
 
 def _script(statement: str | None, file: str | None) -> tuple[str | None, str]:
-    """The name of the script, where it has one, and its text."""
+    """Return the name of the script, if any, and its text."""
     if statement is not None:
         return None, statement
     if file is None or file == "-":
@@ -214,18 +217,18 @@ def _script(statement: str | None, file: str | None) -> tuple[str | None, str]:
         raise ClientError(f"cannot read {file}: {error.strerror}") from None
 
 
-def run_script(engine: Engine, shown: Any, text: str, name: str | None) -> None:
-    """Statements one after the other, up to the first that fails, or that Ctrl-C ends."""
+def run_script(engine: Engine, runner: Any, text: str, name: str | None) -> None:
+    """Run statements in order, until one fails or Ctrl-C."""
     from millstream.cli.sql.show import Interrupted
     from millstream.sql.tokens import statements_of
 
     pieces = statements_of(text)
     if not pieces:
-        raise ClientError("there is no statement", hint='for example "SHOW TABLES"')
+        raise ClientError("no statement given", hint='try "SHOW TABLES"')
     for piece in pieces:
         where = f"{name}:{piece.line}: " if name else ""
         try:
-            done = shown.statement(piece.text, where)
+            done = runner.statement(piece.text, where)
         except Interrupted:
             raise typer.Exit(INTERRUPTED) from None
         if not done:

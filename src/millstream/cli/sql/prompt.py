@@ -1,4 +1,7 @@
-"""The prompt of ``millstream sql``: statements over several lines up to their semicolon, with history and completion."""
+"""The prompt of ``millstream sql``: multi-line statements that end with a semicolon.
+
+It has history and completion.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from millstream.sql.statements import BEGINNINGS, SHOWN
 from millstream.sql.tokens import split
 
 if TYPE_CHECKING:
-    from millstream.cli.sql.show import Shown
+    from millstream.cli.sql.show import StatementRunner
     from millstream.sql.engine import Engine
 
-MOST_HISTORY = 5000
+MAX_HISTORY = 5000
 FIRST, NEXT = "sql> ", "...> "
 QUIT = ("\\q", "exit", "quit")
 HELP = """\
 CREATE STREAM name (columns) WITH (topic = '...', value = json, watermark = 'column 1 minute');
-CREATE TABLE name WITH (topic = '...');            columns are guessed when they are left out
-SELECT ...;                                        what is there now
-SELECT ... EMIT CHANGES;                           and what comes; Ctrl-C stops it
-INSERT INTO name SELECT ...;                       a flow: `millstream sql run` runs it
+CREATE TABLE name WITH (topic = '...');            guesses the columns if they are left out
+SELECT ...;                                        shows the available rows
+SELECT ... EMIT CHANGES;                           shows new rows too; Ctrl-C stops it
+INSERT INTO name SELECT ...;                       creates a flow, which `millstream sql run` runs
 SHOW TABLES | STREAMS | TOPICS | FLOWS;   DESCRIBE name;   EXPLAIN SELECT ...;   DROP STREAM | TABLE | FLOW name;
-\\q ends the session."""
+\\q quits."""
 # fmt: off
 WORDS = (
     *BEGINNINGS, *SHOWN, "STREAM", "TABLE", "FLOW", "INTO", "EMIT", "CHANGES", "WHERE", "GROUP", "ORDER", "BY", "HAVING", "LIMIT", "JOIN",
@@ -38,24 +41,24 @@ WORDS = (
 
 
 class Prompt:
-    """Reads, carries out, prints; again."""
+    """Reads statements, runs them and prints the results."""
 
-    def __init__(self, engine: Engine, shown: Shown, where: str) -> None:
+    def __init__(self, engine: Engine, runner: StatementRunner, where: str) -> None:
         self._engine = engine
-        self._shown = shown
+        self._runner = runner
         self._where = where
 
     def run(self) -> None:
-        note(f'millstream sql: {self._where}; "help" says what there is, \\q ends')
+        note(f'millstream sql: {self._where}; "help" lists the statements, \\q quits')
         with _history(self._complete):
             for text in self._statements():
                 try:
-                    self._shown.statement(text)
+                    self._runner.statement(text)
                 except Interrupted:
                     note("stopped")
 
     def _statements(self) -> Iterator[str]:
-        """Until the end of the input. Ctrl-C throws away what is half typed."""
+        """Yield statements until the end of input. Ctrl-C discards a half-typed statement."""
         buffer = ""
         while True:
             try:
@@ -79,17 +82,17 @@ class Prompt:
                 yield piece.text
 
     def _complete(self, text: str) -> list[str]:
-        """Words and declared names that go on like this."""
+        """Return keywords and declared names that start with a text."""
         try:
-            names = [one.name for one in self._engine.catalog.read().sources.values()]
+            names = [source.name for source in self._engine.catalog.read().sources.values()]
         except ClientError:
             names = []
-        return [one for one in (*names, *WORDS) if one.lower().startswith(text.lower())]
+        return [word for word in (*names, *WORDS) if word.lower().startswith(text.lower())]
 
 
 @contextmanager
 def _history(complete: Any) -> Iterator[None]:
-    """Lines of earlier sessions, and completion with Tab, where Python has readline."""
+    """Provide history and Tab completion, if Python has readline."""
     try:
         import readline
     except ImportError:
@@ -99,18 +102,18 @@ def _history(complete: Any) -> Iterator[None]:
     try:
         readline.read_history_file(file)
     except OSError:
-        pass  # none yet
-    found: list[str] = []
+        pass  # no history yet
+    matches: list[str] = []
 
     def completer(text: str, state: int) -> str | None:
         if state == 0:
-            found[:] = complete(text)
-        return found[state] if state < len(found) else None
+            matches[:] = complete(text)
+        return matches[state] if state < len(matches) else None
 
     readline.set_completer(completer)
     readline.set_completer_delims(" \t\n,;()=<>'\"")
     readline.parse_and_bind("tab: complete")
-    readline.set_history_length(MOST_HISTORY)
+    readline.set_history_length(MAX_HISTORY)
     try:
         yield
     finally:
@@ -118,10 +121,10 @@ def _history(complete: Any) -> Iterator[None]:
             file.parent.mkdir(parents=True, exist_ok=True)
             readline.write_history_file(file)
         except OSError as error:
-            note(f"the history could not be kept: {error.strerror}")
+            note(f"cannot save the history: {error.strerror}")
 
 
 def history_file() -> Path:
-    """Where XDG wants it."""
+    """Return the path of the history, as XDG specifies."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "millstream" / "sql_history"

@@ -1,4 +1,4 @@
-"""How the outcome of a statement looks: tables and JSON, rows as they come, mistakes with a mark below them."""
+"""The output of statements: tables, JSON, rows as they arrive, and errors with a marker below."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 WAIT_S = 0.05
 SCREEN_SHARE = 6
-"""Lines of a terminal that a live table leaves free."""
+"""Terminal lines that a live table leaves free."""
 
 
 class Interrupted(Exception):
-    """Ctrl-C ended a statement, not the session."""
+    """Ctrl-C ended a statement but not the session."""
 
 
-class Shown:
-    """Carries statements out and prints what comes of them."""
+class StatementRunner:
+    """Runs statements and prints their results."""
 
-    def __init__(self, engine: Engine, format: Format, most: int) -> None:
+    def __init__(self, engine: Engine, format: Format, limit: int) -> None:
         self._engine = engine
         self._json = format is Format.json
-        self._most = most
+        self._limit = limit
 
     def statement(self, text: str, where: str = "") -> bool:
-        """Carry out one statement; False if it failed, which has been told then. Interrupted if Ctrl-C ended it."""
+        """Run one statement. Return False after printing an error. Raise Interrupted on Ctrl-C."""
         try:
             with Interrupts() as stop:
                 outcome = self._engine.execute(text)
@@ -61,8 +61,8 @@ class Shown:
     def _show(self, outcome: Outcome, stop: threading.Event) -> None:
         if isinstance(outcome, Told):
             print_json({"done": outcome.text}) if self._json else print(outcome.text)
-            for one in outcome.warnings:
-                note(f"warning: {one}")
+            for warning in outcome.warnings:
+                note(f"warning: {warning}")
         elif isinstance(outcome, Listing):
             self._listing(outcome)
         elif isinstance(outcome, Details):
@@ -75,72 +75,76 @@ class Shown:
             self._live(outcome, stop)
         sys.stdout.flush()
 
-    def _listing(self, found: Listing) -> None:
+    def _listing(self, listing: Listing) -> None:
         if self._json:
-            names = [name.lower().replace(" ", "_") for name in found.columns]
-            print_json([dict(zip(names, row, strict=True)) for row in found.rows])
-        elif found.rows:
-            print_table(found.columns, found.rows)
+            names = [name.lower().replace(" ", "_") for name in listing.columns]
+            print_json([dict(zip(names, row, strict=True)) for row in listing.rows])
+        elif listing.rows:
+            print_table(listing.columns, listing.rows)
         else:
-            note("there are none")
+            note("nothing to show")
 
-    def _details(self, found: Details) -> None:
+    def _details(self, details: Details) -> None:
         if self._json:
             columns = [
-                {"name": one.name, "type": one.type, "not_null": one.not_null} for one in found.columns
+                {"name": column.name, "type": column.type, "not_null": column.not_null}
+                for column in details.columns
             ]
-            facts = {name.replace(" ", "_"): fact for name, fact in found.facts.items()}
+            facts = {name.replace(" ", "_"): fact for name, fact in details.facts.items()}
             print_json(facts | ({"columns": columns} if columns else {}))
             return
-        for name, fact in found.facts.items():
+        for name, fact in details.facts.items():
             text = ", ".join(map(str, fact)) if isinstance(fact, list | tuple) else str(fact)
             print(f"{name:<11} {printable(text)}")
-        if found.columns:
+        if details.columns:
             print()
             print_table(
                 ("COLUMN", "TYPE"),
-                [(one.name, one.type + (" not null" if one.not_null else "")) for one in found.columns],
+                [
+                    (column.name, column.type + (" not null" if column.not_null else ""))
+                    for column in details.columns
+                ],
             )
 
-    # ---------------------------------------------------------------- queries
+    # ---- queries ----
 
-    def _rows(self, found: Rows, stop: threading.Event) -> None:
+    def _rows(self, rows: Rows, stop: threading.Event) -> None:
         if self._json:
-            interruptibly(found, lambda: _print_all(found.objects()), stop)
+            interruptibly(rows, lambda: _print_all(rows.objects()), stop)
             return
-        cells = interruptibly(found, lambda: found.cells(self._most + 1), stop)
-        print_table(found.columns, cells[: self._most])
-        if len(cells) > self._most:
-            note(f"only the first {self._most:,} rows; more with --limit N, all of them with --format json")
+        cells = interruptibly(rows, lambda: rows.cells(self._limit + 1), stop)
+        print_table(rows.columns, cells[: self._limit])
+        if len(cells) > self._limit:
+            note(f"showing the first {self._limit:,} rows; use --limit N for more, or --format json for all")
 
-    def _live(self, found: LiveRows, stop: threading.Event) -> None:
-        live = Live(found, self._engine.bootstrap, self._engine.checkpoint)
+    def _live(self, rows: LiveRows, stop: threading.Event) -> None:
+        live = Live(rows, self._engine.bootstrap, self._engine.checkpoint)
         if self._json:
             live.lines(_print_all, json=True, stopped=stop.is_set)
         elif sys.stdout.isatty():
-            with _Screen(found) as screen:
+            with _Screen(rows) as screen:
                 live.screen(screen.show, stopped=stop.is_set)
         else:
-            live.lines(_Aligned(found.frame.columns).show, json=False, stopped=stop.is_set)
+            live.lines(_Aligned(rows.frame.columns).show, json=False, stopped=stop.is_set)
         if stop.is_set():
             raise Interrupted
 
 
 def _print_all(lines: Iterable[str]) -> None:
-    for one in lines:
-        print(one)
+    for line in lines:
+        print(line)
     sys.stdout.flush()
 
 
 class _Aligned:
-    """Rows below each other as they come; a column grows with the widest that was seen."""
+    """Prints rows as they arrive; a column grows to the widest value so far."""
 
     def __init__(self, columns: list[str]) -> None:
         self._widths = [len(name) for name in columns]
         self._columns: tuple[str, ...] | None = tuple(columns)
 
     def show(self, rows: Iterable[Cells]) -> None:
-        shown = [tuple("-" if one is None else printable(one) for one in row) for row in rows]
+        shown = [tuple("-" if cell is None else printable(cell) for cell in row) for row in rows]
         if not shown:
             return
         head, self._columns = self._columns, None
@@ -148,19 +152,19 @@ class _Aligned:
         for line in lines:
             self._widths = [max(*pair) for pair in zip(self._widths, map(len, line), strict=True)]
         for line in lines:
-            padded = (one.ljust(width) for one, width in zip(line, self._widths, strict=True))
+            padded = (cell.ljust(width) for cell, width in zip(line, self._widths, strict=True))
             print("  ".join(padded).rstrip())
         sys.stdout.flush()
 
 
 class _Screen:
-    """A table that is redrawn: the whole result, or the last rows that came."""
+    """A table that is redrawn: the whole result, or the latest rows."""
 
-    def __init__(self, found: LiveRows) -> None:
+    def __init__(self, rows: LiveRows) -> None:
         from rich.console import Console
         from rich.live import Live as RichLive
 
-        self._columns = found.frame.columns
+        self._columns = rows.frame.columns
         console = Console(highlight=False)
         self._rows: deque[Cells] = deque(maxlen=max(5, console.size.height - SCREEN_SHARE))
         self._live: Any = RichLive(self._table(), console=console, refresh_per_second=8)
@@ -177,7 +181,7 @@ class _Screen:
 
         table = Table(*self._columns, box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
         for row in self._rows:
-            table.add_row(*("-" if one is None else printable(one) for one in row))
+            table.add_row(*("-" if cell is None else printable(cell) for cell in row))
         return table
 
     def __enter__(self) -> _Screen:
@@ -190,11 +194,14 @@ class _Screen:
         self._live.stop()
 
 
-# ---------------------------------------------------------------- Ctrl-C
+# ---- Ctrl-C ----
 
 
 class Interrupts:
-    """Ctrl-C is noted instead of raised: in the middle of a word with the JVM it would leave half of an answer behind."""
+    """Records Ctrl-C instead of raising.
+
+    An exception in the middle of a JVM call would leave half a response in the connection.
+    """
 
     def __enter__(self) -> threading.Event:
         self._seen = threading.Event()
@@ -208,22 +215,22 @@ class Interrupts:
 
 
 def interruptibly(rows: Rows, work: Callable[[], T], stop: threading.Event) -> T:
-    """The result of work with Spark, done in a thread of its own; Ctrl-C cancels its jobs."""
+    """Run Spark work in a separate thread and return its result; Ctrl-C cancels its jobs."""
     from pyspark import InheritableThread
 
     context = rows.frame.sparkSession.sparkContext
     group = f"millstream-sql-{time.time_ns()}"
-    done: list[T] = []
-    failed: list[BaseException] = []
+    results: list[T] = []
+    errors: list[BaseException] = []
 
-    def go() -> None:
+    def target() -> None:
         context.setJobGroup(group, "millstream sql", interruptOnCancel=True)
         try:
-            done.append(work())
+            results.append(work())
         except BaseException as error:
-            failed.append(error)
+            errors.append(error)
 
-    thread = InheritableThread(go, session=rows.frame.sparkSession)
+    thread = InheritableThread(target, session=rows.frame.sparkSession)
     thread.start()
     while thread.is_alive():
         thread.join(WAIT_S)
@@ -231,6 +238,6 @@ def interruptibly(rows: Rows, work: Callable[[], T], stop: threading.Event) -> T
             context.cancelJobGroup(group)
     if stop.is_set():
         raise Interrupted
-    if failed:
-        raise failed[0]
-    return done[0]
+    if errors:
+        raise errors[0]
+    return results[0]

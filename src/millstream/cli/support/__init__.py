@@ -1,1 +1,1 @@
-"""Parts that commands share: options, output, record formats, errors of usage."""
+"""Parts that commands share: options, output, record formats, usage errors."""

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from millstream.client.errors import ClientError
 
-# Module -> extra. A module that several extras bring is listed with the first one here.
+# Module -> extra. A module that several extras install is listed with the first of them.
 EXTRA_OF = {
     "pyspark": "spark",
     "py4j": "spark",
@@ -22,7 +22,7 @@ EXTRA_OF = {
     "aiokafka": "fast",
     "isal": "fast",
 }
-# Without these no query runs. Java may also come from the machine.
+# No query runs without these. Java may also come from the machine.
 SPARK_NEEDS = ("pyspark", "pyarrow", "numpy", "pandas")
 
 
@@ -30,20 +30,21 @@ def install_command(extra: str) -> str:
     return f'pip install "millstream[{extra}]"'
 
 
-def need_spark(what: str) -> None:
-    """Raise ClientError unless Spark and the packages its Python workers need are installed."""
+def need_spark(feature: str) -> None:
+    """Raise ClientError unless Spark and the packages its Python workers need are installed.
+
+    ``feature`` is a plural noun: the error says that it needs Spark.
+    """
     missing = [name for name in SPARK_NEEDS if find_spec(name) is None]
     if "pyspark" in missing:
-        raise ClientError(f"{what} need Spark, which is not installed", hint=install_command("spark"))
+        raise ClientError(f"{feature} need Spark, which is not installed", hint=install_command("spark"))
     if missing:
         names = " and ".join(missing)
-        raise ClientError(
-            f"{what} need {names} beside Spark, not installed here", hint=install_command("spark")
-        )
+        raise ClientError(f"{feature} need {names} in addition to Spark", hint=install_command("spark"))
 
 
 def missing_extra(error: BaseException | None) -> ClientError | None:
-    """Return an error that names the extra, if an import failed for the lack of one."""
+    """Return an error that names the extra to install, or None if the error has another cause."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     module = (error.name or "").partition(".")[0]

@@ -1,9 +1,10 @@
-r"""kcat's format strings: ``compile_format('%t[%p] %o %k %s\n')`` makes a function from a record to bytes.
+r"""kcat's format strings: ``compile_format('%t[%p] %o %k %s\n')`` returns a function of records.
 
-    %s value  %S its length  %R its length as 4 bytes, big-endian    %k key  %K its length    %T timestamp in milliseconds
-    %h headers (a=1,b=2)  %t topic  %p partition  %o offset  %% a percent sign    \n \r \t \xHH \\ as usual
+    %s value  %S its length  %R its length as 4 bytes, big-endian    %k key  %K its length
+    %T timestamp in milliseconds  %h headers (a=1,b=2)  %t topic  %p partition  %o offset
+    %% a percent sign    \n \r \t \xHH \\ as usual
 
-Lengths of null are -1. Keys and values are written as they are, byte for byte.
+The length of null is -1. Keys and values are written byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"0": b"\0"}
 
 
 def compile_format(text: str, *, null: bytes = b"") -> Part:
-    """A function that renders records; ``null`` stands for a null key or value. Misuse raises ClientError."""
+    """Return a function that renders records; ``null`` replaces a null key or value.
+
+    Raise ClientError for an unknown format.
+    """
     parts = _joined(_parse(text, _fields(null)))
 
     def render(record: Record) -> bytes:
@@ -63,16 +67,16 @@ def _parse(text: str, fields: dict[bytes, Part]) -> list[bytes | Part]:
 
 def _field(letter: bytes, fields: dict[bytes, Part]) -> Part:
     if letter not in fields:
-        known = " ".join(f"%{one.decode()}" for one in fields)
+        known = " ".join(f"%{name.decode()}" for name in fields)
         raise ClientError(
-            f"%{letter.decode(errors='replace')} is not a format",
+            f"unknown format %{letter.decode(errors='replace')}",
             hint=f"use {known}, or %% for a percent sign",
         )
     return fields[letter]
 
 
 def _joined(parts: list[bytes | Part]) -> list[bytes | Part]:
-    """Neighbouring texts as one."""
+    """Merge adjacent literal texts."""
     joined: list[bytes | Part] = []
     for part in parts:
         if isinstance(part, bytes) and joined and isinstance(joined[-1], bytes):

@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once, and the parsing of NAME=VALUE pairs."""
+"""Options that several commands share, and the parsing of NAME=VALUE pairs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ COMPLETION_TIMEOUT_S = 1.0
 
 
 def noun(help: str, **more: Any) -> typer.Typer:
-    """The commands about one thing; called without one of them it says which there are."""
+    """Return the typer application of a noun. Without a verb it prints its help."""
     options = {"no_args_is_help": True} | more
     return typer.Typer(add_completion=False, rich_markup_mode=None, help=help, **options)
 
 
 class Format(StrEnum):
-    """How a listing is printed."""
+    """The output format of a listing."""
 
     table = "table"
     json = "json"
 
 
 def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Topic names for the shell; none, quickly, when no broker answers."""
+    """Return topic names for shell completion, or none soon if no broker answers."""
     from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
 
@@ -47,19 +47,19 @@ Bootstrap = Annotated[
 Timeout = Annotated[
     float,
     typer.Option(
-        "--timeout", metavar="SECONDS", min=0.1, help="How long to wait for an answer, fail-overs included."
+        "--timeout", metavar="SECONDS", min=0.1, help="How long to wait for a response, including fail-over."
     ),
 ]
-OutputFormat = Annotated[Format, typer.Option("--format", help="How to print.")]
+OutputFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
 TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]
 TopicNames = Annotated[list[str], typer.Argument(help="Names of topics.", autocompletion=complete_topics)]
 ClientOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--client-option", "-X", metavar="NAME=VALUE", help="A librdkafka property, passed as it is."
+        "--client-option", "-X", metavar="NAME=VALUE", help="A librdkafka property, passed on unchanged."
     ),
 ]
-# Of everything that runs on Spark.
+# Options of every command that runs on Spark.
 Master = Annotated[
     str,
     typer.Option(
@@ -69,43 +69,48 @@ Master = Annotated[
 Checkpoint = Annotated[
     str | None,
     typer.Option(
-        "--checkpoint", metavar="DIR", help="Where checkpoints are. [default: ./millstream-checkpoints]"
+        "--checkpoint",
+        metavar="DIR",
+        help="Directory of the checkpoints. [default: ./millstream-checkpoints]",
     ),
 ]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark.")]
-Once = Annotated[bool, typer.Option("--once", help="Process what is there now, then end.")]
+Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting.")]
+Once = Annotated[bool, typer.Option("--once", help="Process the available records, then exit.")]
 ResetProgress = Annotated[
     bool,
-    typer.Option(
-        "--reset-progress", help="The checkpoint is new on purpose: write again what it brings again."
-    ),
+    typer.Option("--reset-progress", help="Accept a new checkpoint, and write its records again."),
 ]
 StopTimeout = Annotated[
     float,
-    typer.Option("--stop-timeout", metavar="SECONDS", min=0, help="How long a batch may finish at the end."),
+    typer.Option(
+        "--stop-timeout", metavar="SECONDS", min=0, help="How long to wait for running batches at the end."
+    ),
 ]
 
 
 def note_local_time(text: str) -> None:
-    """Say in which zone a time was read that has none."""
+    """Tell the user that a time without a zone was taken as local time."""
     from millstream.client.consuming.positions import local_moment
 
     if (moment := local_moment(text)) is not None:
         utc = moment.replace(tzinfo=None).isoformat()
-        note(f"{text} is taken as local time, {moment.isoformat()}; for UTC write {utc}Z")
+        note(f"using local time for {text}: {moment.isoformat()}; for UTC write {utc}Z")
 
 
 def pair_list(words: list[str] | None, option: str) -> list[tuple[str, str]]:
-    """NAME=VALUE words in their order, repeated names included; misuse (exit 2) for a word that is none."""
-    found = []
+    """Return NAME=VALUE words in order, repeated names included.
+
+    Raise a usage error (exit 2) for any other word.
+    """
+    parsed = []
     for word in words or []:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint=option)
-        found.append((name.strip(), value))
-    return found
+        parsed.append((name.strip(), value))
+    return parsed
 
 
 def pairs(words: list[str] | None, option: str) -> dict[str, str]:
-    """NAME=VALUE words as a mapping, of which the last one counts where a name is repeated."""
+    """Return NAME=VALUE words as a mapping. The last value of a repeated name wins."""
     return dict(pair_list(words, option))

@@ -1,4 +1,4 @@
-"""What commands print: tables and JSON on stdout, remarks and progress on stderr."""
+"""Output of commands: tables and JSON on stdout, remarks and progress on stderr."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ PROGRESS_EVERY_S = 0.2
 
 
 def print_json(value: Any) -> None:
-    """One JSON document; a list has one element a line, for people and for grep."""
+    """Print one JSON document. A list has one element per line, for people and for grep."""
     if not isinstance(value, list) or not value:
         print(json.dumps(value, ensure_ascii=False))
         return
-    print("[\n  " + ",\n  ".join(json.dumps(one, ensure_ascii=False) for one in value) + "\n]")
+    print("[\n  " + ",\n  ".join(json.dumps(element, ensure_ascii=False) for element in value) + "\n]")
 
 
 def print_json_rows(rows: Iterable[Any]) -> None:
-    """The same list, printed as its elements come: there may be more of them than memory."""
+    """Print a list like ``print_json``, element by element: all of them may not fit in memory."""
     before = "[\n  "
     for row in rows:
         print(before + json.dumps(row, ensure_ascii=False), end="")
@@ -31,7 +31,7 @@ def print_json_rows(rows: Iterable[Any]) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns under their names. Into a pipe nothing is coloured, wrapped or cut."""
+    """Print rows below column names. In a pipe nothing is coloured, wrapped or truncated."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -60,25 +60,30 @@ def _cell(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """One line of a table: names that anybody may choose (groups, clients, transactional ids) must not move the cursor."""
+    """Escape control characters, because any client may choose names that would move the cursor.
+
+    Examples are the names of groups, clients and transactional ids.
+    """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
 
 
 def note(text: str) -> None:
-    """A remark for the person, never for the program that reads stdout."""
+    """Print a remark for the user on stderr, never for the program that reads stdout."""
     print(text, file=sys.stderr)
 
 
 def note_on_terminal(text: str) -> None:
-    """Print a remark for a user who waits at a terminal; logs and pipes do not need it."""
+    """Print a remark only if stderr is a terminal; logs and pipes do not need it."""
     if sys.stderr.isatty():
         note(text)
 
 
 def human_bytes(count: float) -> str:
-    """A size in the unit that reads best: 999 B, 1.2 kB, 34 MB."""
+    """Return a size in a readable unit: 999 B, 1.2 kB, 34 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -87,17 +92,17 @@ def human_bytes(count: float) -> str:
 
 
 class Progress:
-    """One line that is rewritten while long work goes on; silent unless stderr is a terminal."""
+    """A progress line that is rewritten in place; silent unless stderr is a terminal."""
 
-    def __init__(self, what: str, *, total: int | None = None, enabled: bool | None = None) -> None:
-        self.what = what
+    def __init__(self, title: str, *, total: int | None = None, enabled: bool | None = None) -> None:
+        self.title = title
         self.total = total
         self.enabled = sys.stderr.isatty() if enabled is None else enabled
         self._started_s = self._shown_s = time.monotonic()
         self._width = 0
 
     def update(self, count: int, size: int = 0) -> None:
-        """Show where the work is, at most five times a second; ``count`` records, ``size`` bytes."""
+        """Show ``count`` records and ``size`` bytes, at most five times a second."""
         if not self.enabled:
             return
         now_s = time.monotonic()
@@ -106,7 +111,7 @@ class Progress:
             self._show(self._line(count, size, max(now_s - self._started_s, 1e-9)))
 
     def clear(self) -> None:
-        """Take the line away; what follows starts at the left edge."""
+        """Erase the line; later output starts at the left edge."""
         if self._width:
             self._show("")
             self._width = 0
@@ -114,7 +119,7 @@ class Progress:
     def _line(self, count: int, size: int, elapsed_s: float) -> str:
         share = f" {min(100, 100 * count // self.total)} %" if self.total else ""
         sizes = f", {human_bytes(size)}" if size else ""
-        return f" {self.what}{share}  {counted(count, 'record')}{sizes}, {count / elapsed_s:,.0f}/s"
+        return f" {self.title}{share}  {counted(count, 'record')}{sizes}, {count / elapsed_s:,.0f}/s"
 
     def _show(self, line: str) -> None:
         print(f"\r{line:<{self._width}}\r{line}", end="", file=sys.stderr, flush=True)

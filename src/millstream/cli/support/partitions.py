@@ -1,4 +1,4 @@
-"""Partitions on the command line: ``orders`` is a whole topic, ``orders:0,2`` two partitions of it."""
+"""Partitions on the command line: ``orders`` is a topic, ``orders:0,2`` two of its partitions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ TopicOptions = Annotated[
         "--topic",
         "-t",
         metavar="TOPIC[:P,P]",
-        help="A topic, or partitions of it (repeat it).",
+        help="A topic, or some of its partitions (repeatable).",
         autocompletion=complete_topics,
     ),
 ]
 
 
 def parse_partitions(text: str) -> tuple[str, list[int] | None]:
-    """The topic and the numbers, None for all of them; misuse (exit 2) for anything else. A topic's name has no colon."""
+    """Return the topic and the partition numbers, None for all. A topic name has no colon.
+
+    Raise a usage error (exit 2) for anything else.
+    """
     topic, colon, numbers = text.partition(":")
     words = numbers.split(",")
     if not topic or (colon and not all(word.strip().isdigit() for word in words)):
@@ -35,7 +38,7 @@ def parse_partitions(text: str) -> tuple[str, list[int] | None]:
 
 
 def partitions_of(admin: Admin, words: Sequence[str]) -> list[TopicPartition]:
-    """The partitions that these words name; a topic or partition that does not exist is told."""
+    """Return the named partitions. Raise ClientError if a topic or partition does not exist."""
     parsed = [parse_partitions(word) for word in words]
-    found = [one for topic, only in parsed for one in admin.topics.partitions(topic, only)]
-    return sorted(set(found))
+    partitions = [partition for topic, only in parsed for partition in admin.topics.partitions(topic, only)]
+    return sorted(set(partitions))

@@ -1,7 +1,7 @@
-"""One record as one line of JSON, and back: what ``consume --format json`` writes, ``produce --format json`` reads.
+"""Records as lines of JSON, for ``consume --format json`` and ``produce --format json``.
 
-Keys, values and header values are strings where they are UTF-8, ``{"base64": ...}`` where they are not, null where
-they are null; so nothing is lost on the way.
+Keys, values and header values that are UTF-8 become strings, others become ``{"base64": ...}``, and
+null stays null. So the round trip loses nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 from millstream.client.errors import ClientError, nearest
 from millstream.client.record import Headers, Record
 
-# The names that ``to_json`` writes. Topic, partition, offset and timestamp_type say where a record was and are not sent on.
+# The names that ``to_json`` writes. Topic, partition, offset and timestamp_type describe where a
+# record was and are not sent.
 NAMES = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 _SHAPE = 'a line is {"key": ..., "value": ..., "headers": [["name", "value"]]}, and only "value" is required'
 MAX_INTEGER_DIGITS = 20  # enough for every partition and timestamp
 MAX_TIMESTAMP_MS = (1 << 63) - 1
-_RAW = "without --format json every line is sent as it is"
+_RAW = "without --format json every line is sent unchanged"
 
 
-class Sent(NamedTuple):
-    """What of a JSON line is sent on; partition and timestamp only where the caller wants to keep them."""
+class JsonRecord(NamedTuple):
+    """The parts of a JSON line that are sent; the caller may drop partition and timestamp."""
 
     key: bytes | None
     value: bytes | None
@@ -45,10 +46,11 @@ def to_json(record: Record) -> bytes:
     return json.dumps(document, ensure_ascii=False, separators=(", ", ": ")).encode() + b"\n"
 
 
-def from_json(line: bytes) -> Sent:
-    """Read one line; ClientError says what is wrong with it.
+def from_json(line: bytes) -> JsonRecord:
+    """Parse one line. Raise ClientError that describes the mistake.
 
-    A line without ``value`` is refused: it would be a tombstone, which deletes its key from a compacted topic.
+    A line without ``value`` is refused. It would be a tombstone, which deletes its key from a
+    compacted topic.
     """
     try:
         document = json.loads(
@@ -59,9 +61,9 @@ def from_json(line: bytes) -> Sent:
             parse_constant=_refuse_constant,
         )
         if not isinstance(document, dict):
-            raise ValueError(f"an object is expected, not {_kind(document)}")
+            raise ValueError(f"expected an object, not {_kind(document)}")
         _check_names(document, line)
-        return Sent(
+        return JsonRecord(
             _bytes(document.get("key")),
             _bytes(document["value"]),
             _headers(document.get("headers")),
@@ -77,22 +79,22 @@ def from_json(line: bytes) -> Sent:
 
 
 class _Number(str):
-    """A number with a fraction or an exponent, as it is written: a float would round it. Or a very long one."""
+    """The text of a number with a fraction or exponent, which float would round, or a long one."""
 
 
 def _integer(text: str) -> int | _Number:
-    """Python refuses to convert integers of thousands of digits."""
+    """Keep long integers as text: Python refuses to convert thousands of digits."""
     return int(text) if len(text) <= MAX_INTEGER_DIGITS else _Number(text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A name that stands twice is refused, since one of the two would be dropped."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """Return the pairs as a dict. Refuse a repeated name, because one value would be dropped."""
+    document = dict(pairs)
+    if len(document) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'the name "{twice}" stands twice')
-    return found
+        raise ValueError(f'the name "{twice}" is repeated')
+    return document
 
 
 def _refuse_constant(name: str) -> Any:
@@ -114,34 +116,34 @@ def _check_names(document: dict[str, Any], line: bytes) -> None:
         raise ClientError(f"unknown name {names} in {_shown(line)}", hint=f"{_SHAPE}; {_RAW}")
 
 
-def _headers(found: Any) -> Headers:
-    """Pairs, as ``to_json`` writes them, or an object, in which a name can stand only once."""
-    if found is None:
+def _headers(headers: Any) -> Headers:
+    """Parse pairs, as ``to_json`` writes them, or an object, which cannot repeat a name."""
+    if headers is None:
         return ()
-    if isinstance(found, dict):
-        found = list(found.items())
-    if not isinstance(found, list):
-        raise ValueError(f"headers are a list of pairs, not {_kind(found)}")
-    for pair in found:
+    if isinstance(headers, dict):
+        headers = list(headers.items())
+    if not isinstance(headers, list):
+        raise ValueError(f"headers are a list of pairs, not {_kind(headers)}")
+    for pair in headers:
         if not isinstance(pair, list | tuple) or len(pair) != 2 or not isinstance(pair[0], str):
             raise ValueError(f'a header is ["name", "value"], not {_text(pair)}')
-    return tuple((name, _bytes(value)) for name, value in found)
+    return tuple((name, _bytes(value)) for name, value in headers)
 
 
 def _whole_number(document: dict[str, Any], name: str) -> int | None:
-    found = document.get(name)
-    if found is None:
+    number = document.get(name)
+    if number is None:
         return None
     unit = " of milliseconds" if name == "timestamp" else ""
-    if isinstance(found, int) and not isinstance(found, bool):
-        if abs(found) > MAX_TIMESTAMP_MS:
-            raise ValueError(f"{name} is out of range: {found}")
-        return found
-    raise ValueError(f"{name} is a whole number{unit}, not {_text(found)}")
+    if isinstance(number, int) and not isinstance(number, bool):
+        if abs(number) > MAX_TIMESTAMP_MS:
+            raise ValueError(f"{name} is out of range: {number}")
+        return number
+    raise ValueError(f"{name} is a whole number{unit}, not {_text(number)}")
 
 
 def _kind(value: Any) -> str:
-    kinds = {list: "a list", dict: "an object", str: "a text", bool: "true or false", type(None): "null"}
+    kinds = {list: "a list", dict: "an object", str: "a string", bool: "true or false", type(None): "null"}
     return kinds.get(type(value), "a number")
 
 
@@ -151,7 +153,7 @@ def _shown(line: bytes) -> str:
 
 
 def as_json(data: bytes | None) -> Any:
-    """A key, a value or that of a header, as said above."""
+    """Return a key, value or header value as JSON (see the top of this module)."""
     if data is None:
         return None
     try:
@@ -161,17 +163,17 @@ def as_json(data: bytes | None) -> Any:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """A string, null or base64 as said above; any other JSON is sent as its text, which is what people mean by it."""
+    """Return the bytes of a string, null or base64; any other JSON is sent as its text."""
     if value is None:
         return None
     if isinstance(value, dict) and value.keys() == {"base64"}:
         return _from_base64(value["base64"])
-    text = value if isinstance(value, str) else _text(value)  # a _Number is a string, too
+    text = value if isinstance(value, str) else _text(value)  # a _Number is a string as well
     try:
         return text.encode()
     except UnicodeEncodeError as error:
         escape = f"\\u{ord(text[error.start]):04x}"
-        raise ValueError(f"{escape} is half of a character and has no UTF-8") from None
+        raise ValueError(f"{escape} is half of a surrogate pair and has no UTF-8 encoding") from None
 
 
 def _from_base64(text: Any) -> bytes:
@@ -182,7 +184,7 @@ def _from_base64(text: Any) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """JSON that was read, as text; numbers as they were written."""
+    """Return parsed JSON as text, with numbers as they were written."""
     if isinstance(value, _Number):
         return value
     if isinstance(value, dict):

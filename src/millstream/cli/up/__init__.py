@@ -1,1 +1,1 @@
-"""``millstream up``: the command, its status table, and removing a broker."""
+"""``millstream up``: the command, its status table, and requests to a running cluster."""

@@ -1,4 +1,4 @@
-"""Check that everything ``millstream up`` needs beside Millstream is installed, before it starts anything."""
+"""Check that the dependencies of ``millstream up`` are installed, before it starts anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.local.zookeeper_jars import NoZooKeeper, find_jars
 
 
 def check_installed(*, own_zookeeper: bool) -> None:
-    """Raise ClientError with all that is missing, so that one installation is enough."""
+    """Raise ClientError that lists everything missing, so that one installation is enough."""
     no_server = _why_no_server() if own_zookeeper else None
     if importlib.util.find_spec("kazoo") is not None:
         if no_server is not None:
@@ -18,12 +18,12 @@ def check_installed(*, own_zookeeper: bool) -> None:
         return
     if no_server is None:
         raise ClientError(
-            "brokers of a cluster need the package kazoo, which is not installed",
+            "the brokers of a cluster need the package kazoo, which is not installed",
             hint='pip install "millstream[cluster]"',
         )
     raise ClientError(
         f"a cluster needs the package kazoo, which is not installed, and ZooKeeper: {no_server.message}",
-        hint='`pip install "millstream[cluster,spark]"` brings both; or use a ZooKeeper that runs already '
+        hint='`pip install "millstream[cluster,spark]"` installs both; or use an existing ZooKeeper '
         '(--zookeeper HOST:PORT) and `pip install "millstream[cluster]"`',
     )
 

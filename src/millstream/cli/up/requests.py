@@ -1,6 +1,6 @@
-"""What another process asks of the `millstream up` that runs in a directory: a broker more, or a process of it to be started or stopped.
+"""Requests of another process to a running `millstream up`: add, start or stop a node.
 
-The request is written into ``cluster.json``, and answered there.
+A request is written into ``cluster.json``, and so is the response.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from millstream.local.cluster_file import BROKER, RUNNING, ZOOKEEPER, ClusterFil
 from millstream.local.foreground import is_owned, refuse_used_ports
 from millstream.local.zookeeper import HOST, free_ports
 
-_LOOK_EVERY_S = 0.1
+_POLL_S = 0.1
 _TIMEOUT_S = 60.0
 
 
 def new_broker(cluster: ClusterFile) -> Entry:
-    node_id = max((one.node_id for one in cluster.brokers), default=-1) + 1
+    node_id = max((broker.node_id for broker in cluster.brokers), default=-1) + 1
     return Entry(node_id, HOST, broker_port(cluster, node_id))
 
 
@@ -32,28 +32,28 @@ def broker_port(cluster: ClusterFile, node_id: int) -> int:
 
 
 def parse_node(word: str, option: str) -> tuple[str, int]:
-    """2 and broker-2 are a broker, zookeeper-2 is a ZooKeeper server: the names of their directories."""
+    """Parse a node: 2 or broker-2 is a broker, zookeeper-2 a ZooKeeper server."""
     kind, _, number = word.rpartition("-")
     if kind not in ("", BROKER, ZOOKEEPER) or not (number.isascii() and number.isdigit()):
         raise typer.BadParameter(
-            f"{word!r} is neither a broker (2) nor a ZooKeeper server (zookeeper-2)", param_hint=option
+            f"{word!r} is not a broker (2) or a ZooKeeper server (zookeeper-2)", param_hint=option
         )
     return kind or BROKER, int(number)
 
 
-def check_request(asked: dict[str, bool], how: dict[str, object]) -> None:
-    """Misuse: several requests at once, or options of a start."""
-    words = [word for word, given in asked.items() if given]
-    if len(words) > 1:
-        raise typer.BadParameter(f"{' and '.join(words)} exclude each other: one at a time")
-    if unused := [word for word, value in how.items() if value is not None]:
+def check_request(requests: dict[str, bool], start_options: dict[str, object]) -> None:
+    """Raise a usage error for several requests at once, or for options of a start."""
+    options = [option for option, chosen in requests.items() if chosen]
+    if len(options) > 1:
+        raise typer.BadParameter(f"{' and '.join(options)} cannot be used together")
+    if unused := [option for option, value in start_options.items() if value is not None]:
         raise typer.BadParameter(
-            f"{unused[0]} says how a cluster is started; {words[0]} is for one that runs, with the settings it was given then"
+            f"{unused[0]} cannot be used with {options[0]}: the running cluster keeps the options of its start"
         )
 
 
-def ask_for(data: Path, start: str | None, stop: str | None, as_json: bool) -> None:
-    """Writes into the file what is wanted (without either of them a broker more), and waits until it is so."""
+def send_request(data: Path, start: str | None, stop: str | None, as_json: bool) -> None:
+    """Write a request to start, stop or (with neither) add a node, and wait until it is done."""
     word = stop if stop is not None else start
     kind, node = (
         (BROKER, None) if word is None else parse_node(word, "--stop" if stop is not None else "--start")
@@ -62,8 +62,8 @@ def ask_for(data: Path, start: str | None, stop: str | None, as_json: bool) -> N
 
 
 def change(data: Path, kind: str, node: int | None, *, stopping: bool) -> Entry:
-    """Have one started (None: a new broker) or stopped; what it is then."""
-    running_cluster(data)  # else there may be no directory to lock
+    """Have a node started (None: a new broker) or stopped, and return its new entry."""
+    running_cluster(data)  # raises if there is no directory to lock
     with cluster_file.locked(data):
         cluster = running_cluster(data)
         entry = new_broker(cluster) if node is None else known(data, cluster, kind, node)
@@ -75,19 +75,20 @@ def change(data: Path, kind: str, node: int | None, *, stopping: bool) -> Entry:
 def running_cluster(data: Path) -> ClusterFile:
     if not is_owned(data):
         raise ClientError(
-            f"no cluster runs in {data}", hint="start it with `millstream up`, or name its --data"
+            f"no cluster is running in {data}",
+            hint="start it with `millstream up`, or choose its directory with --data",
         )
     cluster = cluster_file.read(data)
     if cluster is None or cluster.supervisor is None:
-        raise ClientError(f"the cluster in {data} is not running yet, or stopping", hint="try again")
+        raise ClientError(f"the cluster in {data} is still starting, or stopping", hint="try again")
     return cluster
 
 
 def known(data: Path, cluster: ClusterFile, kind: str, node: int) -> Entry:
     entry = cluster.find(kind, node)
     if entry is None:
-        words = "broker" if kind == BROKER else "ZooKeeper server of its own with the number"
-        raise ClientError(f"this cluster has no {words} {node}", hint=f"see {data / cluster_file.FILE}")
+        noun = "broker" if kind == BROKER else "ZooKeeper server"
+        raise ClientError(f"this cluster has no {noun} {node}", hint=f"see {data / cluster_file.FILE}")
     return entry
 
 
@@ -96,9 +97,9 @@ def _request(cluster: ClusterFile, kind: str, entry: Entry, *, stopping: bool) -
     if stopping and entry.state not in (State.UP, State.SILENT):
         raise ClientError(f"{name} is not running", hint="start it with --start")
     if not stopping and entry.state in RUNNING:
-        raise ClientError(f"{name} is running", hint="stop it with --stop first")
+        raise ClientError(f"{name} is already running", hint="stop it with --stop first")
     if not stopping:
-        refuse_used_ports(HOST, {name: entry.port}, "stop what uses it")
+        refuse_used_ports(HOST, {name: entry.port}, "stop the process that uses it")
     entry.state = State.UNWANTED if stopping else State.WANTED
     if kind == BROKER and cluster.broker(entry.node_id) is None:
         cluster.brokers.append(entry)
@@ -110,35 +111,31 @@ def _await(data: Path, kind: str, node_id: int, state: State) -> Entry:
     while time.monotonic() < deadline:
         cluster = cluster_file.read(data)
         if cluster is None or cluster.supervisor is None:
-            raise ClientError(
-                f"the cluster in {data} has been stopped meanwhile", hint="start it with `millstream up`"
-            )
+            raise ClientError(f"the cluster in {data} was stopped", hint="start it with `millstream up`")
         entry = cluster.find(kind, node_id)
         if entry is not None and entry.state is state:
             return entry
         if entry is not None and entry.state is State.DEAD:
-            raise ClientError(f"{name} did not come up", hint=f"see {entry.log}")
+            raise ClientError(f"{name} did not start", hint=f"see {entry.log}")
         if entry is not None and state is State.UP and _waits_for_others(cluster, kind, entry):
-            note(
-                "it serves nobody until more than half of the ZooKeeper servers run: start the others as well"
-            )
+            note("it serves no clients until a majority of the ZooKeeper servers run: start the others too")
             return entry
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
     raise ClientError(f"{name} is not {state.value} after {_TIMEOUT_S:.0f} s", hint="see its log")
 
 
 def _waits_for_others(cluster: ClusterFile, kind: str, entry: Entry) -> bool:
-    """A server of an ensemble that died is up when others are."""
+    """Return whether a ZooKeeper server cannot be up yet, because its ensemble has no majority."""
     if kind != ZOOKEEPER or entry.pid is None:
         return False
-    running = sum(one.state in RUNNING and one.pid is not None for one in cluster.zookeepers)
+    running = sum(server.state in RUNNING and server.pid is not None for server in cluster.zookeepers)
     return 2 * running <= len(cluster.zookeepers)
 
 
 def _print(kind: str, entry: Entry, as_json: bool) -> None:
     if as_json:
-        words = {"kind": kind, "node_id": entry.node_id, "address": entry.address}
-        print_json(words | {"state": entry.state.value, "pid": entry.pid})
+        node = {"kind": kind, "node_id": entry.node_id, "address": entry.address}
+        print_json(node | {"state": entry.state.value, "pid": entry.pid})
     else:
         log = os.path.relpath(entry.log)
         print(f"{kind} {entry.node_id} is {entry.state.value}: {entry.address}, log {log}")

@@ -1,4 +1,4 @@
-"""What ``millstream up`` shows: a table that changes on a terminal, a line for each change in a pipe, or the same as JSON."""
+"""The output of ``millstream up``: a live table on a terminal, else a line or JSON per change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from millstream.local.cluster import Part
+from millstream.local.cluster import LocalNode
 from millstream.local.cluster_file import BROKER, State
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COLOURS = {State.UP: "green", State.DEAD: "bold red", State.SILENT: "yellow"}
 
 
 class Status:
-    """Lines, for pipes and logs."""
+    """Plain lines, for pipes and logs."""
 
     def __enter__(self) -> Self:
         return self
@@ -31,14 +31,14 @@ class Status:
     ) -> None:
         pass
 
-    def told(self, part: Part) -> None:
-        self.say(line(part))
-        if part.entry.state is State.DEAD:
-            self.say(death(part))
+    def changed(self, node: LocalNode) -> None:
+        self.say(line(node))
+        if node.entry.state is State.DEAD:
+            self.say(death(node))
 
-    def ready(self, words: dict[str, Any]) -> None:
+    def ready(self, facts: dict[str, Any]) -> None:
         self.say(
-            f"ready: {words['bootstrap']}, ZooKeeper {words['zookeeper_connect']}, {words['seconds']:.1f} s"
+            f"ready: {facts['bootstrap']}, ZooKeeper {facts['zookeeper_connect']}, {facts['seconds']:.1f} s"
         )
 
     def remark(self, text: str) -> None:
@@ -49,43 +49,43 @@ class Status:
 
 
 class JsonStatus(Status):
-    """One JSON object a line; ``event`` says which."""
+    """One JSON object per line; ``event`` is its type."""
 
-    def told(self, part: Part) -> None:
-        entry = part.entry
+    def changed(self, node: LocalNode) -> None:
+        entry = node.entry
         row: dict[str, Any] = {
             "event": "died" if entry.state is State.DEAD else "state",
-            "kind": part.kind,
+            "kind": node.kind,
             "node_id": entry.node_id,
             "state": entry.state.value,
             "pid": entry.pid,
             "host": entry.host,
             "port": entry.port,
         }
-        if part.mode and entry.state is State.UP:
-            row["mode"] = part.mode
+        if node.mode and entry.state is State.UP:
+            row["mode"] = node.mode
         if entry.state is State.DEAD:
             row |= {
-                "exit_code": part.process.exit_code,
+                "exit_code": node.process.exit_code,
                 "log": entry.log,
-                "tail": part.tail.splitlines()[-_TAIL_LINES:],
+                "tail": node.tail.splitlines()[-_TAIL_LINES:],
             }
         self.say(json.dumps(row))
 
-    def ready(self, words: dict[str, Any]) -> None:
-        self.say(json.dumps({"event": "ready"} | words))
+    def ready(self, facts: dict[str, Any]) -> None:
+        self.say(json.dumps({"event": "ready"} | facts))
 
     def remark(self, text: str) -> None:
         self.say(json.dumps({"event": "remark", "text": text}))
 
 
 class LiveStatus(Status):
-    """A table on a terminal; what is said stands above it."""
+    """A live table on a terminal; messages appear above it."""
 
-    def __init__(self, parts: Callable[[], list[Part]]) -> None:
+    def __init__(self, nodes: Callable[[], list[LocalNode]]) -> None:
         from rich.live import Live
 
-        self._parts = parts
+        self._nodes = nodes
         self._live = Live(self._table(), auto_refresh=False)
 
     def _table(self) -> Table:
@@ -93,11 +93,11 @@ class LiveStatus(Status):
         from rich.table import Table
 
         table = Table("", "address", "pid", "state", "log", box=box.SIMPLE_HEAD, pad_edge=False)
-        for part in self._parts():
-            entry = part.entry
+        for node in self._nodes():
+            entry = node.entry
             colour = _COLOURS.get(entry.state, "")
-            state = f"[{colour}]{_words(part)}[/]" if colour else _words(part)
-            table.add_row(part.name, entry.address, str(entry.pid or "-"), state, os.path.relpath(entry.log))
+            state = f"[{colour}]{_state(node)}[/]" if colour else _state(node)
+            table.add_row(node.name, entry.address, str(entry.pid or "-"), state, os.path.relpath(entry.log))
         return table
 
     def __enter__(self) -> Self:
@@ -109,9 +109,9 @@ class LiveStatus(Status):
     ) -> None:
         self._live.stop()
 
-    def told(self, part: Part) -> None:
-        if part.entry.state is State.DEAD:
-            self.say(death(part))
+    def changed(self, node: LocalNode) -> None:
+        if node.entry.state is State.DEAD:
+            self.say(death(node))
         self._live.update(self._table(), refresh=True)
 
     def remark(self, text: str) -> None:
@@ -122,45 +122,46 @@ class LiveStatus(Status):
         self._live.console.print(text, markup=False, highlight=False)
 
 
-def status_for(format_json: bool, parts: Callable[[], list[Part]]) -> Status:
+def status_for(format_json: bool, nodes: Callable[[], list[LocalNode]]) -> Status:
     if format_json:
         return JsonStatus()
-    return LiveStatus(parts) if sys.stdout.isatty() else Status()
+    return LiveStatus(nodes) if sys.stdout.isatty() else Status()
 
 
-def line(part: Part) -> str:
-    """One process: what, where, its pid and how it is."""
-    entry = part.entry
+def line(node: LocalNode) -> str:
+    """Return a line with name, address, pid and state of a process."""
+    entry = node.entry
     return (
-        f"{part.name:<12} {entry.address:<16} {f'pid {entry.pid}' if entry.pid else '-':<12} {_words(part)}"
+        f"{node.name:<12} {entry.address:<16} {f'pid {entry.pid}' if entry.pid else '-':<12} {_state(node)}"
     )
 
 
-def _words(part: Part) -> str:
-    state = part.entry.state
+def _state(node: LocalNode) -> str:
+    state = node.entry.state
     if state is State.DEAD:
-        return f"died ({_exit_words(part.process.exit_code)})"
+        return f"died ({_exit_reason(node.process.exit_code)})"
     if state is State.SILENT:
-        return "does not answer"
-    return f"{state.value} ({part.mode})" if part.mode and state is State.UP else state.value
+        return "not responding"
+    return f"{state.value} ({node.mode})" if node.mode and state is State.UP else state.value
 
 
-def _exit_words(code: int | None) -> str:
+def _exit_reason(code: int | None) -> str:
     if code is None:
         return "not started"
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def death(part: Part) -> str:
-    """That a process died, what it said last, and what to do."""
-    tail = "\n".join(f"  | {text}" for text in part.tail.splitlines()[-_TAIL_LINES:])
-    told = f"{part.name} died ({_exit_words(part.process.exit_code)}); the end of {os.path.relpath(part.entry.log)}:\n{tail}"
-    if not part.can_start_again:
-        return told
-    node = part.entry.node_id if part.kind == BROKER else f"{part.kind}-{part.entry.node_id}"
-    return f"{told}\n  start it again: millstream up --start {node} --data {_directory(part)}"
+def death(node: LocalNode) -> str:
+    """Return a report of a dead process: its last output and how to restart it."""
+    tail = "\n".join(f"  | {text}" for text in node.tail.splitlines()[-_TAIL_LINES:])
+    reason = _exit_reason(node.process.exit_code)
+    report = f"{node.name} died ({reason}); the end of {os.path.relpath(node.entry.log)}:\n{tail}"
+    if not node.can_start_again:
+        return report
+    name = node.entry.node_id if node.kind == BROKER else f"{node.kind}-{node.entry.node_id}"
+    return f"{report}\n  start it again: millstream up --start {name} --data {_directory(node)}"
 
 
-def _directory(part: Part) -> str:
-    """That of the cluster, as one types it."""
-    return shlex.quote(os.path.relpath(part.process.directory.parent))
+def _directory(node: LocalNode) -> str:
+    """Return the directory of the cluster, quoted for a shell."""
+    return shlex.quote(os.path.relpath(node.process.directory.parent))
