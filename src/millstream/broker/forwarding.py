@@ -32,6 +32,7 @@ async def through_controller(
     """The answer of the controller, which ``here`` gives where it is this broker. One that was replaced before it was done raises
     NOT_CONTROLLER."""
     deadline = asyncio.get_running_loop().time() + broker.member.request_timeout_s
+    await broker.auto_creation.settled(context.connection, broker.member.request_timeout_s)
     while True:
         try:
             if broker.member.state.active:
