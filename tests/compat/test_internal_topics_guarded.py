@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from compat.waiting import wait_until
 from millstream.client import Admin
 from millstream.core.errors import ErrorCode
 from millstream.local.broker import LocalBroker
@@ -33,11 +34,17 @@ def look(client: RawClient, *names: str):
     }
 
 
+def made(client: RawClient, *names: str):
+    """Ask until the topics exist: asking creates them in the background."""
+    wait_until(lambda: not any(topic.error_code for topic in look(client, *names).values()), f"{names}")
+    return look(client, *names)
+
+
 def test_looking_for_an_internal_topic_makes_it_as_its_coordinator_would(broker: BrokerFactory):
     """As an ordinary topic it would lose its records to retention."""
     running = broker({"offsets.topic.num.partitions": 5, "transaction.state.log.num.partitions": 4})
     with RawClient(running.bootstrap) as client:
-        found = look(client, OFFSETS, TRANSACTIONS)
+        found = made(client, OFFSETS, TRANSACTIONS)
     assert [len(found[name].partitions) for name in (OFFSETS, TRANSACTIONS)] == [5, 4]
     with Admin(running.bootstrap) as admin:
         for name in (OFFSETS, TRANSACTIONS):
@@ -46,7 +53,7 @@ def test_looking_for_an_internal_topic_makes_it_as_its_coordinator_would(broker:
 
 def test_clients_cannot_write_to_internal_topics(broker: BrokerFactory):
     with RawClient(broker().bootstrap) as client:
-        look(client, OFFSETS, "mine")
+        made(client, OFFSETS, "mine")
         assert produce(client, OFFSETS, 0, batch()).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
         assert produce(client, "mine", 0, batch()).error_code == 0
 
@@ -54,7 +61,7 @@ def test_clients_cannot_write_to_internal_topics(broker: BrokerFactory):
 def test_internal_topics_get_no_more_partitions(broker: BrokerFactory):
     """Every group would belong to another partition, and its offsets would not be found."""
     with RawClient(broker().bootstrap) as client:
-        look(client, OFFSETS)
+        made(client, OFFSETS)
         asked = CreatePartitionsTopic(name=OFFSETS, count=60, assignments=None)
         (told,) = client.call(CreatePartitionsRequest(topics=[asked], timeout_ms=1000), 3).results
         assert told.error_code == ErrorCode.INVALID_PARTITIONS

@@ -315,8 +315,8 @@ def test_offset_commit_behind_join_group_is_handled_after_the_join(connection: R
 
 # ---- any requests ---------------------------------------------------------------------------------------------
 
-# A step of a sequence: the request it sends, in the names of a run.
-Step = Callable[[str, int], Sent]
+# A step of a sequence: the request it sends, or several, in the names of a run.
+Step = Callable[[str, int], Sent | Sequence[Sent]]
 TOPICS, GROUPS, PARTITIONS = st.sampled_from("ab"), st.sampled_from("gh"), st.integers(0, 1)
 RUNS = itertools.count()
 
@@ -330,6 +330,14 @@ def _create(topic: str, partitions: int, flushed: bool) -> Step:
     return lambda run, _: Sent(
         "CreateTopics", 7, create_topics(new_topic(run + topic, partitions, configs=configs))
     )
+
+
+def _create_by_asking(topic: str) -> Step:
+    """Brokers create the topic in the background. The request behind waits for that, so later answers are certain."""
+    return lambda run, _: [
+        Sent("Metadata", 9, metadata(run + topic, auto_create=True)),
+        Sent("CreateTopics", 7, create_topics(new_topic(run + topic))),
+    ]
 
 
 def _produce(topic: str, partition: int, acks: int) -> Step:
@@ -394,7 +402,7 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     step(_of_topic("DeleteTopics", 6, delete_topics), TOPICS),
     step(_of_topic("CreatePartitions", 3, lambda name: create_partitions(name, 2)), TOPICS),
     step(_of_topic("Metadata", 9, metadata), TOPICS),
-    step(_of_topic("Metadata", 9, lambda name: metadata(name, auto_create=True)), TOPICS),
+    step(_create_by_asking, TOPICS),
     step(_produce, TOPICS, PARTITIONS, st.sampled_from((1, -1))),
     step(_produce, TOPICS, PARTITIONS, st.sampled_from((1, -1))),
     step(_fetch, TOPICS, PARTITIONS, st.integers(0, 2), st.booleans()),
@@ -439,7 +447,10 @@ def test_pipelined_requests_are_answered_as_if_sent_one_at_a_time(
     number = next(RUNS)
     answers = {}
     for run in (f"one-{number}-", f"all-{number}-"):
-        requests = [make(run, position) for position, make in enumerate([*first, *steps])]
+        requests: list[Sent] = []
+        for position, make in enumerate([*first, *steps]):
+            made = make(run, position)
+            requests += [made] if isinstance(made, Sent) else made
         with RawConnection(broker.bootstrap) as connection:
             if run.startswith("one"):
                 given_answers = one_at_a_time(connection, *requests)

@@ -16,6 +16,7 @@ from compat.raw_client import RawConnection, ask
 from compat.raw_requests import (
     MAX_TIMESTAMP,
     all_topics,
+    create_topics,
     delete_topics,
     errors,
     fetch,
@@ -24,9 +25,10 @@ from compat.raw_requests import (
     produce,
     values,
 )
+from compat.raw_requests import new_topic as topic_row
 from compat.sample_records import Row
 from compat.topics import create_topic, topic_id
-from compat.waiting import eventually
+from compat.waiting import wait_until
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 
@@ -62,8 +64,42 @@ def test_a_topic_is_made_when_a_client_writes_to_it(
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
 def test_a_topic_is_made_when_metadata_asks_for_it(connection: RawConnection, topic_name: str, version: int):
-    ask_for(connection, topic_name, version=version)
-    eventually(lambda: ask_for(connection, topic_name, auto_create=False), [Asked(0, 1, False, True)])
+    """The first answer does not have it: brokers create it in the background."""
+    unknown = Asked(E.UNKNOWN_TOPIC_OR_PARTITION, 0, False, False)
+    assert ask_for(connection, topic_name, version=version) == [unknown]
+    wait_until(
+        lambda: ask_for(connection, topic_name, auto_create=False) == [Asked(0, 1, False, True)], "the topic"
+    )
+
+
+def test_internal_topics_are_made_when_metadata_asks_for_them(broker: Callable[..., LocalBroker]):
+    names = ["__consumer_offsets", "__transaction_state"]
+    with RawConnection(broker().bootstrap) as connection:
+        unknown = Asked(E.UNKNOWN_TOPIC_OR_PARTITION, 0, True, False)
+        assert ask_for(connection, *names) == [unknown] * 2
+        wait_until(lambda: not any(row.code for row in ask_for(connection, *names)), "both topics")
+        assert all(row.internal and row.has_id for row in ask_for(connection, *names))
+
+
+def test_metadata_by_id_makes_nothing(connection: RawConnection, topic_name: str):
+    """The id counts, also where there is a name as well."""
+    named = {"name": topic_name, "topic_id": bytes(15) + b"x"}
+    answer = connection.call("Metadata", 12, metadata(named, topic_name + "-2", auto_create=True))
+    assert E.UNKNOWN_TOPIC_ID in errors(answer)
+    # A creation of the topics would be done before this one.
+    made = connection.call(
+        "CreateTopics", 7, create_topics(topic_row(topic_name), topic_row(topic_name + "-2"))
+    )
+    assert errors(made) == [0, 0]
+
+
+def test_requests_behind_metadata_find_the_topic_it_makes(connection: RawConnection, topic_name: str):
+    """Creations and administrative requests of a connection reach the controller in the order sent."""
+    ask_for(connection, topic_name)
+    made = connection.call("CreateTopics", 7, create_topics(topic_row(topic_name)))
+    assert errors(made) == [E.TOPIC_ALREADY_EXISTS]
+    ask_for(connection, topic_name + "-2")
+    assert errors(connection.call("DeleteTopics", 6, delete_topics(topic_name + "-2"))) == [0]
 
 
 def test_a_client_may_forbid_it(connection: RawConnection, topic_name: str):

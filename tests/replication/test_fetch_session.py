@@ -156,6 +156,34 @@ def test_an_error_is_told_every_time_and_so_is_its_end() -> None:
     assert not context.must_tell(row, 0, False, 10, 0)
 
 
+def replica_row(offset: int, log_start: int) -> Wanted:
+    return Wanted("t", 0, offset, 1 << 20, -1, -1, log_start)
+
+
+def tells_log_start_again(follower: bool, *changed: Wanted) -> bool:
+    """Whether log start 5 is in the answer to a request for these rows, after an answer that had it."""
+    sessions = Sessions()
+    context = sessions.ask(0, 0, replica_row(12, 0), follower=follower)
+    assert context.must_tell(context.wanted[0], 0, False, 7, 5)
+    context = sessions.ask(1, 1, *changed)
+    is_told = context.must_tell(context.wanted[0], 0, False, 7, 5)
+    context = sessions.ask(1, 2)
+    assert not context.must_tell(context.wanted[0], 0, False, 7, 5)
+    return is_told
+
+
+def test_follower_that_missed_the_log_start_receives_it_again() -> None:
+    """It had a tail to truncate, or the leader epoch changed: it asks again, with its old log start."""
+    assert tells_log_start_again(True, replica_row(7, 0))
+
+
+def test_log_start_that_the_follower_knows_is_not_repeated() -> None:
+    assert not tells_log_start_again(True, replica_row(12, 5))
+    assert not tells_log_start_again(True, replica_row(12, 6))
+    assert not tells_log_start_again(True)  # its checkpoint is not written yet
+    assert not tells_log_start_again(False, replica_row(7, 0))
+
+
 def test_a_partition_that_gave_data_goes_to_the_end_of_the_line() -> None:
     sessions = Sessions()
     context = sessions.ask(0, 0, wanted(0), wanted(1), wanted(2))

@@ -1,62 +1,112 @@
-"""Creates topics that clients ask for and that do not exist, where the settings allow it."""
+"""Creates topics that clients ask for and that do not exist, in the background.
+
+As in Kafka's AutoTopicCreationManager, the Metadata request that began a creation is answered at
+once: the topic is unknown, and the client asks again. A topic whose creation is in flight is not
+created twice.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, WeakSet
 
 from millstream.cluster.controller.client import ControllerClient
 from millstream.cluster.coordinators.internal_topics import InternalTopics
 from millstream.control.image import INTERNAL_TOPICS
-from millstream.control.topics import NewTopic
-from millstream.core.errors import ApiError, ErrorCode
+from millstream.control.topics import MAX_CREATED, NewTopic
+from millstream.core.errors import ErrorCode
 from millstream.log.rate_limited_logging import RateLimitedLog
+
+if TYPE_CHECKING:
+    from millstream.broker.net.connection import Connection
 
 log = logging.getLogger("millstream.metadata")
 
-# Maximum time an answer waits for the creation, which goes on without it.
-_WAIT_S = 1.0
+# Maximum number of topics in flight. The controller refuses a larger request anyway.
+MOST_IN_FLIGHT = MAX_CREATED
+# Maximum time a creation is retried while no controller can be reached, as in Kafka.
+_RETRY_TIMEOUT_S = 60.0
+_RETRY_S = 0.1
+
+_Creation = asyncio.Task[None]
 
 
 class AutoCreation:
-    """Belongs to a broker. A creation goes on when the request that began it no longer waits."""
+    """The creations in flight of a broker. They belong to no connection, so a client may disconnect."""
 
     def __init__(self, controller_client: ControllerClient, internal: InternalTopics) -> None:
         self._controller_client = controller_client
         self._internal = internal
         self._rate_limited = RateLimitedLog(log)
-        self._creations: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[str, _Creation] = {}
+        self._awaited_by: WeakKeyDictionary[Connection, WeakSet[_Creation]] = WeakKeyDictionary()
 
-    async def create(self, names: Sequence[str]) -> None:
-        """Create topics, as far as that is possible; return after a moment in any case."""
-        creation = asyncio.get_running_loop().create_task(self._create(names))
-        self._creations.add(creation)
-        creation.add_done_callback(self._creations.discard)
-        await asyncio.wait((creation,), timeout=_WAIT_S)
+    def begin(self, names: Sequence[str], connection: Connection) -> None:
+        """Begin to create topics with valid names, except those in flight."""
+        new: list[NewTopic] = []
+        if len(self._in_flight) + len(names) <= MOST_IN_FLIGHT:
+            new = [self._new_topic(name) for name in names if self._may_begin(name)]
+        else:
+            self._log(f"too many topics to create at once: at most {MOST_IN_FLIGHT:,} are in flight")
+        if new:
+            creation = asyncio.get_running_loop().create_task(self._create(new))
+            self._in_flight.update((topic.name, creation) for topic in new)
+            creation.add_done_callback(partial(self._ended, new))
+        creations = {self._in_flight[name] for name in names if name in self._in_flight}
+        if creations:
+            self._awaited_by.setdefault(connection, WeakSet()).update(creations)
+
+    async def settled(self, connection: Connection, timeout_s: float) -> None:
+        """Wait for the creations that earlier requests of a connection asked for.
+
+        Kafka sends creations and forwarded requests to the controller through one queue. A CreateTopics
+        or DeleteTopics behind a Metadata request finds the topic that this request creates.
+        """
+        creations = self._awaited_by.pop(connection, None)
+        if creations:
+            await asyncio.wait(set(creations), timeout=timeout_s)
 
     def close(self) -> None:
-        for creation in self._creations:
+        for creation in set(self._in_flight.values()):
             creation.cancel()
 
-    async def _create(self, names: Sequence[str]) -> None:
+    def _may_begin(self, name: str) -> bool:
+        ours = self._internal.names
+        return name not in self._in_flight and (name not in INTERNAL_TOPICS or name in ours)
+
+    def _new_topic(self, name: str) -> NewTopic:
         """Internal topics get the shape that their coordinators need."""
-        for name in names:
-            if name in INTERNAL_TOPICS:
-                with suppress(ApiError):
-                    await self._internal.ensure(name)
-        ordinary = [NewTopic(name, -1, -1) for name in names if name not in INTERNAL_TOPICS]
-        if not ordinary:
-            return
-        try:
-            outcomes = await self._controller_client.create_topics(ordinary)
-        except (ApiError, OSError) as error:
-            self._log(f"topics cannot be created now: {error}")
-            return
-        for name, outcome in outcomes.items():
-            if outcome.code and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                self._log(f"topic {name} cannot be created: {outcome.message or outcome.code.message}")
+        if name in INTERNAL_TOPICS:
+            return self._internal.new_topic(name)
+        return NewTopic(name, -1, -1)
+
+    async def _create(self, topics: Sequence[NewTopic]) -> None:
+        now = asyncio.get_running_loop().time
+        deadline_s = now() + _RETRY_TIMEOUT_S
+        while True:
+            outcomes = await self._controller_client.create_topics(topics)
+            unreachable = ErrorCode.LEADER_NOT_AVAILABLE  # no controller could be asked
+            for name, outcome in outcomes.items():
+                if outcome.code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, unreachable):
+                    self._log(f"topic {name} cannot be created: {outcome.message or outcome.code.message}")
+            topics = [topic for topic in topics if outcomes[topic.name].code is unreachable]
+            if not topics:
+                return
+            if now() > deadline_s:
+                name = topics[0].name
+                self._log(f"topic {name} cannot be created: no controller: {outcomes[name].message}")
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    def _ended(self, topics: Sequence[NewTopic], creation: _Creation) -> None:
+        for topic in topics:
+            del self._in_flight[topic.name]
+        if not creation.cancelled() and (error := creation.exception()) is not None:
+            log.error("topics cannot be created", exc_info=error)
 
     def _log(self, message: str) -> None:
         self._rate_limited.log(logging.WARNING, "creation", message)

@@ -32,6 +32,7 @@ async def through_controller(
     """The answer of the controller, which ``here`` gives where it is this broker. One that was replaced before it was done raises
     NOT_CONTROLLER."""
     deadline = asyncio.get_running_loop().time() + services.member.request_timeout_s
+    await services.auto_creation.settled(context.connection, services.member.request_timeout_s)
     while True:
         try:
             if services.member.state.active:

@@ -191,6 +191,8 @@ class MemberServices(Protocol):
 
     @property
     def member(self) -> ClusterMember: ...
+    @property
+    def auto_creation(self) -> AutoCreation: ...
 
 
 class EnvelopeServices(MemberServices, Protocol):

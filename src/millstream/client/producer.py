@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from millstream.client.admin.client import Admin
+from millstream.client.auto_creation import CreationWait, creates_topics
 from millstream.client.connection import (
     DEFAULT_BOOTSTRAP,
     DEFAULT_TIMEOUT_S,
@@ -73,10 +74,8 @@ MAX_TIMESTAMP_MS = (1 << 63) - 1
 PLAIN = (bytes, str)  # what the library sends as it is
 FULL_QUEUE_WAIT_S = 0.1
 FLUSH_SLICE_S = 0.25
-AUTO_CREATION_WAIT_S = 1.0
 _POLL_MASK = 1023  # every so many records, what became of earlier ones is heard
 KNOWN_FOR_S = 60.0  # then it is asked again how many partitions a topic has
-_BEING_CREATED = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 class Delivery(NamedTuple):
@@ -435,19 +434,23 @@ class Producer:
     def find_topic(self, topic: str) -> None:
         """Learn of a missing topic now, not after the delivery timeout; the first record for a topic does it.
 
-        Asking is also what makes a broker with auto.create.topics.enable create it. Apache Kafka answers that it is unknown
-        until it exists, so the question is repeated for a moment; a topic without a leader is waited for longer.
+        Asking is also what makes a broker with auto.create.topics.enable create it. The broker answers that the topic is
+        unknown until it exists, so the question is repeated; a topic without a leader is waited for longer.
         """
         started_s = time.monotonic()
+        creation = CreationWait(self._creates_topics)
         while (error := self._ask(topic)) is not None:
-            wait_s = (
-                self.connection.timeout_s
-                if error.code() == ErrorCode.LEADER_NOT_AVAILABLE
-                else AUTO_CREATION_WAIT_S
-            )
-            if error.code() not in _BEING_CREATED or time.monotonic() - started_s > wait_s:
+            if error.code() == ErrorCode.LEADER_NOT_AVAILABLE:
+                is_over = time.monotonic() - started_s > self.connection.timeout_s
+            else:
+                is_over = error.code() != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or creation.is_over()
+            if is_over:
                 raise self._refusal(error, topic)
             time.sleep(0.05)
+
+    def _creates_topics(self) -> bool:
+        with Admin.over(self.connection) as admin:
+            return creates_topics(admin.protocol)
 
     def _ask(self, topic: str) -> KafkaError | None:
         """Learn how many partitions a topic has, or what is wrong with it."""

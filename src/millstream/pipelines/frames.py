@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.types import StructField, StructType
 
-from millstream.pipelines.dead_letters.batches import METRIC, OwnedStream, observed
+from millstream.pipelines.dead_letters.batches import METRIC, OwnedStream, observed, observes
 from millstream.pipelines.dead_letters.ownership import OwnedLetters
 from millstream.pipelines.dead_letters.queries import SOURCE_OPTIONS, dead_letters, letters
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
@@ -31,6 +31,7 @@ from millstream.pipelines.formats.codec import (
 from millstream.pipelines.formats.registry import quoted
 from millstream.pipelines.graph import inputs_of, leaves
 from millstream.pipelines.run.failures import explain
+from millstream.pipelines.run.start_offsets import without_start
 from millstream.pipelines.table_source import FORMAT, TableSource
 from millstream.pipelines.targets import TopicTarget
 from millstream.spark.options import BATCH, STREAM, OptionError, only_for, parse, without_overridden
@@ -69,6 +70,8 @@ class Frames:
         self._observations: dict[str, list[str]] = {}
         self._flows: dict[str, DataFrame] = {}
         self._sources: dict[tuple[tuple[str, str], ...], DataFrame] = {}
+        self._starts: dict[tuple[str, str], str] = {}
+        """By stream and flow: the option ``startingOffsets``, instead of what the stream declares."""
         register(spark, TableSource)
 
     def build(self, flow: Flow) -> DataFrame:
@@ -88,6 +91,37 @@ class Frames:
         _check_columns(flow, made.columns)
         self._flows[flow.name] = made
         return made
+
+    def own(self, letters: Mapping[str, OwnedLetters]) -> None:
+        """Change who writes the dead letters; flows whose part in it changes are built again."""
+        before, self._letters = self._letters, letters
+        for name in before.keys() | letters.keys():
+            if before.get(name) != letters.get(name):
+                for owned in (before.get(name), letters.get(name)):
+                    if owned is not None:
+                        self._forget(owned.flow)
+
+    def reads(self, flow: Flow, stream: Stream) -> bool:
+        """Whether the plan of a flow reads a stream that the flow names: its function may ignore it."""
+        owned = self._letters.get(stream.name)
+        frames = self
+        if owned is None or owned.flow != flow.name:
+            letters = {stream.name: OwnedLetters(flow.name, stream)}
+            frames = Frames(self.spark, self.pipeline, self.file, batch=self.batch, letters=letters)
+            frames._sources, frames._starts = self._sources, self._starts
+        return observes(frames.build(flow), frames._observations.get(stream.name, ()))
+
+    def begin_at(self, stream: str, flow: str, start: str) -> None:
+        """Let a flow begin to read a stream at these offsets (``startingOffsets``)."""
+        if self._starts.get((stream, flow)) != start:
+            self._starts[stream, flow] = start
+            self._forget(flow)
+
+    def _forget(self, flow: str) -> None:
+        self._flows.pop(flow, None)
+        for name, owned in self._letters.items():
+            if owned.flow == flow:
+                self._observations.pop(name, None)
 
     def query(self, flow: Flow) -> DataFrame:
         """The rows of a flow that writes nowhere: somebody looks at them."""
@@ -139,9 +173,22 @@ class Frames:
     def _raw_stream(self, stream: Stream, reader: str) -> DataFrame:
         """The records of a stream, not decoded yet."""
         schema = self._schema_to_read(stream)
-        given = {"startingOffsets": stream.starting, **stream.source_options}
+        given = self._start(stream, reader)
         proven = self._proven(stream.value, schema, stream.options, stream.place)
         return self._read_topic(stream.topic, reader, given, stream.place, proven)
+
+    def _start(self, stream: Stream, reader: str) -> dict[str, str]:
+        """The options of a stream, with those that say where it begins."""
+        start = self._starts.get((stream.name, reader))
+        if start is None:
+            return {"startingOffsets": stream.starting, **stream.source_options}
+        return {**without_start(stream.source_options), "startingOffsets": start}
+
+    def declared_source(self, stream: Stream, reader: str) -> dict[str, str]:
+        """The options to read a stream where it declares to begin."""
+        return self._topic_options(
+            stream.topic, reader, {"startingOffsets": stream.starting, **stream.source_options}, stream.place
+        )
 
     def _origin_rows(self, stream: Stream) -> DataFrame:
         """Those that parse and those that do not; looked at once, as topics are."""
@@ -167,6 +214,12 @@ class Frames:
     ) -> DataFrame:
         if self.batch:
             return self._read_all(topic, given, place, proven)
+        options = self._topic_options(topic, reader, given, place)
+        return self._load(self.spark.readStream, "millstream", options, proven)
+
+    def _topic_options(
+        self, topic: str, reader: str, given: Mapping[str, str], place: Place
+    ) -> dict[str, str]:
         options = {
             **only_for(self._options, STREAM),
             "kafka.bootstrap.servers": self.pipeline.bootstrap,
@@ -175,7 +228,7 @@ class Frames:
             **given,
         }
         _check_options(options, STREAM, place)
-        return self._load(self.spark.readStream, "millstream", without_overridden(options), proven)
+        return without_overridden(options)
 
     def _read_all(
         self, topic: str, given: dict[str, str], place: Place, proven: StructField | None
@@ -338,7 +391,7 @@ class Frames:
         schema = self._schema_to_read(one)
         given = dict(SOURCE_OPTIONS)
         if isinstance(one, Stream):
-            given |= {"startingOffsets": one.starting, **one.source_options}
+            given |= self._start(one, reader)
         else:
             given |= {**only_for(one.source_options, STREAM), "startingOffsets": "earliest"}
         proven = self._proven(one.value, schema, one.options, one.place)

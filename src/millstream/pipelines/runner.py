@@ -10,18 +10,15 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from millstream.client.admin.client import Admin
 from millstream.pipelines.dead_letters.batches import BatchLetters
-from millstream.pipelines.dead_letters.handover import ended_at, starting_offsets
 from millstream.pipelines.dead_letters.ownership import (
     LetterPlan,
-    goes_first,
     letter_flows,
-    letters_first,
     plan_letters,
     writer_name,
 )
@@ -48,6 +45,7 @@ from millstream.pipelines.run.jvm_failures import fault_of
 from millstream.pipelines.run.layout import Layout
 from millstream.pipelines.run.locks import Held, Lock
 from millstream.pipelines.run.progress import Figures, FlowProgress
+from millstream.pipelines.run.start_offsets import StartOffsets
 from millstream.pipelines.run.supervisor import (
     ENDED,
     FlowState,
@@ -79,7 +77,6 @@ INITIALIZING = "Initializing"
 SOURCES_WAIT = "spark.millstream.source.start.timeout"
 """Setting: the longest time, in seconds, that a flow's start holds up the next one."""
 SOURCES_WAIT_S = 120.0
-FIRST_BATCH_WAIT_S = 30.0
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 STATE_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -152,16 +149,10 @@ class Run:
     def __post_init__(self) -> None:
         self.spark = own_session(self.spark, self.pipeline, self.options.conf)
         self.layout = Layout.of(self.pipeline, self.options.checkpoint)
+        self.starts = StartOffsets(self.layout)
         self.queries: dict[str, Flow] = {}
         self._take(self.pipeline)
-        if not self.options.independent:
-            self.queries = dict(self.wanted)
-        self.supervisor = Supervisor.of(
-            [self._state(flow) for flow in self.queries.values()],
-            independent=self.options.independent,
-            restarts_ms=self.options.restarts_ms,
-        )
-        self.progress = {name: FlowProgress(name) for name in self.queries}
+        self._expect_queries()
         self.started_ms = _now_ms()
         self._running: dict[str, Running] = {}
         self._status_ms = 0
@@ -171,6 +162,17 @@ class Run:
         self._sources_wait_s = setting_s(
             {**self.pipeline.conf, **self.options.conf}, SOURCES_WAIT, SOURCES_WAIT_S
         )
+
+    def _expect_queries(self) -> None:
+        """Before anything has started: these queries there will be."""
+        if not self.options.independent:
+            self.queries = dict(self.wanted)
+        self.supervisor = Supervisor.of(
+            [self._state(flow) for flow in self.queries.values()],
+            independent=self.options.independent,
+            restarts_ms=self.options.restarts_ms,
+        )
+        self.progress = {name: FlowProgress(name) for name in self.queries}
 
     def _take(self, pipeline: Pipeline) -> None:
         """What this pipeline says is what is wanted."""
@@ -223,15 +225,12 @@ class Run:
     def _follows(self, flow: Flow) -> frozenset[str]:
         """Return the flows that a new flow leaves the CPU to until they have had a batch.
 
-        A flow that reads what others write has nothing to read before. Dead letters of a table can wait
-        for results; those of a stream that begins at a moment cannot (``goes_first``).
+        A flow that reads what others write has nothing to read before. Dead letters can wait for results.
         """
         if self.options.once or self.options.independent or self.layout.has_started(flow.name):
             return frozenset()
         if flow.letters_of is None:
             return self.graph.upstream.get(flow.name, frozenset())
-        if goes_first(flow, self.letter_plan.owned):
-            return frozenset()
         return frozenset(other.name for other in self.flows)
 
     # ---------------------------------------------------------------- from outside
@@ -283,6 +282,17 @@ class Run:
             upstream = [flow for flow in self.graph.order if flow.topics]
             for name in create_missing(admin, upstream):
                 self.emit({"event": "created", "topic": name})
+            if self.options.independent:
+                self._begin([*flows, *letters], self.letter_plan)
+            else:  # queries of dead letters are not certain yet
+                self._begin(flows, self.letter_plan._replace(queries=[]))
+            self.frames.look_at_sources(flows)
+            for flow in flows:
+                self.layout.check_inputs(self.pipeline, flow)
+                self.frames.build(flow)
+            if not self.options.independent:
+                letters = self._settle_letters()
+                self._begin(letters, self.letter_plan)
             for stream in self._streams_with_letters(flows, letters):
                 assert stream.dead_letters is not None
                 if create_topic(admin, stream.dead_letters, stream.topic):
@@ -293,12 +303,10 @@ class Run:
                 refused = letters_topic(self.pipeline, flow, self._compacted)
                 if refused and create_topic(admin, refused, letters_origin(self.pipeline, flow)):
                     self.emit({"event": "created", "topic": refused})
-            for flow in letters:
-                self._hand_over(flow, admin)
         self.layout.note_letter_owners({name: one.flow for name, one in self.letter_plan.owned.items()})
-        self.frames.look_at_sources(flows)
-        for flow in (*flows, *letters):
+        for flow in letters:
             self.layout.check_inputs(self.pipeline, flow)
+        for flow in (*flows, *letters):
             self.frames.build(flow)
 
     def _streams_with_letters(self, flows: Sequence[Flow], letters: Sequence[Flow]) -> list[Stream | Table]:
@@ -306,27 +314,28 @@ class Run:
         owned = [one.stream for one in self.letter_plan.owned.values() if one.flow in names]
         return [*owned, *(flow.letters_of for flow in letters if flow.letters_of is not None)]
 
-    def _hand_over(self, letters: Flow, admin: Admin) -> None:
-        """Let a query of dead letters begin where a flow ended that wrote them before and was removed."""
-        stream = letters.letters_of
-        former = self.letter_plan.left.get(stream.name) if isinstance(stream, Stream) else None
-        if former is None or not isinstance(stream, Stream) or not stream.topic:
-            return
-        sink_id = f"{self.pipeline.name}.{former}"
-        topics, letters_only = self._fence(sink_id), self._fence(f"{sink_id}.{SUFFIX}")
-        ended = ended_at(self.layout.checkpoint(former), topics, letters_only, stream.topic)
-        if ended is None:
-            return
-        partitions = len(admin.topics.get(stream.topic).partitions)
-        begin = starting_offsets(stream.topic, ended, partitions)
-        kept = {
-            name: value
-            for name, value in stream.source_options.items()
-            if not name.lower().startswith("starting")
-        }
-        later = replace(letters, letters_of=replace(stream, starting=begin, source_options=kept))
-        self.letters[self.letters.index(letters)] = later
-        self.queries[letters.name] = self.wanted[letters.name] = later
+    def _begin(self, flows: Sequence[Flow], plan: LetterPlan) -> None:
+        """Settle where these flows and queries begin to read, and those that write their dead letters."""
+        self.starts.resolve(self.frames, plan, flows, self.flows)
+        for flow in flows:
+            self.starts.place(self.frames, flow)
+
+    def _settle_letters(self) -> list[Flow]:
+        """Decide who writes dead letters by what the plans of the flows read; return the queries for them."""
+        owners, has_started = self.layout.letter_owners(), self.layout.has_started
+        plan = plan_letters(self.pipeline, self.flows, owners, has_started, self.frames.reads)
+        self.starts.hand_over(plan.left, letter_flows(self.pipeline, self.flows), self._committed)
+        if plan.writers != self.letter_plan.writers:
+            self.letter_plan = plan
+            self.wanted = {flow.name: flow for flow in (*self.flows, *plan.queries)}
+            self.frames.own(plan.owned)
+            self._expect_queries()
+        return self.letters
+
+    def _committed(self, flow: str) -> tuple[Progress | None, Progress | None]:
+        """The last batches that a flow committed to its topics and to its sink for dead letters."""
+        sink_id = f"{self.pipeline.name}.{flow}"
+        return self._fence(sink_id), self._fence(f"{sink_id}.{SUFFIX}")
 
     def _fence(self, sink_id: str) -> Progress | None:
         """Fence whoever still writes under this id, and return the last batch that was committed."""
@@ -374,8 +383,7 @@ class Run:
         while not self._over:
             if self.stop_requested and not self.supervisor.stopping:
                 self._carry_out(self.supervisor.stop())
-            due = self.supervisor.tick(_now_ms())
-            self._carry_out(letters_first(due, self.queries, self.letter_plan.owned))
+            self._carry_out(self.supervisor.tick(_now_ms()))
             for one in list(self._running.values()):
                 try:
                     self._look_at(one)
@@ -417,7 +425,12 @@ class Run:
     def _start(self, flow: Flow) -> None:
         now_ms = _now_ms()
         self.progress[flow.name].begin(now_ms)
-        writer = self._writer(flow)
+        try:
+            self.starts.place(self.frames, flow)
+            writer = self._writer(flow)
+        except Exception as error:
+            self._failed(flow.name, error)
+            return
         try:
             writer.open()
             query = self._query(flow, writer)
@@ -428,9 +441,6 @@ class Run:
         self._running[flow.name] = Running(flow, query, writer)
         try:
             self._wait_for_sources(query)
-            if goes_first(flow, self.letter_plan.owned):
-                begun = writer.directory / "offsets"  # where it begins is known when it has a batch
-                self._wait_while(query, lambda: not any(begun.glob("[0-9]*")), FIRST_BATCH_WAIT_S)
         except Exception as error:
             self._unreachable(self._running[flow.name], error)
             return

@@ -114,12 +114,22 @@ class FetchSession:
                 known = self._unpark(wanted.key)
             if known is not None:
                 wanted.told_high_watermark = known.told_high_watermark
-                wanted.told_log_start_offset = known.told_log_start_offset
+                if not self._missed_log_start(wanted, known):
+                    wanted.told_log_start_offset = known.told_log_start_offset
             self.partitions[wanted.key] = wanted
         for key in forgotten:
             self._unpark(key)
             if self.partitions.pop(key, None) is not None:
                 self.size -= 1
+
+    def _missed_log_start(self, wanted: Wanted, known: Wanted) -> bool:
+        """Return whether a follower may not have applied the log start of an earlier answer.
+
+        A follower ignores the log start while it truncates a diverging tail, and drops answers of a
+        leader epoch that is over. Its row then changes, but still has the old log start. A follower
+        whose disk is slow to persist the log start sends the same row, which is not in the request.
+        """
+        return self.follower and 0 <= wanted.log_start_offset < known.told_log_start_offset
 
     def park(self, wanted: Wanted, watched: Watched, follower: FollowerProgress) -> None:
         """It has all there is. ``watched`` calls ``unpark`` at its next change; while that does not happen, every request of the session says

@@ -9,39 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from millstream.client import Producer, consume
-from millstream.client.dead_letters.letters import DeadLetter, dead_letter
+from millstream.client import Producer
 from millstream.core.types import TopicPartition
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, parquet
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters import batches as batch_letters
-from millstream.pipelines.dead_letters.handover import ended_at, starting_offsets
+from millstream.pipelines.dead_letters.handover import ended_at
 from millstream.pipelines.dead_letters.ownership import plan_letters
+from millstream.pipelines.run.start_offsets import fitted, lowest
 from millstream.pipelines.runner import Run, RunOptions
 from millstream.spark.sink.progress import Progress
+from millstream.spark.source.offsets import Offset
 from millstream.spark.source.records_at import records_at, spans
+from support.pipelines.letters import BAD, SCHEMA, letters, queries, values
 from support.spark.pipeline_world import create, received, records, run_once, send
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.timeout(300)
-SCHEMA = "id string NOT NULL, n int"
-BAD = [b"{broken", b'{"n":1}', b'{"id":"x","n":"many"}']
-
-
-def letters(bootstrap: str, topic: str) -> list[DeadLetter]:
-    found = [dead_letter(one) for one in consume(bootstrap, topic + ".dlq")]
-    return sorted(found, key=lambda one: (one.partition or 0, one.offset or 0))
-
-
-def values(found: list[DeadLetter]) -> list[bytes | None]:
-    return sorted((one.record.value or b"") for one in found)
-
-
-def queries(pipeline: Pipeline, spark: SparkSession, checkpoint: Path) -> list[str]:
-    return list(Run(pipeline, spark, RunOptions(once=True, checkpoint=str(checkpoint))).queries)
 
 
 def pipeline_of(name: str, bootstrap: str, **flows: Any) -> Pipeline:
@@ -298,6 +285,48 @@ def test_who_writes_the_letters() -> None:
         assert left == {"orders": gone}
 
 
+def test_who_writes_the_letters_is_decided_by_plans() -> None:
+    made = Pipeline("shop")
+    made.stream("orders", schema="id string")
+    made.stream("again", topic="orders", schema="id string")
+    made.stream("joined", topic="out", schema="id string")
+    made.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
+    made.sql("lake", "SELECT * FROM again", to=parquet("lake"))
+    made.sql("named", "SELECT * FROM joined", to=to_topic("named"))
+    made.sql("after", "SELECT * FROM copy", to=to_topic("after"))
+    flows = list(made.flows.values())
+
+    def plan(ignored: set[tuple[str, str]], owners: dict[str, str], *started: str) -> Any:
+        found = plan_letters(
+            made,
+            flows,
+            owners,
+            lambda name: name in started,
+            lambda flow, stream: (flow.name, stream.name) not in ignored,
+        )
+        owned = {name: one.flow for name, one in found.owned.items()}
+        return owned, [one.name for one in found.queries], found.left
+
+    everything = {"orders": "copy", "joined": "named"}
+    assert plan(set(), {}) == (everything, [], {})
+    # A flow that ignores a stream leaves it to the next one, or to the reader of one that is alike.
+    assert plan({("copy", "orders")}, {}) == ({"again": "lake", "joined": "named"}, [], {})
+    assert plan({("copy", "orders")}, {"again": "lake"}, "lake", "copy")[0]["again"] == "lake"
+    # Its declaration then does not stand for the flow that writes the topic either.
+    assert plan({("named", "joined")}, {}) == ({"orders": "copy", "copy": "after"}, [], {})
+    # An owner that does not read its stream any more leaves it to a query, if others read it.
+    ignored = {("copy", "orders")}
+    assert plan(ignored, everything, "copy")[1:] == (["dlq.orders"], {"orders": "copy"})
+    assert plan({*ignored, ("lake", "again")}, everything, "copy")[1:] == ([], {"orders": "copy"})
+    # New flows of a stream that begins at a moment would begin behind those that have started.
+    late = Pipeline("late")
+    late.stream("orders", schema="id string", starting="latest")
+    late.sql("old", "SELECT * FROM orders", to=to_topic("old"))
+    late.sql("new", "SELECT * FROM orders", to=to_topic("new"))
+    found = plan_letters(late, late.flows.values(), {}, lambda name: name == "old")
+    assert (found.owned, [one.name for one in found.queries]) == ({}, ["dlq.orders"])
+
+
 def test_where_a_removed_flow_ended(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"q"}')
     for name in ("offsets", "commits"):
@@ -329,7 +358,17 @@ def test_where_a_removed_flow_ended(tmp_path: Path) -> None:
     assert ended_at(tmp_path, committed, later, "orders") == {0: 9, 1: 7}
     (tmp_path / "commits" / "0").unlink()
     assert ended_at(tmp_path, None, later, "orders") is None
-    assert json.loads(starting_offsets("orders", {0: 5, 1: 7}, 3)) == {"orders": {"0": 5, "1": 7, "2": -2}}
+
+
+def test_noted_start_fits_the_partitions_that_exist_now() -> None:
+    one, two, three = (TopicPartition("orders", number) for number in range(3))
+    noted = Offset({one: 5, two: 7, TopicPartition("orders", 9): 1}, {"orders": "id"})
+    found = json.loads(fitted(noted, [one, two, three], {"orders": "id"}))
+    assert found == {"orders": {"0": 5, "1": 7, "2": -2}}
+    # The topic was created again after the note: all of it came after the start.
+    assert json.loads(fitted(noted, [one, two], {"orders": "another"})) == {"orders": {"0": -2, "1": -2}}
+    assert json.loads(fitted(noted, [one, two], {})) == {"orders": {"0": 5, "1": 7}}
+    assert lowest(noted, [{one: 3, three: 1}, {one: 4, two: 8}]).positions == {**noted.positions, one: 3}
 
 
 def test_records_are_read_by_their_offsets(shared_broker: LocalBroker, topic_name: str) -> None:

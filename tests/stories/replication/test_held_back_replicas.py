@@ -191,6 +191,43 @@ class CutOnAnIdlePartition(Story):
         return [] if told and calm else [Violation("never-told", KEY, f"{busiest.epoch - before} fetches")]
 
 
+def test_truncated_follower_learns_the_log_start_and_rejoins_the_isr() -> None:
+    assert play(TruncatedAfterADeletion) == []
+
+
+class TruncatedAfterADeletion(Story):
+    """A former leader comes back with a tail of its own, after records were deleted. Nothing is written any more."""
+
+    configs: ClassVar = {"min.insync.replicas": 2}
+
+    async def tell(self) -> list[Violation]:
+        producer = await self.producer()
+        for value in ("first", "second"):
+            await self.send(producer, value)
+        await asyncio.sleep(5)  # this high watermark is in the checkpoint
+        other = await self.producer()
+        self.cut(1, 2)
+        self.cut(1, 3)
+        sending = asyncio.get_running_loop().create_task(other.deliver([(KEY, ["alone on 1"])]))
+        sending.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await self.at_once_when(lambda: self.end(1) == 3)
+        self.kill(1)
+        await self.until(lambda: self.leads(2))
+        sending.cancel()
+        await self.until(lambda: self.high_watermark(2) == 2)
+        self.client.forget_leader("data", 0)
+        await self.delete_records(1)
+        self.acknowledged = self.acknowledged[1:]
+        self.world.network.heal()
+        await self.brokers[1].start()
+        await self.until(lambda: self.has(1) and self.end(1) == 2)
+        await asyncio.sleep(5)
+        start = self.partition(1).online_log.log_start_offset
+        rejoined = 1 in self.partition(2).isr
+        wrong = [] if rejoined else [Violation("not-converged", KEY, f"its log starts at {start}")]
+        return wrong + self.judged(2)
+
+
 def test_a_leader_that_was_replaced_without_knowing_it_is_not_confirmed() -> None:
     assert play(ReplacedWithoutKnowing) == []
 

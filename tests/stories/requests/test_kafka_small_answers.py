@@ -1,8 +1,7 @@
-"""Answers that were held against Apache Kafka 4.3.1: settings, limits, ACLs, quotas, and topics created by asking."""
+"""Answers that were held against Apache Kafka 4.3.1: settings, limits, ACLs, quotas."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from millstream.core.config import BrokerConfig
-from millstream.core.errors import ApiError, ErrorCode
+from millstream.core.errors import ErrorCode
 from millstream.core.settings import SettingError
 from millstream.wire.apis import BY_KEY
 from millstream.wire.messages.alter_client_quotas import (
@@ -31,7 +30,6 @@ from millstream.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.in_process import InProcessBroker
 from support.raw import RawClient
 
@@ -243,44 +241,6 @@ def test_no_client_has_a_quota_and_none_can_be_set(client: RawClient, version: i
     (row,) = client.call(AlterClientQuotasRequest(entries=[alteration]), version).entries
     assert row.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert [(one.entity_type, one.entity_name) for one in row.entity] == [("user", "a")]
-
-
-# ---- topics created by asking ---------------------------------------------------------------------------------
-
-
-def ask(client: RawClient, *names: str) -> dict[str, int]:
-    topics = [MetadataRequestTopic(name=name) for name in names]
-    answer = client.call(MetadataRequest(topics=topics, allow_auto_topic_creation=True), 12)
-    return {row.name: row.error_code for row in answer.topics}
-
-
-def test_topic_that_cannot_be_created_by_asking_is_unknown(client: RawClient) -> None:
-    assert ask(client, "co.llide") == {"co.llide": 0}
-    assert ask(client, "co_llide") == {"co_llide": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    assert ask(client, "bad name") == {"bad name": ErrorCode.INVALID_TOPIC_EXCEPTION}
-
-
-def test_metadata_does_not_wait_for_a_creation_without_end(
-    client: RawClient, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As while there is no controller: the topics that exist must be told."""
-    assert create(client, "orders") == 0
-    asked: list[Any] = []
-
-    async def never(topics: Any) -> Any:
-        asked.append(topics)
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(broker.broker.parts.controller_client, "create_topics", never)
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert ask(client, "orders", "missing") == {"orders": 0, "missing": unknown}
-
-    async def refused(topics: Any) -> Any:
-        raise ApiError(ErrorCode.NOT_CONTROLLER)
-
-    monkeypatch.setattr(broker.broker.parts.controller_client, "create_topics", refused)
-    assert ask(client, "orders", "missing") == {"orders": 0, "missing": unknown}
-    assert len(asked) == 1
 
 
 def test_malformed_frames_log_one_line(broker: InProcessBroker, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,5 @@ if TYPE_CHECKING:
 
 def handle(services: NoServices, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
-    return CreateAclsResponse(
-        results=[AclCreationResult(error_code=code, error_message=message) for _ in request.creations]
-    )
+    refusal = AclCreationResult(error_code=code, error_message=message)
+    return CreateAclsResponse(results=[refusal] * len(request.creations))

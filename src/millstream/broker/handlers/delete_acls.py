@@ -14,8 +14,5 @@ if TYPE_CHECKING:
 
 def handle(services: NoServices, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
-    return DeleteAclsResponse(
-        filter_results=[
-            DeleteAclsFilterResult(error_code=code, error_message=message) for _ in request.filters
-        ]
-    )
+    refusal = DeleteAclsFilterResult(error_code=code, error_message=message)
+    return DeleteAclsResponse(filter_results=[refusal] * len(request.filters))

@@ -8,7 +8,7 @@ from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
-from millstream.ports.turns import once_each
+from millstream.ports.turns import Pace
 from millstream.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -22,9 +22,13 @@ if TYPE_CHECKING:
 async def handle(
     services: GroupServices, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    names = dict.fromkeys(request.groups_names)
-    results = await once_each(names, lambda group_id: _one(services, context, group_id))
-    return DeleteGroupsResponse(results=results)
+    results: dict[str, DeletableGroupResult] = {}
+    pace = Pace()
+    for group_id in request.groups_names:
+        if group_id not in results:
+            results[group_id] = await _one(services, context, group_id)
+        await pace.rest()
+    return DeleteGroupsResponse(results=list(results.values()))
 
 
 async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DeletableGroupResult:

@@ -1,4 +1,6 @@
-"""Metadata: brokers, topics and leaders; creates a missing topic when settings and client allow it.
+"""Metadata: brokers, topics and leaders; begins to create a missing topic when settings and client allow it.
+
+A topic whose creation begins is unknown in this answer, as in Kafka: the client asks again.
 
 In v0 an empty list means all topics, from v1 null does; replicas that cannot be reached are left out of its lists. From v6 a leader without
 the listener of whoever asks has an error of its own. Topics are looked up by id from v12 (null name).
@@ -10,13 +12,12 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from millstream.broker.net.context import RequestContext
-from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import NO_LEADER
-from millstream.ports.turns import Steps, in_slices
+from millstream.ports.turns import Steps
 from millstream.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -28,7 +29,7 @@ from millstream.wire.messages.metadata import (
 from millstream.wire.schema import NULL_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Container
+    from collections.abc import Container
 
     from millstream.broker.services import MetadataServices
 
@@ -39,7 +40,7 @@ _NOT_YET = PartitionState(NO_LEADER, -1, ())
 
 def handle(
     services: MetadataServices, context: RequestContext, request: MetadataRequest
-) -> Steps[MetadataResponse] | Awaitable[MetadataResponse]:
+) -> Steps[MetadataResponse]:
     every = request.topics is None or (context.version == 0 and not request.topics)
     if every:
         return _describe_all(services, context, request)
@@ -50,9 +51,6 @@ def handle(
         return _refuse_all(services, context, request)
     # A topic named many times is described once, as in Kafka: a small request must not ask for a huge answer.
     request.topics = list({(asked.name, asked.topic_id): asked for asked in request.topics}.values())
-    missing = _creatable(services, context, request)
-    if missing:
-        return _create_then_answer(services, context, request, missing)
     return _describe(services, context, request)
 
 
@@ -84,29 +82,25 @@ def _describe(
 ) -> Steps[MetadataResponse]:
     describe = _Describer(services, context)
     topics = []
+    creatable: list[str] = []
+    may_create = _may_create(services, context, request)
     for asked in request.topics or ():
-        topics.append((yield from _look_up(describe, asked)))
+        topic = yield from _look_up(describe, asked)
+        topics.append(topic)
+        # With a topic id in the request no topic is created, as in Kafka.
+        may_create = may_create and asked.topic_id == NULL_UUID
+        if may_create and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            assert asked.name is not None
+            creatable.append(asked.name)
         yield
+    if may_create and creatable:
+        services.auto_creation.begin(creatable, context.connection)
     return _answer(services, context, request, topics)
 
 
-def _creatable(services: MetadataServices, context: RequestContext, request: MetadataRequest) -> list[str]:
-    """Topics that do not exist and may be made by asking for them."""
+def _may_create(services: MetadataServices, context: RequestContext, request: MetadataRequest) -> bool:
     allowed = context.version < 4 or request.allow_auto_topic_creation
-    if not (allowed and services.config.flag("auto.create.topics.enable")):
-        return []
-    names = dict.fromkeys(asked.name for asked in request.topics or () if asked.name)
-    missing = [name for name in names if name not in services.image.topics and name_problem(name) is None]
-    return [name for name in missing if name not in INTERNAL_TOPICS or name in (OFFSETS, TRANSACTIONS)]
-
-
-async def _create_then_answer(
-    services: MetadataServices, context: RequestContext, request: MetadataRequest, missing: list[str]
-) -> MetadataResponse:
-    """A topic that is not there in time, or cannot be created, is unknown, as in Kafka: the client asks again. Kafka answers
-    before it has created anything; here the first answer mostly has the topic."""
-    await services.auto_creation.create(missing)
-    return await in_slices(_describe(services, context, request))
+    return allowed and services.config.flag("auto.create.topics.enable")
 
 
 def _look_up(describe: _Describer, asked: MetadataRequestTopic) -> Steps[MetadataResponseTopic]:

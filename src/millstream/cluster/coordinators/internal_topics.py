@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from millstream.cluster.controller.changes import Outcome
@@ -76,6 +76,11 @@ class InternalTopics:
         self._controller = controller
         self._lock = asyncio.Lock()
 
+    @property
+    def names(self) -> Collection[str]:
+        """The internal topics that brokers create."""
+        return _SPECS.keys()
+
     def partitions(self, name: str) -> int:
         """0 while it does not exist."""
         topic = self._image.topics.get(name)
@@ -87,15 +92,18 @@ class InternalTopics:
             count = self.partitions(name)
             return count or await self._create(name)
 
-    async def _create(self, name: str) -> int:
+    def new_topic(self, name: str) -> NewTopic:
+        """The shape and settings that an internal topic is created with."""
         spec, config = _SPECS[name], self._config
         settings = (*spec.fixed, ("segment.bytes", str(config.integer(spec.segment_bytes))))
         factor = wanted_factor(config, name, len(self._image.registered_brokers()))
         if name == TRANSACTIONS:
             settings += (("min.insync.replicas", str(wanted_min_isr(config, factor))),)
-        new = NewTopic(name, config.integer(spec.partitions), factor, configs=settings)
+        return NewTopic(name, config.integer(spec.partitions), factor, configs=settings)
+
+    async def _create(self, name: str) -> int:
         try:
-            outcome = (await self._controller.create_topics([new]))[name]
+            outcome = (await self._controller.create_topics([self.new_topic(name)]))[name]
         except ApiError as error:  # no controller at the moment
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from None
         if outcome.code and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:

@@ -233,6 +233,12 @@ def read_metric(metrics: Any, name: str) -> Seen:
     return Seen(row["rows"], row["bad"], named)
 
 
+def observes(rows: DataFrame, metrics: Sequence[str]) -> bool:
+    """Whether the plan of these rows has one of the observations."""
+    plan = rows._jdf.queryExecution().analyzed()
+    return any(_is_metric(node, metrics) for node in _nodes(plan))
+
+
 def _children(node: Any) -> Iterator[Any]:
     children = node.children()
     for at in range(children.size()):

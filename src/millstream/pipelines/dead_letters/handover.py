@@ -1,4 +1,6 @@
-"""Where a query of dead letters begins when the flow that wrote them was removed from the pipeline: where that flow ended.
+"""Where a query of dead letters begins after the flow that wrote them: where that flow ended.
+
+The flow was removed from the pipeline, or does not read the stream any more.
 
 The last batch that counts is the later one of Spark's commit log and of the progress that the flow's sink committed with
 the dead letters: a crash may come between the two. A flow that writes topics commits them with its topics, any other
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from millstream.spark.sink.progress import Progress
-from millstream.spark.source.offsets import EARLIEST, Offset
+from millstream.spark.source.offsets import Offset
 
 
 def ended_at(
@@ -38,12 +40,6 @@ def ended_at(
                 known = found.get(partition.partition, number)
                 found[partition.partition] = min(known, number)
     return found or None
-
-
-def starting_offsets(topic: str, ended: dict[int, int], partitions: int) -> str:
-    """The option ``startingOffsets``; partitions that are new are read from their beginning."""
-    numbers = {str(number): ended.get(number, EARLIEST) for number in range(partitions)}
-    return json.dumps({topic: numbers})
 
 
 def _last(directory: Path) -> int | None:

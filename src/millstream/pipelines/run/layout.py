@@ -1,6 +1,7 @@
 """Where a pipeline keeps things: checkpoints, the lock, the state file that ``status`` reads.
 
 <checkpoint>/<pipeline>/<flow>/          Spark's checkpoint of the flow
+<checkpoint>/<pipeline>/<flow>/.starts.json   where the flow begins to read its streams (``start_offsets``)
 <checkpoint>/<pipeline>/.lock            held while the pipeline runs
 <checkpoint>/<pipeline>/.status.json     written every second while it runs
 <checkpoint>/<pipeline>/.inputs/<flow>   the topics that the flow read when its checkpoint was made
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.pipelines.declare import DEFAULT_CHECKPOINTS, Flow, Pipeline, Table
+from millstream.pipelines.declare import DEFAULT_CHECKPOINTS, LETTERS, Flow, Pipeline, Table
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.run.failures import CHANGED
@@ -42,8 +43,34 @@ class Layout:
         return self.root / flow
 
     def has_started(self, flow: str) -> bool:
-        """Whether a flow has read something: its checkpoint says from where it goes on."""
-        return (self.checkpoint(flow) / "offsets").is_dir()
+        """Whether a flow has been started. A query of dead letters counts as soon as its start is noted."""
+        if (self.checkpoint(flow) / "offsets").is_dir():
+            return True
+        return flow.startswith(LETTERS) and bool(self.noted_starts(flow))
+
+    def has_batch(self, flow: str) -> bool:
+        """Whether a flow has had a batch: Spark's checkpoint says where it goes on."""
+        return any((self.checkpoint(flow) / "offsets").glob("[0-9]*"))
+
+    def noted_starts(self, flow: str) -> dict[str, Any]:
+        """What is noted about the start of each stream that a flow reads."""
+        file = self._starts(flow)
+        try:
+            found = json.loads(file.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError:
+            raise PipelineError(
+                f"{file} is damaged: it says where flow {flow} begins",
+                hint="bring it back from a copy; deleting it may lose dead letters",
+            ) from None
+        return dict(found)
+
+    def note_starts(self, flow: str, starts: Mapping[str, Any]) -> None:
+        self._write(self._starts(flow), starts, durable=True)
+
+    def _starts(self, flow: str) -> Path:
+        return self.checkpoint(flow) / ".starts.json"
 
     def write_status(self, status: dict[str, Any]) -> None:
         self._write(self.status, status)
@@ -69,7 +96,7 @@ class Layout:
 
     def _write(self, file: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
         """Replace the whole file: readers see the old or the new one, with ``durable`` also after a power loss."""
-        self.root.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         aside = file.with_suffix(f".{os.getpid()}")
         with aside.open("w") as output:
             output.write(json.dumps(content))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from millstream.client.auto_creation import CreationWait, creates_topics
 from millstream.client.errors import ClientError, refusal
 from millstream.client.protocol import Address, Protocol
 from millstream.core.errors import ErrorCode
@@ -74,18 +75,25 @@ def _targets(topics: list[Any], brokers: dict[int, Address], limits: dict[str, i
 
 
 def _existing(protocol: Protocol, names: list[str], patience_s: float) -> Any:
-    """The answer about these topics once each has leaders; asking makes a missing one where the broker allows that."""
+    """The answer about these topics once each has leaders; asking makes a missing one where the broker allows that.
+
+    A topic that is being created is unknown until it exists, so the question is repeated.
+    """
     deadline_s = time.monotonic() + patience_s
+    creation = CreationWait(lambda: creates_topics(protocol))
     while True:
         asked = [MetadataRequestTopic(name=name) for name in names]
         answer = protocol.ask(MetadataRequest(topics=asked, allow_auto_topic_creation=True))
         waiting = [topic for topic in answer.topics if not _is_ready(topic)]
         if not waiting:
             return answer
-        unknown = [topic for topic in waiting if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-        if unknown and not _is_being_made(protocol, unknown):
-            raise missing([topic.name for topic in unknown])
-        if time.monotonic() > deadline_s:
+        unknown = [
+            topic.name for topic in waiting if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        ]
+        is_late = time.monotonic() > deadline_s
+        if unknown and (is_late or creation.is_over()):
+            raise missing(unknown)
+        if is_late:
             raise ClientError(
                 f"topic {waiting[0].name!r} has partitions without a leader",
                 hint="see that all brokers are up: `millstream topics describe`",
@@ -98,17 +106,6 @@ def _is_ready(topic: Any) -> bool:
     if topic.error_code and topic.error_code not in _COMING:
         raise refusal(topic.error_code, doing=f"write to topic {topic.name!r}", subject=topic.name)
     return not topic.error_code and all(one.leader_id >= 0 for one in topic.partitions)
-
-
-def _is_being_made(protocol: Protocol, topics: list[Any]) -> bool:
-    """The broker makes topics on first use: then UNKNOWN_TOPIC_OR_PARTITION only says that it is about to."""
-    answer = protocol.ask(
-        MetadataRequest(
-            topics=[MetadataRequestTopic(name=topic.name) for topic in topics],
-            allow_auto_topic_creation=False,
-        )
-    )
-    return all(topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in answer.topics)
 
 
 def missing(names: Iterable[str]) -> TopicMissing:

@@ -1,0 +1,232 @@
+"""Start offsets of streams that begin at a moment (``starting="latest"``, a time), resolved once for all flows.
+
+The flow that writes the dead letters of a stream must not begin behind another flow: bad records in
+between would get no letter. So the offsets are resolved before the first query starts. Every flow that
+reads the stream for the first time gets the same ones, in any order and however long a start takes.
+
+They are noted in the checkpoint directory of each flow (``.starts.json``). A flow that is killed before
+its first batch is committed begins there again. Deleting the checkpoint deletes the note.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from millstream.core.types import TopicPartition
+from millstream.pipelines.dead_letters.handover import ended_at
+from millstream.pipelines.dead_letters.ownership import (
+    LetterPlan,
+    alike,
+    begins_late,
+    writer_of_letters,
+)
+from millstream.pipelines.declare import Flow, Pipeline, Stream
+from millstream.pipelines.graph import leaves
+from millstream.pipelines.run.layout import Layout
+from millstream.spark.options import STREAM, parse
+from millstream.spark.sink.progress import Progress
+from millstream.spark.source.cluster_view import ClusterView
+from millstream.spark.source.offsets import EARLIEST, Offset
+from millstream.spark.source.planning import starting_positions
+
+if TYPE_CHECKING:
+    from millstream.pipelines.frames import Frames
+
+HANDED_OVER = ""
+"""Noted instead of a declaration: the offsets hold whatever the stream declares."""
+
+
+class Note(NamedTuple):
+    """Where a flow begins to read a stream."""
+
+    declared: str
+    """The start that the stream declared when this was resolved. Another one makes the note void."""
+    offset: Offset
+
+
+def declared_start(stream: Stream) -> str:
+    return json.dumps([stream.starting, sorted(_start_options(stream).items())])
+
+
+def without_start(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of a source without those that say where it begins."""
+    return {name: value for name, value in options.items() if not _says_start(name)}
+
+
+def _start_options(stream: Stream) -> dict[str, str]:
+    return {name: str(value) for name, value in stream.source_options.items() if _says_start(name)}
+
+
+def _says_start(name: str) -> bool:
+    return name.lower().startswith("starting")
+
+
+def fitted(noted: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
+    """Return noted offsets for the partitions that exist now, as the option ``startingOffsets``.
+
+    Partitions and topics that were created after the note are read from their beginning.
+    """
+    numbers: dict[str, dict[str, int]] = {}
+    for partition in sorted(partitions):
+        known, now = noted.ids.get(partition.topic), ids.get(partition.topic)
+        replaced = bool(known and now and known != now)
+        at = EARLIEST if replaced else noted.positions.get(partition, EARLIEST)
+        numbers.setdefault(partition.topic, {})[str(partition.partition)] = at
+    return json.dumps(numbers)
+
+
+def lowest(offset: Offset, others: Iterable[Mapping[TopicPartition, int]]) -> Offset:
+    """Return an offset, lowered in each partition to the lowest of the others."""
+    positions = dict(offset.positions)
+    for other in others:
+        positions |= {one: min(at, other.get(one, at)) for one, at in positions.items()}
+    return Offset(positions, offset.ids)
+
+
+class Reader(NamedTuple):
+    """A flow, or a query of dead letters, that reads a stream."""
+
+    flow: str
+    stream: Stream
+
+
+class StartOffsets:
+    """Resolves, notes and looks up the start offsets of the flows of one pipeline."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+
+    def resolve(self, frames: Frames, plan: LetterPlan, new: Sequence[Flow], flows: Sequence[Flow]) -> None:
+        """Note where ``new`` flows and queries begin that have not read their streams yet.
+
+        Streams that are alike are resolved together: one flow writes the dead letters of all of them.
+        ``flows`` are all flows of the run.
+        """
+        pipeline = frames.pipeline
+        late = {
+            reader.stream.name: reader.stream
+            for flow in new
+            for reader in readers_of(pipeline, flow)
+            if begins_late(reader.stream)
+        }
+        while late:
+            stream = next(iter(late.values()))
+            names = alike(pipeline, stream)
+            late = {name: one for name, one in late.items() if name not in names}
+            writer = writer_of_letters(plan, names)
+            beginning = [
+                one for flow in new for one in readers_of(pipeline, flow) if one.stream.name in names
+            ]
+            others = [one for flow in flows for one in readers_of(pipeline, flow) if one.stream.name in names]
+            source = frames.declared_source(stream, "")
+            self._resolve_alike(source, beginning, None if writer is None else Reader(*writer), others)
+
+    def _resolve_alike(
+        self,
+        source: Mapping[str, str],
+        new: Sequence[Reader],
+        writer: Reader | None,
+        others: Sequence[Reader],
+    ) -> None:
+        """``writer`` begins where the first of the others goes on, if that is before the start."""
+        asked = {one.flow + one.stream.name: one for one in (*new, *([] if writer is None else [writer]))}
+        unknown = [
+            one
+            for one in asked.values()
+            if not self._layout.has_batch(one.flow) and self.of(one.flow, one.stream) is None
+        ]
+        if not unknown:
+            return
+        resolved = _now(source)
+        for one in unknown:
+            offset = resolved
+            if one == writer:
+                offset = lowest(
+                    resolved, [self._position(other, resolved) for other in others if other != one]
+                )
+            self.note(one.flow, one.stream, Note(declared_start(one.stream), offset))
+
+    def hand_over(
+        self,
+        left: Mapping[str, str],
+        queries: Iterable[Flow],
+        committed: Callable[[str], tuple[Progress | None, Progress | None]],
+    ) -> None:
+        """Let queries of dead letters begin where the flows ended that wrote them before.
+
+        ``left`` has these flows by stream. ``committed`` fences a flow and returns its last batches.
+        """
+        for query in queries:
+            stream = query.letters_of
+            if not isinstance(stream, Stream) or not stream.topic or stream.name not in left:
+                continue
+            former = left[stream.name]
+            ended = ended_at(self._layout.checkpoint(former), *committed(former), stream.topic)
+            if ended is not None:
+                positions = {TopicPartition(stream.topic, number): at for number, at in ended.items()}
+                self.note(query.name, stream, Note(HANDED_OVER, Offset(positions)))
+
+    def place(self, frames: Frames, flow: Flow) -> None:
+        """Let a flow begin to read its streams where that is noted."""
+        for one in readers_of(frames.pipeline, flow):
+            start = self.option(flow.name, one.stream, frames.declared_source(one.stream, flow.name))
+            if start is not None:
+                frames.begin_at(one.stream.name, flow.name, start)
+
+    def note(self, flow: str, stream: Stream, note: Note) -> None:
+        noted = self._layout.noted_starts(flow)
+        entry = {"declared": note.declared, "offset": note.offset.render()}
+        self._layout.note_starts(flow, {**noted, stream.name: entry})
+
+    def of(self, flow: str, stream: Stream) -> Offset | None:
+        """Return the noted offset, if it is valid for the start that the stream declares."""
+        entry = self._layout.noted_starts(flow).get(stream.name)
+        if entry is None or entry["declared"] not in (HANDED_OVER, declared_start(stream)):
+            return None
+        return Offset.parse(entry["offset"])
+
+    def option(self, flow: str, stream: Stream, source: Mapping[str, str]) -> str | None:
+        """Return the option ``startingOffsets`` for a flow; None if the stream's own declaration holds."""
+        noted = self.of(flow, stream)
+        if noted is None:
+            return None
+        with _View(source) as view:
+            return fitted(noted, view.places, view.ids)
+
+    def _position(self, one: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
+        """Return where a reader goes on; the beginning, if it has read something and that is not known."""
+        topic, has_batch = one.stream.topic, self._layout.has_batch(one.flow)
+        ended = ended_at(self._layout.checkpoint(one.flow), None, None, topic) if has_batch else None
+        if ended is not None:
+            return {TopicPartition(topic, number): at for number, at in ended.items()}
+        noted = self.of(one.flow, one.stream)
+        if noted is not None:
+            return noted.positions
+        return dict.fromkeys(resolved.positions, 0) if has_batch else {}
+
+
+def readers_of(pipeline: Pipeline, flow: Flow) -> list[Reader]:
+    """A flow as the reader of each of its streams that is a topic."""
+    read = [flow.letters_of] if flow.letters_of is not None else leaves(pipeline, flow)
+    return [Reader(flow.name, one) for one in read if isinstance(one, Stream) and one.topic]
+
+
+def _now(source: Mapping[str, str]) -> Offset:
+    with _View(source) as view:
+        return Offset(starting_positions(view, parse(source, STREAM), default="latest"), view.ids)
+
+
+class _View(ClusterView):
+    """A look at the cluster that ends with its block."""
+
+    def __init__(self, source: Mapping[str, str]) -> None:
+        super().__init__(parse(source, STREAM))
+
+    def __enter__(self) -> _View:
+        self.refresh()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
