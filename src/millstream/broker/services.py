@@ -264,9 +264,10 @@ if TYPE_CHECKING:
         LogDirectoryServices,
         MetadataServices,
         MemberServices,
+        EnvelopeServices,
         ControllerServices,
         ConfigServices,
         TelemetryServices,
         DispatchServices,
     ]:
-        return (parts,) * 17
+        return (parts,) * 18

@@ -131,6 +131,6 @@ def test_replacing_drops_the_settings_that_are_not_named(
 def test_loggers_are_altered_incrementally_only(
     broker: InProcessBroker, client: RawClient, request_of: Request, code: ErrorCode
 ) -> None:
-    node = str(broker.broker.node_id)
+    node = str(broker.broker.parts.node_id)
     request = request_of((LOGGER, node, [("millstream.fetcher", "INFO")]), validate_only=True)
     assert codes(client, request) == [code]
