@@ -130,6 +130,17 @@ def test_a_damaged_byte_never_gives_more_than_the_reference_reads(parts: list[by
     assert plain(decode(hurt, 0, ALL, True)) == plain(expected)
 
 
+def test_damaged_record_with_an_offset_before_its_batch_is_refused():
+    records = [Record(0, 0, None, None, (("", None),)), Record(2, 0, None, None, (("a", b"b"),))]
+    (body,) = bodies_of([build_batch(records)], together=False)
+    damaged = bytearray(body.buffer)
+    second = 1 + (damaged[0] >> 1) + 1  # behind its length
+    damaged[second + 2] = 1  # offset delta -1
+    damaged[-2] = 0x20  # a header that reaches beyond the record
+    with pytest.raises(CorruptBatch):
+        decode([body._replace(buffer=bytes(damaged))], 0, ALL, True)
+
+
 def test_records_of_one_size_and_of_many_sizes_in_large_batches():
     sizes = [100] * 9000 + [os.urandom(1)[0] * 3 for _ in range(3000)]
     records = [

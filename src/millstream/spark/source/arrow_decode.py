@@ -184,6 +184,8 @@ def _decode_fast(bodies: Sequence[Body], start: int, end: int, include_headers: 
         data, begins + 1, MAX_VARLONG_BYTES
     )  # a byte of attributes, all of them unused
     offset_deltas, at = _varints(data, at, MAX_VARINT_BYTES)
+    if (offset_deltas < 0).any():  # else the record would be left out as one before the range
+        raise Odd
     key_sizes, key_at = _varints(data, at, MAX_VARINT_BYTES)
     key_end = key_at + np.maximum(key_sizes, 0)
     value_sizes, value_at = _varints(data, key_end, MAX_VARINT_BYTES)
