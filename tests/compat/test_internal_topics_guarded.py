@@ -35,8 +35,14 @@ def look(client: RawClient, *names: str):
 
 
 def made(client: RawClient, *names: str):
-    """Ask until the topics exist: asking creates them in the background."""
-    wait_until(lambda: not any(topic.error_code for topic in look(client, *names).values()), f"{names}")
+    """Ask until the topics exist with all leaders: asking creates them in the background."""
+
+    def ready() -> bool:
+        topics = look(client, *names).values()
+        rows = [*topics, *(partition for topic in topics for partition in topic.partitions)]
+        return not any(row.error_code for row in rows)
+
+    wait_until(ready, f"{names}")
     return look(client, *names)
 
 

@@ -252,5 +252,6 @@ def _partition(described: Any) -> Partition:
 
 
 def _check_count(count: int | None, what: str, most: int, doing: str) -> None:
-    if count is not None and count != BROKER_DEFAULT and not 1 <= count <= most:
+    """Refuse a number that the library cannot send; others are the broker's to refuse."""
+    if count is not None and count > most:
         raise ClientError(f"cannot {doing}: the {what} is 1 to {most:,}, not {count}")
