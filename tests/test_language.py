@@ -20,7 +20,9 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/cli",
     "src/millstream/core",
     "src/millstream/local",
+    "src/millstream/replication",
     "src/millstream/testing",
+    "tests/replication",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",
