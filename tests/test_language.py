@@ -18,10 +18,12 @@ FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
     "src/millstream/cli",
+    "src/millstream/control",
     "src/millstream/core",
     "src/millstream/local",
     "src/millstream/replication",
     "src/millstream/testing",
+    "tests/control",
     "tests/replication",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
