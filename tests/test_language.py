@@ -18,9 +18,13 @@ FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
     "src/millstream/cli",
+    "src/millstream/control",
     "src/millstream/core",
     "src/millstream/local",
+    "src/millstream/replication",
     "src/millstream/testing",
+    "tests/control",
+    "tests/replication",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",

@@ -1,4 +1,4 @@
-"""Who leads: first live member of the ISR, unclean only by setting, and an ISR that is never empty."""
+"""Leader election: clean and unclean, shutdown, failed and full directories."""
 
 from __future__ import annotations
 
@@ -22,71 +22,71 @@ def choose(
     return elect(state, REPLICAS, brokers, unclean=unclean, offline=offline, full=full)
 
 
-def test_nothing_changes_while_everybody_is_there():
+def test_state_stays_while_all_brokers_are_live():
     assert choose(LED, live(1, 2, 3)) == LED
 
 
-def test_the_next_in_assignment_order_leads():
+def test_next_replica_in_assignment_order_leads():
     assert choose(LED, live(2, 3)) == PartitionState(2, 5, (2, 3))
 
 
-def test_assignment_order_decides_not_the_order_of_the_isr():
+def test_assignment_order_decides_before_isr_order():
     assert choose(PartitionState(1, 4, (3, 1, 2)), live(2, 3)) == PartitionState(2, 5, (3, 2))
 
 
-def test_a_lost_follower_leaves_the_isr_within_the_same_epoch():
+def test_lost_follower_leaves_the_isr_in_the_same_epoch():
     assert choose(LED, live(1, 3)) == PartitionState(1, 4, (1, 3))
 
 
-def test_nobody_out_of_sync_leads():
+def test_replica_out_of_sync_does_not_lead():
     state = PartitionState(1, 4, (1,))
     assert choose(state, live(2, 3)) == PartitionState(-1, 5, (1,))
 
 
-def test_unclean_by_setting_the_first_live_replica_leads_alone():
+def test_unclean_election_takes_the_first_live_replica():
     state = PartitionState(1, 4, (1,))
     assert choose(state, live(3, 2), unclean=True) == PartitionState(2, 5, (2,))
 
 
-def test_when_all_are_gone_all_who_had_everything_stay_in_the_isr():
+def test_isr_stays_when_all_its_members_are_down():
     assert choose(LED, live()) == PartitionState(-1, 5, (1, 2, 3))
 
 
-def test_the_first_of_them_to_return_leads():
+def test_first_isr_member_to_return_leads():
     state = PartitionState(-1, 5, (1, 2, 3))
     assert choose(state, live(3)) == PartitionState(3, 6, (3,))
 
 
-def test_without_a_leader_nothing_changes_until_one_of_the_isr_returns():
+def test_partition_has_no_leader_until_an_isr_member_returns():
     state = PartitionState(-1, 5, (1,))
     assert choose(state, live(2, 3)) == state
     assert choose(state, live(1, 2, 3)) == PartitionState(1, 6, (1,))
 
 
-def test_a_stopping_leader_hands_over_and_leaves():
+def test_stopping_leader_hands_over_and_leaves():
     assert choose(LED, live(1, 2, 3, stopping=(1,))) == PartitionState(2, 5, (2, 3))
 
 
-def test_a_stopping_follower_leaves_the_isr():
+def test_stopping_follower_leaves_the_isr():
     assert choose(LED, live(1, 2, 3, stopping=(2,))) == PartitionState(1, 4, (1, 3))
 
 
-def test_a_stopping_leader_without_a_successor_leads_to_the_last_moment():
+def test_stopping_leader_without_a_successor_keeps_leading():
     state = PartitionState(1, 4, (1,))
     assert choose(state, live(1, 2, 3, stopping=(1,))) == state
     assert choose(state, live(2, 3)) == PartitionState(-1, 5, (1,))
 
 
-def test_a_failed_directory_takes_the_leadership_though_the_broker_lives():
+def test_replica_in_a_failed_directory_loses_leadership():
     assert choose(LED, live(1, 2, 3), offline=(1,)) == PartitionState(2, 5, (2, 3))
 
 
-def test_the_last_replica_in_sync_with_a_failed_directory_leaves_nobody():
+def test_failed_directory_of_the_last_isr_member_leaves_no_leader():
     state = PartitionState(1, 4, (1,))
     assert choose(state, live(1, 2, 3), offline=(1,)) == PartitionState(-1, 5, (1,))
 
 
-def test_the_preferred_leader_leads_when_it_is_in_sync():
+def test_preferred_leader_leads_if_it_is_in_sync():
     state = PartitionState(2, 5, (2, 3, 1))
     assert elect_preferred(state, REPLICAS, live(1, 2, 3)) == PartitionState(1, 6, (2, 3, 1))
     assert elect_preferred(state, REPLICAS, live(2, 3)) == state
@@ -96,7 +96,7 @@ def test_the_preferred_leader_leads_when_it_is_in_sync():
     assert elect_preferred(LED, REPLICAS, live(1, 2, 3)) == LED
 
 
-def test_an_operators_unclean_election_leaves_a_led_partition_alone():
+def test_requested_unclean_election_needs_a_partition_without_leader():
     assert elect_unclean(LED, REPLICAS, live(1, 2, 3)) == LED
     assert elect_unclean(PartitionState(-1, 5, (1,)), REPLICAS, live(3)) == PartitionState(3, 6, (3,))
     assert elect_unclean(PartitionState(-1, 5, (1,)), REPLICAS, live(1, 3)) == PartitionState(1, 6, (1,))
@@ -106,15 +106,16 @@ nodes = st.frozensets(st.sampled_from(REPLICAS))
 
 
 @given(st.lists(st.tuples(nodes, nodes, nodes), max_size=12))
-def test_through_any_history_only_the_isr_leads_and_never_is_empty(history):
+def test_leader_is_in_the_isr_and_the_isr_is_never_empty(history):
     state = LED
     for alive, stopping, failed in history:
         brokers = Brokers(alive, stopping)
         after = choose(state, brokers, offline=failed)
-        assert after.isr and set(after.isr) <= set(state.isr)  # only a leader's proposal lets somebody in
+        # Only a proposal of the leader adds members.
+        assert after.isr and set(after.isr) <= set(state.isr)
         assert after.leader == -1 or (after.leader in after.isr and after.leader in alive - failed)
         assert (after.leader_epoch > state.leader_epoch) == (after.leader != state.leader)
-        assert choose(after, brokers, offline=failed) == after  # settled
+        assert choose(after, brokers, offline=failed) == after
         state = after
 
 

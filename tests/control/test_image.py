@@ -1,4 +1,4 @@
-"""The image: what nodes make of it, what each changes, and back to nodes again."""
+"""The cluster image: built from nodes, changed by nodes, and written as nodes."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from millstream.control.znodes import Assignment, PartitionState
 from support.control.images import BROKER, ID, OTHER, UNSERVED, full_image, state_node
 
 
-def test_an_image_is_made_again_from_its_nodes():
-    image, again = full_image(), ClusterImage()
+def test_image_is_rebuilt_from_its_nodes():
+    image, rebuilt = full_image(), ClusterImage()
     for node in image.nodes(now_ms=5):
-        again.apply(*node)
-    assert again == image
-    assert again.brokers[3] == BROKER
-    assert again.topics["t"].assignment(1) == Assignment((1, 2, 0), adding=(2,), removing=(0,))
-    assert again.topics["t"].assignment(0) == Assignment((0, 1))
+        rebuilt.apply(*node)
+    assert rebuilt == image
+    assert rebuilt.brokers[3] == BROKER
+    assert rebuilt.topics["t"].assignment(1) == Assignment((1, 2, 0), adding=(2,), removing=(0,))
+    assert rebuilt.topics["t"].assignment(0) == Assignment((0, 1))
 
 
-def test_a_broker_that_is_away_is_known_by_its_replicas_and_settings():
+def test_broker_that_is_down_is_known_by_its_replicas_and_settings():
     image = full_image()
-    assert (set(image.brokers), image.brokers_known()) == ({3}, {0, 1, 2, 3})
+    assert (set(image.brokers), image.known_brokers()) == ({3}, {0, 1, 2, 3})
     image.apply(znodes.broker_path(3), None)
-    assert image.brokers_known() == {0, 1, 2, 3}
+    assert image.known_brokers() == {0, 1, 2, 3}
     for name, config in {"3": {}, "7": {"a": "b"}, znodes.DEFAULT_BROKER: {"a": "b"}}.items():
         image.apply(znodes.broker_config_path(name), znodes.encode_config(config))
-    assert image.brokers_known() == {0, 1, 2, 7}
+    assert image.known_brokers() == {0, 1, 2, 7}
 
 
-def test_what_a_broker_cannot_serve_is_known_until_it_can_or_goes():
+def test_offline_replicas_are_dropped_when_repaired_or_broker_is_down():
     image = full_image()
     assert image.offline == {3: UNSERVED}
     image.apply(znodes.broker_path(3), None)
@@ -40,50 +40,50 @@ def test_what_a_broker_cannot_serve_is_known_until_it_can_or_goes():
     assert image.offline == {}
 
 
-def test_a_state_changes_one_partition_and_the_assignment_the_whole_topic():
+def test_state_changes_a_partition_and_assignment_changes_the_topic():
     image = full_image()
     assert image.apply(*state_node(0, PartitionState(1, 5, (1,), 2, 10))) == Change("t", 0)
     assert image.apply(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (0, 1)})) == Change("t")
     assert image.apply(znodes.broker_path(3), None) == NOT_A_TOPIC
 
 
-def test_an_older_state_changes_nothing():
+def test_older_state_is_ignored():
     image = full_image()
     image.apply(*state_node(0, PartitionState(0, 3, (0, 1), 1, 8)))
     assert image.topics["t"].states[0] == PartitionState(1, 4, (1,), 2, 9)
 
 
-def test_without_a_version_a_state_is_the_next():
+def test_state_without_version_gets_the_next_one():
     image = full_image()
     path = znodes.partition_state_path("t", 0)
     image.apply(path, znodes.encode_partition_state(PartitionState(0, 5, (0, 1))))
     assert image.topics["t"].states[0].partition_epoch == 10
 
 
-def test_a_topic_made_again_has_nothing_of_the_old_one():
+def test_recreated_topic_has_no_state_of_the_old_one():
     image = full_image()
     image.apply(znodes.topic_path("t"), znodes.encode_topic(OTHER, {0: (0,)}))
     assert image.topics["t"].states == {} and image.names_by_id == {OTHER: "t"}
 
 
-def test_nodes_taken_while_the_image_changes_lead_to_the_same_image_with_the_changes():
-    """A snapshot is read in pages; what changes meanwhile follows it, whether or not it is in the pages already."""
+def test_snapshot_of_a_changing_image_is_complete_with_the_changes():
+    """A snapshot is read in pages. Changes follow it, whether or not the pages have them already."""
     for seed in range(50):
-        chance, image, again = random.Random(seed), full_image(), ClusterImage()
+        chance, image, rebuilt = random.Random(seed), full_image(), ClusterImage()
         later: list[NodeData] = []
         for node in image.nodes(now_ms=5):
-            again.apply(*node)
+            rebuilt.apply(*node)
             if chance.random() < 0.5:
                 index = chance.randrange(2)
                 known = image.topics["t"].states[index]
                 later.append(state_node(index, PartitionState(0, 9, (0,), 2, known.partition_epoch + 1)))
                 image.apply(*later[-1])
         for node in later:
-            again.apply(*node)
-        assert again == image
+            rebuilt.apply(*node)
+        assert rebuilt == image
 
 
-def test_an_image_that_becomes_another_is_seen_by_all_who_hold_it():
+def test_image_is_replaced_in_place():
     held, new = ClusterImage(), full_image()
     held.become(new)
     assert held == new

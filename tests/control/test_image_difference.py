@@ -1,4 +1,4 @@
-"""The difference of two images."""
+"""The changes between two images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.control.znodes import PartitionState
 from support.control.images import OTHER, full_image, state_node
 
 
-def test_the_difference_of_two_images_is_what_a_broker_has_to_look_at():
+def test_difference_lists_changed_topics_and_partitions():
     old, new = full_image(), full_image()
     assert difference(old, new) == []
     new.apply(*state_node(0, PartitionState(1, 5, (1,), 2, 10)))

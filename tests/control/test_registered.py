@@ -1,4 +1,4 @@
-"""Which brokers are registered, and how the list is kept in a node."""
+"""Registered brokers, and their encoding in a node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_registered_brokers_survive_encoding():
     assert znodes.decode_registered(znodes.encode_registered(brokers.values())) == brokers
 
 
-def test_live_broker_replaces_what_was_known_of_it():
+def test_live_broker_replaces_its_old_registration():
     image = ClusterImage(registered={1: broker(1), 2: broker(2)})
     assert registered_with(image, [broker(2, "south"), broker(4)]) == {
         1: broker(1),
@@ -26,12 +26,14 @@ def test_live_broker_replaces_what_was_known_of_it():
     }
 
 
-def test_without_a_list_the_last_live_brokers_and_holders_of_replicas_count():
+def test_without_list_known_brokers_and_replica_holders_count():
     image = ClusterImage(broker_epochs={1: 10, 2: 20})
     image.topics["orders"] = TopicImage("orders", b"t" * 16, {0: (1, 5)})
     assert set(registered_with(image, [broker(1)])) == {1, 2, 5}
     image.registered = {1: broker(1)}
-    assert set(registered_with(image, [broker(1)])) == {1}, "unregistered since, replicas or not"
+    assert set(registered_with(image, [broker(1)])) == {1}, (
+        "unregistered brokers do not count, even with replicas"
+    )
 
 
 def test_image_carries_registered_brokers_to_other_brokers():

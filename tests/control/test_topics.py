@@ -1,4 +1,4 @@
-"""Plans for topics: the changes to write, or the refusal, decided without a broker."""
+"""Plans for topics without a broker: the writes, or the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.control.topics import (
     NewTopic,
     TopicPlan,
     check_total,
-    flat_name,
+    metric_name,
     name_problem,
     plan_adopt,
     plan_create,
@@ -33,7 +33,7 @@ def create(
     plan = plan_create(
         image,
         new,
-        flat={flat_name(name): name for name in image.topics},
+        topics_by_metric_name={metric_name(name): name for name in image.topics},
         brokers=brokers,
         default_partitions=3,
         default_replication_factor=1,
@@ -45,13 +45,15 @@ def create(
     return plan
 
 
-def refusal(image: ClusterImage, new: NewTopic, *, brokers: tuple[int, ...] = (0,)) -> tuple[ErrorCode, str]:
+def rejection(
+    image: ClusterImage, new: NewTopic, *, brokers: tuple[int, ...] = (0,)
+) -> tuple[ErrorCode, str]:
     with pytest.raises(ApiError) as error:
         create(image, new, brokers=brokers)
     return error.value.code, error.value.message
 
 
-def test_a_new_topic_is_in_the_image_as_it_was_planned() -> None:
+def test_created_topic_is_in_the_image_as_planned() -> None:
     image = ClusterImage()
     plan = create(image, NewTopic("t", 2, 2, configs=(("retention.ms", "5"),)), brokers=(4, 2, 9))
     assert image.topics["t"] == plan.topic
@@ -64,11 +66,11 @@ def test_a_new_topic_is_in_the_image_as_it_was_planned() -> None:
     assert image.topic_configs == {"t": {"retention.ms": "5"}}
 
 
-def test_minus_one_leaves_the_numbers_to_the_broker() -> None:
+def test_minus_one_uses_the_defaults_of_the_broker() -> None:
     assert create(ClusterImage(), NewTopic("t", -1, -1)).topic.replicas == {0: (0,), 1: (0,), 2: (0,)}
 
 
-def test_an_assignment_that_is_given_is_taken() -> None:
+def test_manual_assignment_is_used() -> None:
     new = NewTopic("t", -1, -1, assignment=((1, (2, 0)), (0, (0, 1))))
     assert create(ClusterImage(), new, brokers=(0, 1, 2)).topic.replicas == {0: (0, 1), 1: (2, 0)}
 
@@ -100,26 +102,26 @@ def test_an_assignment_that_is_given_is_taken() -> None:
         (NewTopic("t", 1, 1, configs=(("segment.bytes", "1"),)), ErrorCode.INVALID_CONFIG),
     ],
 )  # fmt: skip
-def test_a_topic_that_cannot_be_is_refused_with_kafkas_code(new: NewTopic, code: ErrorCode) -> None:
+def test_invalid_topic_is_rejected_with_error_of_kafka(new: NewTopic, code: ErrorCode) -> None:
     image = ClusterImage()
     create(image, NewTopic("there", 1, 1))
     create(image, NewTopic("with.dot", 1, 1), topic_id=OTHER_ID)
     before = dict(image.topics)
-    assert refusal(image, new)[0] is code
+    assert rejection(image, new)[0] is code
     assert image.topics == before
 
 
-def test_a_very_long_name_is_told_in_a_message_that_fits_the_protocol() -> None:
+def test_error_for_a_very_long_name_fits_the_protocol() -> None:
     """Old versions write strings with a length of 16 bits."""
-    _, message = refusal(ClusterImage(), NewTopic("x" * 32_767, 1, 1))
+    _, message = rejection(ClusterImage(), NewTopic("x" * 32_767, 1, 1))
     assert len(message.encode()) <= 32_767
 
 
-def test_names_that_kafka_allows() -> None:
+def test_valid_topic_names() -> None:
     assert [name_problem(name) for name in ("a", "A.b_c-9", "x" * 249, "...")] == [None] * 4
 
 
-def test_growing_keeps_what_is_there() -> None:
+def test_added_partitions_keep_existing_states() -> None:
     image = ClusterImage()
     create(image, NewTopic("t", 1, 1))
     image.apply(
@@ -145,7 +147,7 @@ def test_growing_keeps_what_is_there() -> None:
         ("t", 3, [(9,)], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_a_growth_that_cannot_be_is_refused(
+def test_invalid_partition_count_is_rejected(
     name: str, count: int, assignments: list[tuple[int, ...]] | None, code: ErrorCode
 ) -> None:
     image = ClusterImage()
@@ -155,14 +157,14 @@ def test_a_growth_that_cannot_be_is_refused(
     assert error.value.code is code
 
 
-def test_a_deletion_is_remembered_by_id_until_its_directories_are_gone() -> None:
+def test_deleted_topic_id_is_kept_until_its_directories_are_deleted() -> None:
     image = ClusterImage()
     create(image, NewTopic("t", 1, 1, configs=(("retention.ms", "5"),)))
     for path, data in plan_delete(image, "t"):
         image.apply(path, data)
     assert (image.topics, image.names_by_id, image.topic_configs) == ({}, {}, {})
     assert image.being_deleted == {"t": [ID]}
-    # The same name again, deleted again before the first deletion was finished: both are remembered.
+    # A topic with the same name is deleted before the first deletion has finished: both ids are kept.
     create(image, NewTopic("t", 1, 1), topic_id=OTHER_ID)
     for path, data in plan_delete(image, "t"):
         image.apply(path, data)
@@ -171,7 +173,7 @@ def test_a_deletion_is_remembered_by_id_until_its_directories_are_gone() -> None
     assert image.being_deleted == {}
 
 
-def test_a_topic_found_on_disk_keeps_its_id_and_epochs() -> None:
+def test_adopted_topic_keeps_its_id_and_epochs() -> None:
     image = ClusterImage()
     for path, data in plan_adopt("t", ID, (3, 7), 1, {"cleanup.policy": "compact"}, controller_epoch=7):
         image.apply(path, data)
@@ -186,35 +188,36 @@ def test_replicas_are_spread_over_the_brokers() -> None:
     assert check_assignment([2, 1], (1, 2)) == (2, 1)
 
 
-def test_nodes_of_what_is_not_known_here_are_left_alone() -> None:
+def test_unknown_nodes_are_ignored() -> None:
     image = ClusterImage()
     assert image.apply("/admin/reassign_partitions", b"{}") is None
     assert image.apply("/brokers/topics/gone/partitions/0/state", b"{}") == Change("gone")
     assert image == ClusterImage()
 
 
-def test_settings_that_a_fallen_controller_left_are_not_those_of_the_next_topic() -> None:
+def test_settings_left_by_a_crashed_controller_are_dropped() -> None:
     image = ClusterImage()
     first = plan_create(
         image,
         NewTopic("t", 1, 1, configs=(("retention.ms", "5"),)),
-        flat={},
+        topics_by_metric_name={},
         brokers=(0,),
         default_partitions=1,
         default_replication_factor=1,
         topic_id=ID,
         controller_epoch=7,
     )
-    image.apply(*first.writes[0])  # and no more
+    # The controller crashed after the first write.
+    image.apply(*first.writes[0])
     assert image.topic_configs == {"t": {"retention.ms": "5"}}
     create(image, NewTopic("t", 1, 1), topic_id=OTHER_ID)
     assert image.topic_configs == {} and image.topics["t"].topic_id == OTHER_ID
 
 
-def test_one_request_creates_no_more_partitions_than_in_kafka() -> None:
-    given = NewTopic("given", -1, -1, assignment=((0, (0,)), (1, (0,))))
+def test_partitions_per_request_are_limited_as_in_kafka() -> None:
+    manual = NewTopic("manual", -1, -1, assignment=((0, (0,)), (1, (0,))))
     rest = MAX_CREATED - 3 - 2
-    check_total([given, NewTopic("default", -1, 1), NewTopic("rest", rest, 1), NewTopic("bad", -7, 1)], 3)
+    check_total([manual, NewTopic("default", -1, 1), NewTopic("rest", rest, 1), NewTopic("bad", -7, 1)], 3)
     with pytest.raises(ApiError, match="Excessively large number of partitions") as error:
-        check_total([given, NewTopic("default", -1, 1), NewTopic("rest", rest + 1, 1)], 3)
+        check_total([manual, NewTopic("default", -1, 1), NewTopic("rest", rest + 1, 1)], 3)
     assert error.value.code is ErrorCode.POLICY_VIOLATION

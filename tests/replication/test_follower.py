@@ -1,4 +1,4 @@
-"""Where a follower cuts its log: KIP-101's and KIP-279's histories, and every pair of histories after a few leaders."""
+"""Truncation of a follower's log: the cases of KIP-101 and KIP-279, and generated histories."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ def epochs_of(history: History) -> LeaderEpochs:
 
 
 def follow(leader: History, follower: History, *, high_watermark: int = 0) -> History:
-    """The follower's log after it has agreed with the leader's and taken over the rest."""
+    """Return the follower's log after truncation and replication of the rest."""
     follower = list(follower)
     for _round in range(100):
         last = follower[-1] if follower else -1
         epoch, end = epochs_of(leader).end_offset(last, len(leader)) if follower else (-1, 0)
         if not follower or (epoch == last and end >= len(follower)):
             return follower + leader[len(follower) :]
-        cut = truncation_point(
+        offset = truncation_point(
             epoch,
             end,
-            ends=lambda asked, log=tuple(follower): epochs_of(list(log)).end_offset(asked, len(log)),
+            ends=lambda epoch, log=tuple(follower): epochs_of(list(log)).end_offset(epoch, len(log)),
             log_end=len(follower),
             high_watermark=high_watermark,
         )
-        assert cut < len(follower)
-        del follower[cut:]
-    raise AssertionError("they never agreed")
+        assert offset < len(follower)
+        del follower[offset:]
+    raise AssertionError("the logs still diverge after 100 rounds")
 
 
-def test_kip_101_a_follower_that_restarts_keeps_what_the_leader_has():
-    """Cut to its old high watermark of 1, it would lose record 1 for ever if it led next."""
+def test_kip_101_restarted_follower_keeps_records_of_the_leader():
+    """Truncated to its old high watermark, it would lose record 1 if it became the leader."""
     assert follow([0, 0], [0, 0], high_watermark=1) == [0, 0]
 
 
-def test_kip_101_two_histories_at_one_offset_become_one():
+def test_kip_101_diverging_records_are_replaced():
     assert follow([0, 1, 1], [0, 0]) == [0, 1, 1]
 
 
-def test_kip_279_a_chain_of_unclean_leaders_is_followed_back_epoch_by_epoch():
+def test_kip_279_follower_goes_back_over_several_unclean_leaders():
     assert follow([0, 0, 1, 4, 4], [0, 0, 2, 3, 3]) == [0, 0, 1, 4, 4]
 
 
-def test_a_shorter_end_of_the_same_epoch():
+def test_longer_tail_of_the_same_epoch_is_truncated():
     assert follow([0, 0, 2], [0, 0, 0, 0]) == [0, 0, 2]
 
 
 @pytest.mark.parametrize("high_watermark", [0, 2])
-def test_where_no_epoch_is_known_only_what_is_committed_stays(high_watermark: int):
+def test_without_known_epochs_only_committed_records_stay(high_watermark: int):
     assert (
         truncation_point(-1, -1, ends=lambda epoch: (-1, -1), log_end=4, high_watermark=high_watermark)
         == high_watermark
@@ -66,7 +66,7 @@ def test_where_no_epoch_is_known_only_what_is_committed_stays(high_watermark: in
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[History, History]:
-    """Two logs that began alike and then had leaders of different epochs, no epoch leading both after they parted."""
+    """Two logs with a common start, and then records of different leader epochs."""
     common = sorted(draw(st.lists(st.integers(0, 3), max_size=6)))
     owners = draw(st.lists(st.booleans(), min_size=8, max_size=8))
     tails: tuple[History, History] = ([], [])
@@ -76,6 +76,6 @@ def histories(draw: st.DrawFn) -> tuple[History, History]:
 
 
 @given(histories())
-def test_a_follower_ends_with_the_leaders_log_and_keeps_all_that_they_share(logs: tuple[History, History]):
+def test_follower_log_becomes_the_leader_log(logs: tuple[History, History]):
     leader, follower = logs
     assert follow(leader, follower) == leader

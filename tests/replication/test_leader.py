@@ -1,4 +1,4 @@
-"""A leader's decisions: the high watermark and the ISR, from what followers fetch."""
+"""The high watermark and the ISR that a leader derives from the fetches of its followers."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def watermark(replicas: LeaderReplicas, *, current=0, end=100, min_isr=1, now_ms
     return replicas.high_watermark(current, end, min_isr=min_isr, max_lag_ms=LAG_MS, now_ms=now_ms)
 
 
-def test_the_high_watermark_is_the_smallest_end_of_the_isr():
+def test_high_watermark_is_the_smallest_log_end_of_the_isr():
     replicas = leader()
     fetch(replicas, 1, 90)
     fetch(replicas, 2, 70)
     assert watermark(replicas) == 70
 
 
-def test_a_member_that_has_not_fetched_yet_holds_the_high_watermark():
+def test_isr_member_without_fetch_holds_the_high_watermark():
     replicas = leader()
     fetch(replicas, 1, 100)
     assert watermark(replicas, current=40) == 40
@@ -45,8 +45,8 @@ def test_the_high_watermark_never_goes_back():
     assert watermark(replicas, current=80) == 80
 
 
-def test_what_an_earlier_life_of_a_follower_had_does_not_count():
-    """Its log may have lost its end since: a power cut, or another disk."""
+def test_fetch_with_an_old_broker_epoch_does_not_count():
+    """The log may have lost its tail since: a power failure, or a new disk."""
     replicas = leader(isr=(0, 1))
     assert replicas.on_fetch(1, 80, 0, 100, broker_epoch=10, now_ms=0)
     assert replicas.on_fetch(1, 60, 0, 100, broker_epoch=11, now_ms=0)
@@ -54,12 +54,12 @@ def test_what_an_earlier_life_of_a_follower_had_does_not_count():
     assert watermark(replicas, current=40) == 60
 
 
-def test_the_high_watermark_stands_still_below_the_minimum():
+def test_high_watermark_does_not_advance_below_min_isr():
     replicas = leader(isr=(0,))
     assert watermark(replicas, current=40, min_isr=2, now_ms=LAG_MS * 3) == 40
 
 
-def test_a_minimum_above_the_replica_count_does_not_hold_the_high_watermark_for_ever():
+def test_min_isr_above_replica_count_does_not_hold_the_high_watermark():
     replicas = LeaderReplicas(
         0, leader_epoch=0, partition_epoch=0, replicas=(0,), isr=(0,), log_end=0, now_ms=0
     )
@@ -76,14 +76,14 @@ def test_the_high_watermark_waits_for_a_follower_about_to_join():
     assert watermark(replicas, end=120, now_ms=later_ms) == 120  # it has fallen behind
 
 
-def test_the_high_watermark_does_not_wait_for_a_follower_that_may_not_join():
+def test_high_watermark_does_not_wait_for_an_ineligible_follower():
     replicas = leader(isr=(0, 1), eligible=lambda node, epoch: node != 2)
     fetch(replicas, 1, 100)
     fetch(replicas, 2, 60)
     assert watermark(replicas) == 100
 
 
-def test_a_follower_that_still_has_deleted_records_does_not_join():
+def test_follower_with_deleted_records_does_not_join_the_isr():
     replicas = leader(isr=(0, 1), log_end=50)
     replicas.on_fetch(2, 100, 10, 100, broker_epoch=1, now_ms=0)
     assert replicas.propose_expansion(2, 60, 20) is None
@@ -91,7 +91,7 @@ def test_a_follower_that_still_has_deleted_records_does_not_join():
     assert replicas.propose_expansion(2, 60, 20) is not None
 
 
-def test_records_are_gone_when_they_are_gone_from_all_that_are_there_and_all_that_may_lead():
+def test_low_watermark_waits_for_live_replicas_and_the_isr():
     replicas = leader(isr=(0, 1))
     replicas.on_fetch(1, 100, 20, 100, broker_epoch=1, now_ms=0)
     replicas.on_fetch(2, 100, 10, 100, broker_epoch=1, now_ms=0)
@@ -102,7 +102,7 @@ def test_records_are_gone_when_they_are_gone_from_all_that_are_there_and_all_tha
     assert replicas.low_watermark(30, live=(0,)) == 30
 
 
-def test_a_proposed_member_holds_the_high_watermark_before_the_controller_has_answered():
+def test_proposed_member_holds_the_high_watermark():
     replicas = leader(isr=(0, 1), log_end=50)
     fetch(replicas, 1, 100)
     fetch(replicas, 2, 60)
@@ -111,7 +111,7 @@ def test_a_proposed_member_holds_the_high_watermark_before_the_controller_has_an
     assert watermark(replicas, now_ms=LAG_MS * 5) == 60
 
 
-def test_a_member_whose_removal_is_proposed_still_holds_the_high_watermark():
+def test_member_with_proposed_removal_holds_the_high_watermark():
     replicas = leader()
     fetch(replicas, 1, 100, now_ms=LAG_MS + 1)
     proposal = replicas.propose_shrinking(100, max_lag_ms=LAG_MS, now_ms=LAG_MS + 1)
@@ -121,39 +121,39 @@ def test_a_member_whose_removal_is_proposed_still_holds_the_high_watermark():
     assert watermark(replicas, current=30, now_ms=LAG_MS + 1) == 100
 
 
-def test_one_proposal_at_a_time():
+def test_only_one_proposal_is_in_flight():
     replicas = leader(isr=(0,), log_end=50)
     fetch(replicas, 1, 80)
     fetch(replicas, 2, 80)
     assert replicas.propose_expansion(1, high_watermark=60) is not None
     assert replicas.propose_expansion(2, high_watermark=60) is None
-    replicas.on_refused()
+    replicas.on_rejected()
     assert replicas.propose_expansion(2, high_watermark=60) == IsrProposal(
         5, 7, (IsrMember(0, -1), IsrMember(2, 20))
     )
 
 
 @pytest.mark.parametrize(("offset", "joins"), [(59, False), (60, True), (100, True)])
-def test_who_has_everything_committed_may_join(offset: int, joins: bool):
+def test_follower_with_all_committed_records_may_join(offset: int, joins: bool):
     replicas = leader(isr=(0, 1), log_end=50)
     fetch(replicas, 2, offset)
     assert (replicas.propose_expansion(2, high_watermark=60) is not None) is joins
 
 
-def test_who_has_not_reached_this_epoch_may_not_join_though_it_has_all_that_is_committed():
+def test_follower_before_the_epoch_start_may_not_join():
     replicas = leader(isr=(0, 1), log_end=90)
     fetch(replicas, 2, 70)
     assert replicas.propose_expansion(2, high_watermark=60) is None
 
 
-def test_who_is_stopping_may_not_join():
+def test_broker_in_shutdown_may_not_join():
     replicas = leader(isr=(0, 1), log_end=50, eligible=lambda node, epoch: epoch != 20)
     fetch(replicas, 2, 100)
     assert replicas.propose_expansion(2, high_watermark=60) is None
 
 
-def test_a_follower_a_little_behind_under_steady_traffic_stays_in():
-    """It never reaches the end of the moment, but always the end of the fetch before."""
+def test_follower_slightly_behind_under_load_stays_in_the_isr():
+    """It never reaches the current log end, but always the log end of its previous fetch."""
     replicas = leader(isr=(0, 1))
     end = 100
     for now_ms in range(0, LAG_MS * 4, 500):
@@ -162,7 +162,7 @@ def test_a_follower_a_little_behind_under_steady_traffic_stays_in():
     assert replicas.propose_shrinking(end, max_lag_ms=LAG_MS, now_ms=LAG_MS * 4) is None
 
 
-def test_a_follower_that_falls_further_and_further_behind_goes_though_it_fetches():
+def test_follower_that_falls_further_behind_leaves_the_isr():
     replicas = leader(isr=(0, 1))
     fetch(replicas, 1, 100)
     for step in range(1, 100):
@@ -171,20 +171,20 @@ def test_a_follower_that_falls_further_and_further_behind_goes_though_it_fetches
     assert proposal is not None and proposal.members == {0}
 
 
-def test_an_idle_follower_with_everything_stays_however_long_it_is_silent():
+def test_caught_up_follower_stays_in_the_isr_without_fetches():
     replicas = leader()
     fetch(replicas, 1, 100)
     fetch(replicas, 2, 100)
     assert replicas.propose_shrinking(100, max_lag_ms=LAG_MS, now_ms=LAG_MS * 100) is None
 
 
-def test_a_new_leader_gives_its_isr_a_full_lag_time():
+def test_new_leader_grants_its_isr_the_full_lag_time():
     replicas = leader()
     assert replicas.propose_shrinking(100, max_lag_ms=LAG_MS, now_ms=LAG_MS) is None
     assert replicas.propose_shrinking(100, max_lag_ms=LAG_MS, now_ms=LAG_MS + 1) is not None
 
 
-def test_an_older_word_of_the_controller_changes_nothing():
+def test_older_isr_from_the_controller_is_ignored():
     replicas = leader()
     assert replicas.on_isr((0, 1), 8)
     assert not replicas.on_isr((0, 1, 2), 8)
@@ -192,7 +192,7 @@ def test_an_older_word_of_the_controller_changes_nothing():
     assert replicas.isr == (0, 1)
 
 
-def test_a_replica_that_was_taken_away_no_longer_counts():
+def test_removed_replica_no_longer_counts():
     replicas = leader()
     fetch(replicas, 1, 100)
     replicas.on_isr((0, 1), 8)
@@ -209,17 +209,17 @@ def test_a_replica_that_was_taken_away_no_longer_counts():
     ),
     st.integers(1, 3),
 )
-def test_nothing_is_committed_that_a_possible_member_lacks(fetches, min_isr):
-    """Whatever happens: all of the maximal ISR have what lies below the high watermark."""
+def test_every_member_of_the_maximal_isr_has_all_committed_records(fetches, min_isr):
+    """All members of the maximal ISR have the records below the high watermark."""
     replicas = leader(log_end=0)
     committed, end = 0, 0
-    for node, offset, now_ms in sorted(fetches, key=lambda one: one[2]):
+    for node, offset, now_ms in sorted(fetches, key=lambda fetch: fetch[2]):
         end = max(end, offset)
         replicas.on_fetch(node, offset, 0, end, broker_epoch=0, now_ms=now_ms)
         before = committed
         committed = replicas.high_watermark(committed, end, min_isr=min_isr, max_lag_ms=LAG_MS, now_ms=now_ms)
         if committed > before:
-            ends = [replicas.followers[one].log_end_offset for one in replicas.maximal_isr - {0}]
+            ends = [replicas.followers[member].log_end_offset for member in replicas.maximal_isr - {0}]
             assert committed <= min([end, *ends])
             assert len(replicas.isr) >= min_isr
         proposal = replicas.propose_shrinking(

@@ -1,4 +1,4 @@
-"""The rate of throttled replication, and which replicas an operator has listed."""
+"""The rate of throttled replication, and the lists of throttled replicas."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from millstream.replication.throttle import ThrottledRate, throttled_partitions
 
 
 def rate(limit: float | None) -> ThrottledRate:
-    made = ThrottledRate(windows=4, window_ms=1000)
-    made.limit = limit
-    return made
+    throttle = ThrottledRate(windows=4, window_ms=1000)
+    throttle.limit = limit
+    return throttle
 
 
-def test_without_a_limit_nothing_is_too_much() -> None:
+def test_no_limit_is_never_exceeded() -> None:
     throttle = rate(None)
     throttle.record(1 << 40, 0)
     assert not throttle.exceeded(0)
 
 
-def test_a_burst_is_paid_back() -> None:
-    """1,000 bytes per second: of 3,000 at once, two seconds later nothing is owed any more."""
+def test_limit_stays_exceeded_until_a_burst_is_paid_back() -> None:
+    """At 1,000 bytes per second a burst of 3,000 exceeds the limit for three seconds."""
     throttle = rate(1000)
     assert not throttle.exceeded(0)
     throttle.record(3000, 0)
     assert [throttle.exceeded(at) for at in (0, 1000, 2999, 3000)] == [True, True, True, False]
 
 
-def test_a_steady_flow_at_the_limit_goes_on() -> None:
+def test_steady_traffic_below_the_limit_is_not_throttled() -> None:
     throttle = rate(1000)
     for at in range(0, 20_000, 100):
         assert not throttle.exceeded(at)
@@ -37,7 +37,7 @@ def test_a_steady_flow_at_the_limit_goes_on() -> None:
     assert throttle.rate(20_000) == pytest.approx(900, rel=0.1)
 
 
-def test_a_flow_above_the_limit_is_held_to_it() -> None:
+def test_traffic_above_the_limit_is_reduced_to_it() -> None:
     throttle = rate(1000)
     sent = 0
     for at in range(0, 60_000, 10):
@@ -47,7 +47,7 @@ def test_a_flow_above_the_limit_is_held_to_it() -> None:
     assert sent == pytest.approx(60_000, rel=0.1)
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_windows_expire() -> None:
     throttle = rate(1000)
     throttle.record(1 << 30, 0)
     assert throttle.exceeded(3999) and not throttle.exceeded(4000)
@@ -63,5 +63,7 @@ def test_what_was_long_ago_is_forgotten() -> None:
         (("0:12", "rubbish", ":1"), set()),
     ],
 )
-def test_the_replicas_of_one_broker(texts: tuple[str, ...], partitions: Collection[int] | None) -> None:
+def test_throttled_partitions_of_one_broker(
+    texts: tuple[str, ...], partitions: Collection[int] | None
+) -> None:
     assert throttled_partitions(texts, 1) == partitions

@@ -230,7 +230,7 @@ class Identity:
                 await asyncio.sleep(_RETRY_S)
 
     def _whole_cluster(self, mark: znodes.ClusterMark) -> str:
-        if mark.moving:
+        if mark.migrating:
             connect = self._config.get("zookeeper.connect")
             raise StartError(
                 f"the cluster {mark.cluster_id} is being moved to zookeeper.connect={connect}, and that was "

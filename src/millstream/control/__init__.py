@@ -1,1 +1,1 @@
-"""Cluster control, decided purely: the image of the cluster, its znodes, and the plans that change it."""
+"""Cluster control without I/O: the cluster image, its znodes, and the plans that change it."""

@@ -1,10 +1,12 @@
-"""Who leads a partition: pure functions from what is known (replicas, ISR, live brokers) to its next state.
+"""Leader election: pure functions from replicas, ISR and live brokers to the next partition state.
 
-Only a member of the ISR may lead, the first live one in assignment order, unless the topic allows an unclean election: then any
-live replica, and what it does not have is lost. The ISR is never empty: when its last members go, they stay in it, because they
-alone are known to have everything that was acknowledged.
+The leader is the first live member of the ISR in assignment order. If the topic allows an unclean
+election, any live replica may lead, and the records that it does not have are lost. The ISR is
+never empty: its last members stay in it when they go down, because only they are known to have all
+acknowledged records.
 
-A replica whose directory is full can neither lead nor follow writes. It leaves the ISR while another member has room.
+A replica whose directory is full can neither lead nor replicate. It leaves the ISR while another
+member has room.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from millstream.core.types import NO_LEADER
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """Which brokers may serve. ``stopping`` are live ones that hand over what they lead."""
+    """The live brokers. Those in ``stopping`` hand over their leaderships before they shut down."""
 
     live: frozenset[int]
     stopping: frozenset[int] = frozenset()
@@ -36,12 +38,13 @@ def elect(
     offline: Collection[int] = (),
     full: Collection[int] = (),
 ) -> PartitionState:
-    """The next state after brokers went, came or began to stop; the same one when nothing has to change.
+    """Return the state after a change of the brokers, or the same state if nothing has to change.
 
-    ``offline`` are replicas whose broker is live but whose log directory failed, ``full`` those whose directory has no room.
+    ``offline`` are replicas whose broker is live but whose log directory failed. ``full`` are
+    replicas whose directory has no room.
     """
     able = [node for node in replicas if brokers.can_lead(node) and node not in offline]
-    isr = _without_the_gone(state, brokers, offline)
+    isr = _available_isr(state, brokers, offline)
     in_sync = [node for node in able if node in state.isr]
     with_room = [node for node in in_sync if node not in full]
     if with_room:
@@ -51,7 +54,8 @@ def elect(
     if in_sync:
         return _next(state, in_sync[0], tuple(node for node in isr if node in state.isr))
     if state.leader in brokers.stopping and state.leader in brokers.live and state.leader not in offline:
-        return state  # it hands over to nobody: better served until the last moment
+        # No replica can take over: keep serving until the broker shuts down.
+        return state
     if unclean and able:
         return _next(state, able[0], (able[0],))
     return state if state.leader == NO_LEADER and isr == state.isr else _next(state, NO_LEADER, isr)
@@ -60,7 +64,7 @@ def elect(
 def elect_preferred(
     state: PartitionState, replicas: Sequence[int], brokers: Brokers, *, offline: Collection[int] = ()
 ) -> PartitionState:
-    """The first of the replicas leads, if it is live and in sync; else nothing changes."""
+    """Let the first replica lead if it is live and in sync; else return the same state."""
     first = replicas[0]
     if state.leader == first or first not in state.isr or first in offline or not brokers.can_lead(first):
         return state
@@ -70,19 +74,28 @@ def elect_preferred(
 def elect_unclean(
     state: PartitionState, replicas: Sequence[int], brokers: Brokers, *, offline: Collection[int] = ()
 ) -> PartitionState:
-    """An operator's word: a partition without a leader takes any live replica; from the ISR where possible."""
+    """Elect any live replica for a partition without a leader, from the ISR if possible.
+
+    Only an operator requests this.
+    """
     if state.leader != NO_LEADER:
         return state
     return elect(state, replicas, brokers, unclean=True, offline=offline)
 
 
-def _without_the_gone(state: PartitionState, brokers: Brokers, offline: Collection[int]) -> tuple[int, ...]:
-    """Stopping brokers leave the ISR too: they will not fetch any more, and acks=all must not wait for them."""
+def _available_isr(state: PartitionState, brokers: Brokers, offline: Collection[int]) -> tuple[int, ...]:
+    """Return the ISR without unavailable replicas, or the whole ISR if none is available.
+
+    Stopping brokers leave the ISR too. They stop fetching, and acks=all must not wait for them.
+    """
     kept = tuple(node for node in state.isr if brokers.can_lead(node) and node not in offline)
     return kept or state.isr
 
 
 def _next(state: PartitionState, leader: int, isr: tuple[int, ...]) -> PartitionState:
-    """A new leader is a new epoch. The ISR alone may change within one: the version of the node tells (KAFKA-15021)."""
+    """Return the state with a new leader and ISR; only a new leader starts a new leader epoch.
+
+    A change of the ISR alone is visible in the version of the node (KAFKA-15021).
+    """
     epoch = state.leader_epoch + (leader != state.leader)
     return replace(state, leader=leader, isr=isr, leader_epoch=epoch)

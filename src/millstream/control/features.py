@@ -1,4 +1,4 @@
-"""The features of KIP-584: which levels this build supports, and what an update may do."""
+"""The features of KIP-584: the levels that this build supports, and the rules for updates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.core.errors import ApiError, ErrorCode
 
 
 class Feature(NamedTuple):
-    """A feature and the levels that can be chosen; ``initial`` is what a new cluster starts with."""
+    """A feature and its supported levels; a new cluster starts with ``initial``."""
 
     name: str
     lowest: int
@@ -25,33 +25,34 @@ _BY_NAME = {feature.name: feature for feature in FEATURES}
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 
-def updated_level(name: str, current: int, wanted: int, upgrade_type: int) -> int:
-    """The level after an update; raises ApiError where it may not happen."""
+def updated_level(name: str, current: int, level: int, upgrade_type: int) -> int:
+    """Return the level after an update; raise ApiError if the update is not allowed."""
     feature = _BY_NAME.get(name)
     if feature is None:
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Invalid update version {wanted} for feature {name}. The controller does not support the given feature.",
+            f"Invalid update version {level} for feature {name}. "
+            "The controller does not support the given feature.",
         )
     if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION, "The controller does not support the given upgrade type."
         )
-    if not feature.lowest <= wanted <= feature.highest:
+    if not feature.lowest <= level <= feature.highest:
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Invalid update version {wanted} for feature {name}. This broker only supports versions "
+            f"Invalid update version {level} for feature {name}. This broker only supports versions "
             f"{feature.lowest}-{feature.highest}",
         )
-    if wanted < current and upgrade_type == UPGRADE:
+    if level < current and upgrade_type == UPGRADE:
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Invalid update version {wanted} for feature {name}. Can't downgrade the version of this feature "
+            f"Invalid update version {level} for feature {name}. Can't downgrade the version of this feature "
             "without setting the upgrade type to either safe or unsafe downgrade.",
         )
-    if wanted > current and upgrade_type != UPGRADE:
+    if level > current and upgrade_type != UPGRADE:
         raise ApiError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"Invalid update version {wanted} for feature {name}. Can't downgrade to a newer version.",
+            f"Invalid update version {level} for feature {name}. Can't downgrade to a newer version.",
         )
-    return wanted
+    return level

@@ -1,6 +1,7 @@
-"""The image of the cluster: brokers, topics, settings, features. Changed only by nodes that were acknowledged.
+"""The cluster image: brokers, topics, settings, features. Only acknowledged writes change it.
 
-``apply(path, data)`` is the one writer, for the nodes read at start as for each later write; it tells what it changed.
+``apply(path, data)`` is the only writer, for the nodes read at startup and for each later write. It
+returns what it changed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from millstream.control import znodes
 from millstream.control.znodes import Assignment, BrokerRegistration, PartitionState
 from millstream.core.types import TopicPartition
 
-# A state is taken in when its version is newer than the one that is known.
+# Means the version after the known one. A state with an older explicit version is ignored.
 NEXT_VERSION = -1
 
 
 class Change(NamedTuple):
-    """What one node changed: a topic as a whole (made, grown, moved, configured, gone), or the state of one partition; or,
-    where no topic is named, brokers, their settings, or features."""
+    """The effect of one node: a change of a topic, or of the state of one of its partitions.
+
+    A topic changes when it is created, expanded, reassigned, configured or deleted. Without a
+    topic, brokers, their settings or features have changed.
+    """
 
     topic: str | None
     partition: int | None = None
@@ -29,7 +33,7 @@ NOT_A_TOPIC = Change(None)
 
 
 class NodeData(NamedTuple):
-    """A node to be taken in; None says that it is gone."""
+    """A node to apply; ``data`` is None if it was deleted."""
 
     path: str
     data: bytes | None
@@ -38,13 +42,13 @@ class NodeData(NamedTuple):
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic: id, replicas and state of each partition, and which of them are being moved."""
+    """A topic: its id, the replicas and state of each partition, and current reassignments."""
 
     name: str
     topic_id: bytes
     replicas: dict[int, tuple[int, ...]] = field(default_factory=dict)
     states: dict[int, PartitionState] = field(default_factory=dict)
-    moving: dict[int, Assignment] = field(default_factory=dict)
+    reassigning: dict[int, Assignment] = field(default_factory=dict)
 
     @property
     def partition_count(self) -> int:
@@ -55,7 +59,7 @@ class TopicImage:
         return self.name in INTERNAL_TOPICS
 
     def assignment(self, index: int) -> Assignment:
-        return self.moving.get(index) or Assignment(self.replicas[index])
+        return self.reassigning.get(index) or Assignment(self.replicas[index])
 
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
@@ -63,12 +67,12 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 @dataclass(slots=True)
 class ClusterImage:
-    """Everything that is known of the cluster."""
+    """The metadata of the cluster."""
 
     cluster_id: str = ""
     brokers: dict[int, BrokerRegistration] = field(default_factory=dict)
     stopping: frozenset[int] = frozenset()
-    # By live broker: replicas that it has and cannot serve.
+    # By live broker: replicas that it cannot serve.
     offline: dict[int, frozenset[TopicPartition]] = field(default_factory=dict)
     # By live broker: replicas whose directory has no room.
     full: dict[int, frozenset[TopicPartition]] = field(default_factory=dict)
@@ -78,21 +82,21 @@ class ClusterImage:
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     client_metrics_configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    # By name: the ids of the incarnations that are being deleted, and the brokers that have replicas of them.
+    # By topic name: the ids that are being deleted, and the brokers that have replicas of them.
     being_deleted: dict[str, list[bytes]] = field(default_factory=dict)
     deleted_from: dict[str, frozenset[int]] = field(default_factory=dict)
     feature_levels: dict[str, int] = field(default_factory=dict)
     feature_epoch: int = 0
     last_producer_id: int = -1
-    # By node: the registration that a controller has taken in.
+    # By node: the last registration that a controller has processed.
     broker_epochs: dict[int, int] = field(default_factory=dict)
-    # Brokers that were seen once and not unregistered since, as the last controller wrote them down.
+    # Brokers that registered once and were not unregistered, as the last controller recorded them.
     registered: dict[int, BrokerRegistration] = field(default_factory=dict)
-    # Ids of internal topics that shall not get more replicas by themselves.
+    # Ids of internal topics that must not get more replicas automatically.
     kept_small: frozenset[bytes] = frozenset()
 
     def apply(self, path: str, data: bytes | None, version: int = NEXT_VERSION) -> Change | None:
-        """Takes in one node (None: it was deleted). Returns the topic or partition that it changed."""
+        """Apply one node, deleted if ``data`` is None; return the topic or partition that changed."""
         parts = path.split("/")
         if path.startswith(znodes.TOPICS + "/"):
             return self._apply_topic(parts[3], parts[4:], data, version)
@@ -106,10 +110,12 @@ class ClusterImage:
             return NOT_A_TOPIC
         if path.startswith(znodes.OFFLINE + "/"):
             _set_replicas(self.offline, int(parts[3]), data)
-            return None  # only who asks is told
+            # Only responses to explicit requests contain it.
+            return None
         if path.startswith(znodes.FULL + "/"):
             _set_replicas(self.full, int(parts[3]), data)
-            return None  # states that change with it follow
+            # The partition states that change with it follow.
+            return None
         if path.startswith(znodes.GROUP_CONFIGS + "/"):
             _set_config(self.group_configs, znodes.name_in_path(parts[3]), data)
             return NOT_A_TOPIC
@@ -127,9 +133,9 @@ class ClusterImage:
 
     def _apply_topic(self, name: str, rest: list[str], data: bytes | None, version: int) -> Change:
         if data is None:
-            gone = self.topics.pop(name, None)
-            if gone is not None:
-                self.names_by_id.pop(gone.topic_id, None)
+            deleted = self.topics.pop(name, None)
+            if deleted is not None:
+                self.names_by_id.pop(deleted.topic_id, None)
         elif not rest:
             self._apply_assignment(name, data)
         elif len(rest) == 3 and rest[0] == "partitions" and name in self.topics:
@@ -139,13 +145,13 @@ class ClusterImage:
         return Change(name)
 
     def _apply_assignment(self, name: str, data: bytes) -> None:
-        topic_id, replicas, moving = znodes.decode_topic(data)
+        topic_id, replicas, reassigning = znodes.decode_topic(data)
         topic = self.topics.get(name)
         if topic is None or topic.topic_id != topic_id:
             if topic is not None:
                 self.names_by_id.pop(topic.topic_id, None)
             topic = self.topics[name] = TopicImage(name, topic_id)
-        topic.replicas, topic.moving = replicas, moving
+        topic.replicas, topic.reassigning = replicas, reassigning
         self.names_by_id[topic_id] = name
 
     @staticmethod
@@ -159,7 +165,8 @@ class ClusterImage:
     def _apply_broker(self, node_id: int, data: bytes | None, created: int) -> None:
         if data is None:
             self.brokers.pop(node_id, None)
-            self.offline.pop(node_id, None)  # it tells again when it is back
+            # The broker reports these again when it is back.
+            self.offline.pop(node_id, None)
             self.full.pop(node_id, None)
         else:
             self.brokers[node_id] = znodes.decode_broker(node_id, data, created)
@@ -169,7 +176,7 @@ class ClusterImage:
         return Change(name)
 
     def _apply_single(self, path: str, data: bytes) -> bool:
-        """Whether it is one that others should hear of."""
+        """Apply a single node; return whether it is a change to report."""
         if path == znodes.CLUSTER_ID:
             self.cluster_id = znodes.decode_cluster_id(data)
         elif path == znodes.PRODUCER_ID_BLOCK:
@@ -189,11 +196,11 @@ class ClusterImage:
         return False
 
     def registered_brokers(self) -> dict[int, BrokerRegistration]:
-        """Return live brokers, and those that are away and were not unregistered."""
+        """Return the live brokers, and those that are down and were not unregistered."""
         return self.registered | self.brokers
 
-    def brokers_known(self) -> set[int]:
-        """Return registered brokers, and others that have settings of their own or replicas."""
+    def known_brokers(self) -> set[int]:
+        """Return registered brokers, and others that have broker settings or replicas."""
         known = self.registered_brokers().keys() | {
             int(name) for name, config in self.broker_configs.items() if config and name.isdecimal()
         }
@@ -202,15 +209,18 @@ class ClusterImage:
         return known
 
     def become(self, other: ClusterImage) -> None:
-        """Takes over all that the other has; whoever holds this image sees it at once."""
-        for one in fields(self):
-            setattr(self, one.name, getattr(other, one.name))
+        """Replace the contents in place, so that all holders of this image see the other's."""
+        for item in fields(self):
+            setattr(self, item.name, getattr(other, item.name))
 
-    # ---- back to nodes --------------------------------------------------------------------------------------
+    # ---- back to nodes ----------------------------------------------------------------------------
 
     def nodes(self, *, now_ms: int) -> Iterator[NodeData]:
-        """Nodes that make this image of an empty one. The image may change while they are taken: whoever gets them then
-        takes in the changes, of which each node is whole and versions tell the newer."""
+        """Yield the nodes that turn an empty image into this one.
+
+        The image may change during the iteration. The receiver then applies the changes as well:
+        each node is complete, and versions show which state is newer.
+        """
         yield NodeData(znodes.CLUSTER_ID, znodes.encode_cluster_id(self.cluster_id))
         yield NodeData(znodes.FEATURES, znodes.encode_features(self.feature_levels, self.feature_epoch))
         yield NodeData(znodes.STOPPING, znodes.encode_stopping(self.stopping))
@@ -242,7 +252,7 @@ class ClusterImage:
 
 
 def _topic_nodes(topic: TopicImage) -> Iterator[NodeData]:
-    data = znodes.encode_topic(topic.topic_id, topic.replicas, topic.moving.items())
+    data = znodes.encode_topic(topic.topic_id, topic.replicas, topic.reassigning.items())
     yield NodeData(znodes.topic_path(topic.name), data)
     for index, state in list(topic.states.items()):
         path = znodes.partition_state_path(topic.name, index)

@@ -1,4 +1,4 @@
-"""What differs between two images: which topics and partitions a broker has to look at when one replaces the other."""
+"""The topics and partitions that a broker must check when one image replaces another."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from millstream.control.image import NOT_A_TOPIC, Change, ClusterImage, TopicIma
 
 
 def difference(old: ClusterImage, new: ClusterImage) -> list[Change]:
-    """Topics that came, went, moved or were configured as a whole; else the partitions whose state changed."""
-    changes = [NOT_A_TOPIC] if _beside_topics(old) != _beside_topics(new) else []
+    """Return changed topics, and for other topics the partitions whose state changed.
+
+    A topic changes when it is created, deleted, reassigned or configured.
+    """
+    changes = [NOT_A_TOPIC] if _outside_topics(old) != _outside_topics(new) else []
     changes += [Change(name) for name in old.topics if name not in new.topics]
     for name, topic in new.topics.items():
         before = old.topics.get(name)
-        if before is None or _differs_as_a_whole(before, topic) or _configured(old, new, name):
+        if before is None or _topic_differs(before, topic) or _configs_differ(old, new, name):
             changes.append(Change(name))
         else:
             changes += [
@@ -22,18 +25,18 @@ def difference(old: ClusterImage, new: ClusterImage) -> list[Change]:
     return changes
 
 
-def _beside_topics(image: ClusterImage) -> tuple[object, ...]:
+def _outside_topics(image: ClusterImage) -> tuple[object, ...]:
     return image.brokers, image.stopping, image.broker_configs, image.group_configs, image.feature_levels
 
 
-def _differs_as_a_whole(before: TopicImage, after: TopicImage) -> bool:
+def _topic_differs(before: TopicImage, after: TopicImage) -> bool:
     return (
         before.topic_id != after.topic_id
         or before.replicas != after.replicas
-        or before.moving != after.moving
+        or before.reassigning != after.reassigning
         or before.states.keys() != after.states.keys()
     )
 
 
-def _configured(old: ClusterImage, new: ClusterImage, name: str) -> bool:
+def _configs_differ(old: ClusterImage, new: ClusterImage, name: str) -> bool:
     return old.topic_configs.get(name) != new.topic_configs.get(name)

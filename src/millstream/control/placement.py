@@ -1,9 +1,10 @@
-"""Where replicas go: partition i begins at broker i mod n, its replica j is on broker (i + j) mod n.
+"""Replica placement: replica j of partition i is on broker (i + j) mod n.
 
-With racks, brokers are dealt out rack by rack first, and a replica skips brokers of a rack that has one already while another
-rack has none. Without racks that is the plain rule. Brokers that name no rack share one.
+With racks, brokers are ordered so that racks alternate. A replica skips the brokers of a rack that
+has a replica already while another rack has none. Brokers without a rack share one.
 
-A broker that is away counts, but comes after every live broker of its rack, and never first: the first replica leads.
+Brokers that are down get replicas too. They come after every live broker of their rack and never
+first, because the first replica leads.
 """
 
 from __future__ import annotations
@@ -20,37 +21,39 @@ def place(
     count: int,
     replication_factor: int,
     racks: Mapping[int, str | None] | None = None,
-    away: Collection[int] = (),
+    down: Collection[int] = (),
 ) -> dict[int, tuple[int, ...]]:
-    """The replicas of partitions ``first`` to ``first + count - 1``. Of the ``brokers``, some may be ``away``."""
+    """Return the replicas of ``count`` partitions from ``first`` on; ``down`` brokers may be included."""
     n = len(brokers)
     if replication_factor > n:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {n} broker(s) are registered.",
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication "
+            f"factor of {replication_factor} cannot be reached because only {n} broker(s) are "
+            "registered.",
         )
     rack_of = {broker: (racks or {}).get(broker) for broker in brokers}
-    live = _rack_by_rack({broker: rack for broker, rack in rack_of.items() if broker not in away})
-    missing = _rack_by_rack({broker: rack for broker, rack in rack_of.items() if broker in away})
+    live = _rack_by_rack({broker: rack for broker, rack in rack_of.items() if broker not in down})
+    down_last = _rack_by_rack({broker: rack for broker, rack in rack_of.items() if broker in down})
     if not live:
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replication_factor} time(s): All brokers are currently fenced.",
+            f"Unable to replicate the partition {replication_factor} time(s): "
+            "All brokers are currently fenced.",
         )
     one_rack = len(set(rack_of.values())) == 1
     placed: dict[int, tuple[int, ...]] = {}
     for i in range(first, first + count):
-        ordered = _rotated(live, i) + _rotated(missing, i)
+        ordered = _rotated(live, i) + _rotated(down_last, i)
         placed[i] = (
             tuple(ordered[:replication_factor]) if one_rack else _spread(ordered, replication_factor, rack_of)
         )
     return placed
 
 
-def initial_isr(replicas: Sequence[int], away: Collection[int]) -> tuple[int, ...]:
+def initial_isr(replicas: Sequence[int], down: Collection[int]) -> tuple[int, ...]:
     """Return the replicas of a new partition that are in sync, which are those on live brokers."""
-    return tuple(broker for broker in replicas if broker not in away)
+    return tuple(broker for broker in replicas if broker not in down)
 
 
 def _rotated(brokers: Sequence[int], start: int) -> list[int]:
@@ -59,7 +62,7 @@ def _rotated(brokers: Sequence[int], start: int) -> list[int]:
 
 
 def _rack_by_rack(rack_of: Mapping[int, str | None]) -> list[int]:
-    """One broker of each rack, then the second of each, and so on."""
+    """Order brokers so that racks alternate: the first of each rack, then the second of each."""
     racks: dict[str | None, list[int]] = {}
     for broker in sorted(rack_of):
         racks.setdefault(rack_of[broker], []).append(broker)
@@ -67,13 +70,14 @@ def _rack_by_rack(rack_of: Mapping[int, str | None]) -> list[int]:
 
 
 def _spread(ordered: Sequence[int], factor: int, rack_of: Mapping[int, str | None]) -> tuple[int, ...]:
-    """Take brokers in order, one of each rack before the second of any."""
+    """Take brokers in order, one of each rack before a second one of any rack."""
     left = list(ordered)
     chosen: list[int] = []
     used: set[str | None] = set()
     while len(chosen) < factor:
-        broker = next((one for one in left if rack_of[one] not in used), None)
-        if broker is None:  # every rack that has brokers left has a replica
+        broker = next((node for node in left if rack_of[node] not in used), None)
+        if broker is None:
+            # Every rack with remaining brokers has a replica.
             used.clear()
             continue
         chosen.append(broker)
@@ -83,7 +87,7 @@ def _spread(ordered: Sequence[int], factor: int, rack_of: Mapping[int, str | Non
 
 
 def check_assignment(replicas: Sequence[int], brokers: Collection[int]) -> tuple[int, ...]:
-    """A replica list that a user gave for one partition."""
+    """Return a user's replica list for one partition; raise ApiError if it is invalid."""
     if not replicas:
         raise _invalid("The manual partition assignment includes an empty replica list.")
     for index, broker in enumerate(replicas):

@@ -1,4 +1,4 @@
-"""Which brokers are registered: seen once, and not unregistered by an operator since. Pure."""
+"""Registered brokers: those that registered once and that no operator has unregistered."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from millstream.control.znodes import BrokerRegistration
 
 
 def registered_with(image: ClusterImage, live: Iterable[BrokerRegistration]) -> dict[int, BrokerRegistration]:
-    """Return the registered brokers once these live ones are among them.
+    """Return the registered brokers, including these live ones.
 
-    An earlier version wrote no such list. Then the brokers that the last controller saw, and those that have replicas, are
-    registered: they may be away for the upgrade.
+    Earlier versions wrote no such list. In that case the brokers that the last controller saw, and
+    those with replicas, count as registered: they may be down for the upgrade.
     """
     known = dict(image.registered)
     if not known:

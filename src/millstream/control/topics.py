@@ -1,4 +1,4 @@
-"""Plans for topics: what creating, growing or deleting one would write, or the error that says why not."""
+"""Plans for topics: the writes that create, expand or delete a topic, or the error."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from millstream.core.settings import SettingError
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 MAX_NAME = 249
-# Maximum number of partitions that one request may create or add, over all of its topics, as in Apache Kafka.
+# Maximum number of partitions that one request may create or add, over all of its topics, as in
+# Apache Kafka.
 MAX_CREATED = 10_000
-# Far more settings than a topic has: so many are not even looked at.
-_MOST_CONFIGS = 10_000
+# Far more settings than a topic has. More than these are not parsed.
+_MAX_CONFIGS = 10_000
 
 NodeWrites = list[tuple[str, bytes | None]]
 Racks = Mapping[int, str | None]
@@ -26,7 +27,7 @@ Racks = Mapping[int, str | None]
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to be created, as the request has it; -1 leaves a number to the broker."""
+    """A topic to create, as requested; -1 means the broker's default."""
 
     name: str
     partitions: int
@@ -37,7 +38,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What will be written, and what the answer tells."""
+    """The writes that create a topic, and the topic and settings for the response."""
 
     topic: TopicImage
     configs: dict[str, str]
@@ -45,7 +46,7 @@ class TopicPlan:
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with a topic name, in the words of Kafka's clients."""
+    """Return why a topic name is invalid, in the words of Kafka's clients, or None."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -58,7 +59,10 @@ def name_problem(name: str) -> str | None:
 
 
 def check_total(topics: Sequence[NewTopic], default_partitions: int) -> None:
-    """Whether one request may create all of these; raises ApiError, which is then the answer to each of them."""
+    """Raise ApiError if one request may not create all of these topics.
+
+    The error is then the response for each of them.
+    """
     counts = (
         len(new.assignment) or (default_partitions if new.partitions == -1 else max(new.partitions, 0))
         for new in topics
@@ -78,44 +82,45 @@ def plan_create(
     image: ClusterImage,
     new: NewTopic,
     *,
-    flat: Mapping[str, str],
+    topics_by_metric_name: Mapping[str, str],
     brokers: Sequence[int],
     default_partitions: int,
     default_replication_factor: int,
     topic_id: bytes,
     racks: Racks | None = None,
-    away: Collection[int] = (),
+    down: Collection[int] = (),
     controller_epoch: int,
 ) -> TopicPlan:
-    """The writes that create a topic; raises ApiError as Kafka's controller would. Of the registered ``brokers``, some may be
-    ``away``: they get replicas, which are not in sync yet.
+    """Return the writes that create a topic; raise ApiError as Kafka's controller would.
 
-    ``flat``: the topics that there are or will be, by ``flat_name``.
+    Of the registered ``brokers``, some may be ``down``. They get replicas, which are not in sync.
+    ``topics_by_metric_name`` are the existing and planned topics, by ``metric_name``.
     """
-    _check_new_name(image, new.name, flat)
+    _check_new_name(image, new.name, topics_by_metric_name)
     configs = _check_configs(new.configs)
-    replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks, away)
-    topic = TopicImage(new.name, topic_id, replicas, _first_states(replicas, away, controller_epoch))
-    # Settings first: whoever makes the logs needs them.
+    replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks, down)
+    topic = TopicImage(new.name, topic_id, replicas, _first_states(replicas, down, controller_epoch))
+    # Settings come first: they are needed to create the logs.
     writes = _config_writes(new.name, configs)
     if not configs and new.name in image.topic_configs:
-        # Left by a controller that fell between the settings and the topic: they are not this one's.
+        # A controller crashed after it wrote these settings and before it wrote their topic. They do
+        # not belong to this topic.
         writes = [(znodes.topic_config_path(new.name), None)]
     return TopicPlan(topic, configs, writes + _topic_writes(topic, 0))
 
 
 def _first_states(
-    replicas: Mapping[int, tuple[int, ...]], away: Collection[int], controller_epoch: int
+    replicas: Mapping[int, tuple[int, ...]], down: Collection[int], controller_epoch: int
 ) -> dict[int, PartitionState]:
-    """Return the states of new partitions; raise ApiError where no replica is on a live broker."""
+    """Return the states of new partitions; raise ApiError if one has no live broker."""
     states: dict[int, PartitionState] = {}
     for index, assigned in replicas.items():
-        isr = initial_isr(assigned, away)
+        isr = initial_isr(assigned, down)
         if not isr:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
-                "controlled shutdown.",
+                f"All brokers specified in the manual partition assignment for partition {index} are "
+                "fenced or in controlled shutdown.",
             )
         states[index] = PartitionState(isr[0], 0, isr, controller_epoch)
     return states
@@ -127,25 +132,28 @@ def check_name(name: str) -> None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
-def _check_new_name(image: ClusterImage, name: str, flat: Mapping[str, str]) -> None:
+def _check_new_name(image: ClusterImage, name: str, topics_by_metric_name: Mapping[str, str]) -> None:
     check_name(name)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    other = flat.get(flat_name(name))
+    other = topics_by_metric_name.get(metric_name(name))
     if other is not None:
         raise ApiError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
         )
 
 
-def flat_name(name: str) -> str:
-    """A topic's name in metrics, which cannot tell a period from an underscore: Kafka refuses two topics with one."""
+def metric_name(name: str) -> str:
+    """Return a topic's name in metrics, where a period becomes an underscore.
+
+    Kafka rejects a topic whose name in metrics is that of another topic.
+    """
     return name.replace(".", "_")
 
 
 def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    if len(configs) > _MOST_CONFIGS:
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"A topic has fewer than {_MOST_CONFIGS:,} settings.")
+    if len(configs) > _MAX_CONFIGS:
+        raise ApiError(ErrorCode.INVALID_CONFIG, f"A topic has fewer than {_MAX_CONFIGS:,} settings.")
     texts = dict(configs)
     try:
         parse_topic_overrides(texts)
@@ -160,10 +168,10 @@ def _replicas(
     default_partitions: int,
     default_replication_factor: int,
     racks: Racks | None,
-    away: Collection[int],
+    down: Collection[int],
 ) -> dict[int, tuple[int, ...]]:
     if new.assignment:
-        return _given_assignment(new, brokers)
+        return _manual_assignment(new, brokers)
     if new.partitions < -1 or new.partitions == 0:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
@@ -175,10 +183,10 @@ def _replicas(
         )
     count = default_partitions if new.partitions == -1 else new.partitions
     factor = default_replication_factor if new.replication_factor == -1 else new.replication_factor
-    return place(brokers, 0, count, factor, racks, away)
+    return place(brokers, 0, count, factor, racks, down)
 
 
-def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def _manual_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
     if new.partitions != -1:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
@@ -207,8 +215,8 @@ def _given_assignment(new: NewTopic, brokers: Sequence[int]) -> dict[int, tuple[
 
 
 def topic_write(topic: TopicImage) -> tuple[str, bytes]:
-    """The topic's own node: id and replicas, also those on their way."""
-    data = znodes.encode_topic(topic.topic_id, topic.replicas, topic.moving.items())
+    """Return the write of a topic's node: its id, replicas and reassignments."""
+    data = znodes.encode_topic(topic.topic_id, topic.replicas, topic.reassigning.items())
     return znodes.topic_path(topic.name), data
 
 
@@ -217,7 +225,7 @@ def state_write(topic: str, index: int, state: PartitionState) -> tuple[str, byt
 
 
 def _topic_writes(topic: TopicImage, first: int) -> NodeWrites:
-    """The topic's node, and the state nodes of its partitions from ``first`` on."""
+    """Return the writes of a topic's node and of its partition states from ``first`` on."""
     writes: NodeWrites = [topic_write(topic)]
     for index in range(first, topic.partition_count):
         writes.append(state_write(topic.name, index, topic.states[index]))
@@ -237,7 +245,7 @@ def plan_adopt(
     *,
     controller_epoch: int,
 ) -> NodeWrites:
-    """Takes in a topic that was found on disk, with the id and the leader epochs it has there."""
+    """Return the writes that add a topic found on disk, with its id and leader epochs there."""
     replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(epochs)), (broker,))
     topic = TopicImage(name, topic_id, replicas)
     topic.states = {
@@ -254,12 +262,15 @@ def plan_grow(
     brokers: Sequence[int],
     racks: Racks | None = None,
     *,
-    away: Collection[int] = (),
+    down: Collection[int] = (),
     left: int = MAX_CREATED,
     controller_epoch: int,
 ) -> NodeWrites:
-    """The writes that raise a topic's partition count; ``brokers`` and ``away`` as for plan_create. The request may add
-    ``left`` more partitions."""
+    """Return the writes that raise a topic's partition count; raise ApiError if it is invalid.
+
+    ``brokers`` and ``down`` are as for ``plan_create``. The request may add ``left`` more
+    partitions.
+    """
     topic = image.topics.get(name)
     if topic is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -267,8 +278,8 @@ def plan_grow(
     if topic.internal:
         raise ApiError(
             ErrorCode.INVALID_PARTITIONS,
-            f"The partitions of {name} decide which coordinator a name belongs to; with more of them, what is there would not be "
-            "found any more.",
+            f"The partition count of {name} determines the coordinator of each name; with more partitions, "
+            "existing entries would not be found.",
         )
     if count == current:
         raise ApiError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partition(s).")
@@ -279,10 +290,10 @@ def plan_grow(
         )
     if count - current > left:
         raise _too_many()
-    added = _added_replicas(topic, count, assignments, brokers, racks, away)
-    states = topic.states | _first_states(added, away, controller_epoch)
-    grown = TopicImage(name, topic.topic_id, topic.replicas | added, states, topic.moving)
-    return _topic_writes(grown, current)
+    added = _added_replicas(topic, count, assignments, brokers, racks, down)
+    states = topic.states | _first_states(added, down, controller_epoch)
+    expanded = TopicImage(name, topic.topic_id, topic.replicas | added, states, topic.reassigning)
+    return _topic_writes(expanded, current)
 
 
 def _added_replicas(
@@ -291,11 +302,11 @@ def _added_replicas(
     assignments: Sequence[tuple[int, ...]] | None,
     brokers: Sequence[int],
     racks: Racks | None,
-    away: Collection[int],
+    down: Collection[int],
 ) -> dict[int, tuple[int, ...]]:
     current, factor = topic.partition_count, len(topic.assignment(0).target)
     if assignments is None:
-        return place(brokers, current, count - current, factor, racks, away)
+        return place(brokers, current, count - current, factor, racks, down)
     if len(assignments) != count - current:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -317,8 +328,11 @@ def _check_same_factor(assignments: Iterable[Sequence[int]], factor: int) -> Non
             )
 
 
-def deletion_note(image: ClusterImage, name: str, behind: Collection[int]) -> tuple[str, bytes]:
-    """Which incarnations are deleted, and where they have directories. Brokers that are ``behind`` may not know yet that theirs was moved away."""
+def deletion_record(image: ClusterImage, name: str, behind: Collection[int]) -> tuple[str, bytes]:
+    """Return the write that lists the deleted topic ids and the brokers with directories of them.
+
+    Brokers that are ``behind`` may not know yet that their replica was reassigned.
+    """
     topic = image.topics[name]
     ids = dict.fromkeys([*image.being_deleted.get(name, ()), topic.topic_id])
     brokers = {node for replicas in topic.replicas.values() for node in replicas}
@@ -327,9 +341,9 @@ def deletion_note(image: ClusterImage, name: str, behind: Collection[int]) -> tu
 
 
 def plan_delete(image: ClusterImage, name: str, behind: Collection[int] = ()) -> NodeWrites:
-    """Forget the topic, but remember the incarnation until its directories are gone."""
+    """Return the writes that delete a topic; its id is kept until its directories are deleted."""
     return [
-        deletion_note(image, name, behind),
+        deletion_record(image, name, behind),
         (znodes.topic_path(name), None),
         (znodes.topic_config_path(name), None),
     ]

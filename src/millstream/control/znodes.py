@@ -1,4 +1,4 @@
-"""Kafka's znodes: for each, its path, how it is encoded, and how it is decoded."""
+"""The paths and encodings of Kafka's znodes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ TOPICS = "/brokers/topics"
 BROKERS = "/brokers/ids"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
-# Which registrations the controllers have taken in, so that the next one knows who has been away since.
+# The registrations that controllers have processed. The next controller sees from them which brokers
+# were down since.
 BROKER_EPOCHS = "/brokers/epochs"
-# Brokers that were seen once and not unregistered since: they count for placement while they are away.
+# Brokers that registered once and were not unregistered: placement counts them while they are down.
 REGISTERED = "/brokers/registered"
-# Internal topics that an operator has given fewer replicas than they had: nobody gives them more of himself.
+# Internal topics whose replicas an operator has reduced: they do not grow automatically.
 KEPT_SMALL = "/brokers/kept_small"
-# By broker: the ids of its data directories, so that an empty disk in the place of one is noticed (KIP-858).
+# By broker: the ids of its data directories. They reveal an empty disk in place of one (KIP-858).
 DIRECTORIES = "/brokers/directories"
-# Never a node: brokers on their way out, which the controller tells to the others through its feed.
+# Never a node: brokers in shutdown, which the controller sends to the others through its feed.
 STOPPING = "/brokers/stopping"
-# The same: by broker, the replicas that it has and cannot serve.
+# Never a node: by broker, the replicas that it cannot serve.
 OFFLINE = "/brokers/offline"
-# The same: by broker, the replicas whose directory has no room.
+# Never a node: by broker, the replicas whose directory has no room.
 FULL = "/brokers/full"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
@@ -53,20 +54,23 @@ def decode_cluster_id(data: bytes) -> str:
 
 
 class ClusterMark(NamedTuple):
-    """Whose a tree is. ``moving``: the metadata of that cluster is only on its way there, and no broker may use the tree."""
+    """The cluster that a ZooKeeper tree belongs to.
+
+    ``migrating``: the migration of its metadata has not finished, and no broker may use the tree.
+    """
 
     cluster_id: str
-    moving: bool
+    migrating: bool
 
 
 def encode_reservation(cluster_id: str) -> bytes:
-    """Stands in the place of the cluster id until all of a cluster that is moved there is there."""
+    """Encode the node that replaces the cluster id until a migration to this tree is complete."""
     return _dump({"version": "1", "moving": cluster_id})
 
 
 def decode_cluster_mark(data: bytes) -> ClusterMark:
     value = json.loads(data)
-    return ClusterMark(str(value.get("id", value.get("moving"))), moving="id" not in value)
+    return ClusterMark(str(value.get("id", value.get("moving"))), migrating="id" not in value)
 
 
 def topic_path(topic: str) -> str:
@@ -75,14 +79,14 @@ def topic_path(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The replicas of a partition; those in ``adding`` are on their way in, those in ``removing`` on their way out."""
+    """The replicas of a partition; a reassignment adds ``adding`` and removes ``removing``."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
     @property
-    def moving(self) -> bool:
+    def reassigning(self) -> bool:
         return bool(self.adding or self.removing)
 
     @property
@@ -91,48 +95,52 @@ class Assignment:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """What a cancellation goes back to."""
+        """The replicas that a cancellation restores."""
         return tuple(node for node in self.replicas if node not in self.adding)
 
 
 def encode_topic(
     topic_id: bytes,
     replicas: Mapping[int, tuple[int, ...]],
-    moving: Iterable[tuple[int, Assignment]] = (),
+    reassigning: Iterable[tuple[int, Assignment]] = (),
 ) -> bytes:
-    """``moving`` are the partitions under reassignment."""
-    on_their_way = dict(moving)
+    """Encode a topic; ``reassigning`` are the partitions under reassignment."""
+    changing = dict(reassigning)
     return _dump(
         {
             "version": 3,
             "topic_id": id_text(topic_id),
             "partitions": {str(index): list(nodes) for index, nodes in sorted(replicas.items())},
-            "adding_replicas": {str(i): list(one.adding) for i, one in on_their_way.items() if one.adding},
+            "adding_replicas": {
+                str(index): list(change.adding) for index, change in changing.items() if change.adding
+            },
             "removing_replicas": {
-                str(i): list(one.removing) for i, one in on_their_way.items() if one.removing
+                str(index): list(change.removing) for index, change in changing.items() if change.removing
             },
         }
     )
 
 
 def decode_topic(data: bytes) -> tuple[bytes, dict[int, tuple[int, ...]], dict[int, Assignment]]:
-    """(topic id, replicas of each partition, those under reassignment)."""
+    """Return the topic id, the replicas of each partition, and those under reassignment."""
     node = json.loads(data)
     partitions = {int(index): tuple(replicas) for index, replicas in node["partitions"].items()}
     adding, removing = node.get("adding_replicas", {}), node.get("removing_replicas", {})
-    moving = {
+    reassigning = {
         int(index): Assignment(
             partitions[int(index)], tuple(adding.get(index, ())), tuple(removing.get(index, ()))
         )
         for index in {*adding, *removing}
     }
-    return id_bytes(node["topic_id"]), partitions, moving
+    return id_bytes(node["topic_id"]), partitions, reassigning
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition, since which epoch, and which replicas are in sync. ``partition_epoch`` is the version of its
-    node, which rises with every change."""
+    """The leader, leader epoch and ISR of a partition.
+
+    ``partition_epoch`` is the version of its node, which rises with every change.
+    """
 
     leader: int
     leader_epoch: int
@@ -185,7 +193,7 @@ def client_metrics_config_path(subscription: str) -> str:
 
 
 def _sanitized(name: str) -> str:
-    """Names that clients choose freely, as one part of a path; ``.`` and ``..`` are none."""
+    """Quote a name that clients choose freely as one part of a path, also ``.`` and ``..``."""
     quoted = quote(name, safe="")
     return quoted.replace(".", "%2E") if not quoted.strip(".") else quoted
 
@@ -201,8 +209,8 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 def decode_config(data: bytes) -> dict[str, str]:
     config = json.loads(data)["config"]
     if not isinstance(config, dict):
-        raise ValueError("its config is not names and texts")
-    # Written by hand a number may be one.
+        raise ValueError("its config does not map names to texts")
+    # Accept a JSON number in a node that was written by hand.
     return {name: text if isinstance(text, str) else json.dumps(text) for name, text in config.items()}
 
 
@@ -211,8 +219,10 @@ def deleted_topic_path(topic: str) -> str:
 
 
 def encode_deleted_topic(topic_ids: list[bytes], brokers: Iterable[int] = ()) -> bytes:
-    """Which incarnations of a topic are being deleted, so that a crash half-way does not bring one back, and which brokers
-    have replicas of them."""
+    """Encode the ids of a topic that are being deleted, and the brokers with replicas of them.
+
+    With the ids, a crash during the deletion does not restore a deleted topic.
+    """
     ids = [id_text(topic_id) for topic_id in topic_ids]
     return _dump({"version": 1, "topic_ids": ids, "brokers": sorted(brokers)})
 
@@ -236,12 +246,12 @@ def encode_producer_id_block(broker: int, start: int, end: int) -> bytes:
 
 
 def decode_producer_id_block(data: bytes) -> int:
-    """The last id that has been given out."""
+    """Return the last id of the block."""
     return int(json.loads(data)["block_end"])
 
 
 class BrokerEndpoint(NamedTuple):
-    """Where clients of one listener find a broker."""
+    """The address of a broker for the clients of one listener."""
 
     listener: str
     host: str
@@ -251,9 +261,13 @@ class BrokerEndpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A live broker. ``incarnation`` names its data directories: one that comes back before its old session has ended
-    may replace its own registration, but nobody else's. ``epoch`` is the transaction that created the node. ``torn``: its machine
-    went down with logs in use, so their ends may be gone."""
+    """A live broker.
+
+    ``incarnation`` identifies its data directories. A broker that restarts before its old session
+    has expired may replace its old registration, but not that of another broker. ``epoch`` is the
+    transaction that created the node. ``torn``: its machine crashed with logs in use, so their
+    tails may be lost.
+    """
 
     node_id: int
     endpoints: tuple[BrokerEndpoint, ...]
@@ -263,7 +277,7 @@ class BrokerRegistration:
     torn: bool = False
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        return next((one for one in self.endpoints if one.listener == listener), None)
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
 
 def directories_path(node_id: int) -> str:
@@ -275,7 +289,7 @@ def encode_directories(ids: Iterable[str]) -> bytes:
 
 
 def decode_directories(data: bytes) -> list[str]:
-    return [str(one) for one in json.loads(data)["directories"]]
+    return [str(directory) for directory in json.loads(data)["directories"]]
 
 
 def broker_path(node_id: int) -> str:
@@ -292,7 +306,9 @@ def encode_broker(broker: BrokerRegistration, *, now_ms: int) -> bytes:
             "jmx_port": -1,
             "timestamp": str(now_ms),
             "endpoints": list(map(_endpoint_text, broker.endpoints)),
-            "listener_security_protocol_map": {one.listener: one.security for one in broker.endpoints},
+            "listener_security_protocol_map": {
+                endpoint.listener: endpoint.security for endpoint in broker.endpoints
+            },
             "rack": broker.rack,
             "features": {},
             "incarnation": broker.incarnation,
@@ -302,7 +318,7 @@ def encode_broker(broker: BrokerRegistration, *, now_ms: int) -> bytes:
 
 
 def broker_id(name: str) -> int:
-    """Of a node below BROKERS; one that only looks like an id (``07``) would stand for another broker."""
+    """Return the broker id of a node below BROKERS; reject ``07``, which would mean another one."""
     if not name.isdecimal() or str(int(name)) != name:
         raise ValueError(f"{name!r} is not the id of a broker")
     return int(name)
@@ -350,7 +366,9 @@ def encode_registered(brokers: Iterable[BrokerRegistration]) -> bytes:
     rows = {
         str(broker.node_id): {
             "endpoints": list(map(_endpoint_text, broker.endpoints)),
-            "listener_security_protocol_map": {one.listener: one.security for one in broker.endpoints},
+            "listener_security_protocol_map": {
+                endpoint.listener: endpoint.security for endpoint in broker.endpoints
+            },
             "rack": broker.rack,
         }
         for broker in sorted(brokers, key=lambda broker: broker.node_id)
@@ -359,13 +377,13 @@ def encode_registered(brokers: Iterable[BrokerRegistration]) -> bytes:
 
 
 def decode_registered(data: bytes) -> dict[int, BrokerRegistration]:
-    """The brokers at their last known addresses. One of which only the id is known has no endpoints."""
-    found: dict[int, BrokerRegistration] = {}
+    """Return brokers at their last known addresses; without endpoints if only the id is known."""
+    brokers: dict[int, BrokerRegistration] = {}
     for name, row in json.loads(data)["brokers"].items():
         security = row.get("listener_security_protocol_map", {})
         endpoints = tuple(_endpoint(text, security) for text in row.get("endpoints", ()))
-        found[int(name)] = BrokerRegistration(int(name), endpoints, row.get("rack"))
-    return found
+        brokers[int(name)] = BrokerRegistration(int(name), endpoints, row.get("rack"))
+    return brokers
 
 
 def encode_kept_small(topic_ids: Iterable[bytes]) -> bytes:
@@ -377,7 +395,10 @@ def decode_kept_small(data: bytes) -> frozenset[bytes]:
 
 
 def encode_controller(node_id: int, host: str, port: int, incarnation: str, *, now_ms: int) -> bytes:
-    """With its address and its data directories, because a broker may be the controller before it has registered."""
+    """Encode the controller with its address and data directories.
+
+    They are needed because a broker may become the controller before it has registered.
+    """
     node = {"version": 2, "brokerid": node_id, "timestamp": str(now_ms), "kraftControllerEpoch": -1}
     return _dump({**node, "host": host, "port": port, "incarnation": incarnation})
 
@@ -428,4 +449,6 @@ def encode_offline(replicas: Iterable[TopicPartition]) -> bytes:
 
 def decode_offline(data: bytes) -> frozenset[TopicPartition]:
     indexes: dict[str, list[int]] = json.loads(data)
-    return frozenset(TopicPartition(topic, index) for topic, some in indexes.items() for index in some)
+    return frozenset(
+        TopicPartition(topic, index) for topic, partitions in indexes.items() for index in partitions
+    )

@@ -1,1 +1,1 @@
-"""Replication and reading, decided purely: fetch sessions; the leader's and follower's state come with the cluster."""
+"""Replication and fetch sessions as pure decisions, without I/O."""

@@ -1,10 +1,14 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that requests and answers carry only changes.
+"""Fetch sessions (KIP-227): the broker remembers the partitions that a client fetches.
 
-A request names a session and an epoch: (0, 0) opens one, (id, n) goes on with it, (id, -1) closes it, (0, -1) wants none. The cache
-is bounded; the session that has been silent longest makes room when it has been silent long enough. Followers need not wait for that: a consumer's session
-makes room for one at once, because a follower without a session names all its partitions with every request.
+Requests and responses then carry only changes. A request names a session id and an epoch: (0, 0)
+opens a session, (id, n) continues it, (id, -1) closes it, and (0, -1) asks for no session.
 
-Rows of followers that have all there is are parked: they cost nothing until their partition changes or the follower asks for something else.
+The cache is bounded. When it is full, a new session replaces the least recently used one if that
+was unused for long enough. Followers need not wait: a follower's session replaces a consumer's at
+once, because a follower without a session names all its partitions in every request.
+
+Partitions whose follower has caught up are idle. An idle partition costs nothing until it changes
+or until the follower requests something else for it.
 """
 
 from __future__ import annotations
@@ -20,16 +24,16 @@ from millstream.replication.leader import NO_EPOCH, FollowerProgress
 INITIAL_EPOCH = 0
 FINAL_EPOCH = -1
 _EVICTION_MS = 120_000
-# So many parked rows are looked at again with each request.
-_LOOKED_AT = 3
+# Number of idle partitions that each request of a follower checks again.
+_RECHECKED = 3
 
 # A partition inside a session: by topic name up to v12, by topic id from v13.
 Key = tuple[str | bytes, int]
 
 
 @dataclass(slots=True)
-class Wanted:
-    """What a client wants from one partition, and what it was last told about it."""
+class PartitionFetch:
+    """The fetch of one partition, and the values that the last response sent for it."""
 
     topic: str | bytes
     partition: int
@@ -37,31 +41,33 @@ class Wanted:
     max_bytes: int
     current_leader_epoch: int
     last_fetched_epoch: int
-    log_start_offset: int = -1  # of a follower
-    known_high_watermark: int = 2**63 - 1  # of a follower that wants to hear when it is behind (v18)
-    # What the client knows from the last answer; -1 makes the next one tell it.
-    told_high_watermark: int = -1
-    told_log_start_offset: int = -1
+    # Only a follower sends its log start.
+    log_start_offset: int = -1
+    # Only a follower sends this: it asks for a response when its high watermark is stale (v18).
+    known_high_watermark: int = 2**63 - 1
+    # Values in the last response; -1 makes the next response include the partition.
+    sent_high_watermark: int = -1
+    sent_log_start_offset: int = -1
 
     @property
     def key(self) -> Key:
         return self.topic, self.partition
 
 
-class Watched(Protocol):
-    """A partition: tells of its changes until it is told not to."""
+class WatchedPartition(Protocol):
+    """A partition that reports its changes to watchers."""
 
-    def unwatch(self, watcher: Callable[[Wanted], None], /) -> None: ...
+    def unwatch(self, watcher: Callable[[PartitionFetch], None], /) -> None: ...
 
 
-class _Parked(NamedTuple):
-    wanted: Wanted
-    watched: Watched
+class _IdleFetch(NamedTuple):
+    row: PartitionFetch
+    partition: WatchedPartition
     follower: FollowerProgress
 
 
 class SessionError(Exception):
-    """The request does not fit the session; the whole answer carries the code."""
+    """A request that does not match its session; the response has only this error code."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.message)
@@ -69,16 +75,16 @@ class SessionError(Exception):
 
 
 class FetchSession:
-    """The partitions of one session, in the order in which they are served."""
+    """The partitions of one session, in the order in which they are read."""
 
     __slots__ = (
         "broker_epoch",
         "by_id",
         "epoch",
         "follower",
+        "idle",
         "last_used_ms",
-        "on_news",
-        "parked",
+        "on_wake",
         "partitions",
         "requests",
         "session_id",
@@ -92,94 +98,105 @@ class FetchSession:
         self.epoch = 1
         self.last_used_ms = now_ms
         self.requests = 1
-        self.partitions: dict[Key, Wanted] = {}
-        self.size = (
-            0  # of ``partitions``, kept here for the requests that only need to know whether it is large
-        )
-        self.parked: dict[Key, _Parked] = {}
-        self.broker_epoch = NO_EPOCH  # of a follower
-        # Told of every row that is no longer parked, while a request is on its way.
-        self.on_news: Callable[[Wanted], None] | None = None
+        self.partitions: dict[Key, PartitionFetch] = {}
+        # Length of ``partitions``. Requests that only check whether the session is large read this.
+        self.size = 0
+        self.idle: dict[Key, _IdleFetch] = {}
+        # Only a follower's session has a broker epoch.
+        self.broker_epoch = NO_EPOCH
+        # Called for each partition that is no longer idle, while a request is in flight.
+        self.on_wake: Callable[[PartitionFetch], None] | None = None
 
     @property
-    def answering(self) -> bool:
-        """Of a follower: whether a request of it waits for its answer."""
-        return self.on_news is not None
+    def request_pending(self) -> bool:
+        """Whether a request of the follower waits for its response."""
+        return self.on_wake is not None
 
-    def update(self, changed: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
-        for wanted in changed:
-            known = self.partitions.get(wanted.key)
+    def update(self, changed: Iterable[PartitionFetch], forgotten: Iterable[Key]) -> None:
+        for row in changed:
+            known = self.partitions.get(row.key)
             if known is None:
                 self.size += 1
-                known = self._unpark(wanted.key)
+                known = self._remove_idle(row.key)
             if known is not None:
-                wanted.told_high_watermark = known.told_high_watermark
-                if not self._missed_log_start(wanted, known):
-                    wanted.told_log_start_offset = known.told_log_start_offset
-            self.partitions[wanted.key] = wanted
+                row.sent_high_watermark = known.sent_high_watermark
+                if not self._missed_log_start(row, known):
+                    row.sent_log_start_offset = known.sent_log_start_offset
+            self.partitions[row.key] = row
         for key in forgotten:
-            self._unpark(key)
+            self._remove_idle(key)
             if self.partitions.pop(key, None) is not None:
                 self.size -= 1
 
-    def _missed_log_start(self, wanted: Wanted, known: Wanted) -> bool:
-        """Return whether a follower may not have applied the log start of an earlier answer.
+    def _missed_log_start(self, row: PartitionFetch, known: PartitionFetch) -> bool:
+        """Return whether a follower may not have applied the log start of an earlier response.
 
-        A follower ignores the log start while it truncates a diverging tail, and drops answers of a
-        leader epoch that is over. Its row then changes, but still has the old log start. A follower
+        A follower ignores the log start while it truncates a diverging tail, and drops responses of
+        an earlier leader epoch. Its row then changes, but still has the old log start. A follower
         whose disk is slow to persist the log start sends the same row, which is not in the request.
         """
-        return self.follower and 0 <= wanted.log_start_offset < known.told_log_start_offset
+        return self.follower and 0 <= row.log_start_offset < known.sent_log_start_offset
 
-    def park(self, wanted: Wanted, watched: Watched, follower: FollowerProgress) -> None:
-        """It has all there is. ``watched`` calls ``unpark`` at its next change; while that does not happen, every request of the session says
-        that the follower is still there."""
-        if self.partitions.get(wanted.key) is wanted:
-            del self.partitions[wanted.key]
+    def set_idle(self, row: PartitionFetch, partition: WatchedPartition, follower: FollowerProgress) -> None:
+        """Stop reading a partition whose follower has caught up.
+
+        The partition calls ``wake`` at its next change. Until then every request of the session
+        shows that the follower is alive and caught up.
+        """
+        if self.partitions.get(row.key) is row:
+            del self.partitions[row.key]
             self.size -= 1
-            self.parked[wanted.key] = _Parked(wanted, watched, follower)
-            follower.stand(self)
+            self.idle[row.key] = _IdleFetch(row, partition, follower)
+            follower.enter_idle(self)
 
-    def unpark(self, wanted: Wanted) -> None:
-        if self._unpark(wanted.key) is not None:
-            self.partitions[wanted.key] = wanted
+    def wake(self, row: PartitionFetch) -> None:
+        """Read an idle partition again."""
+        if self._remove_idle(row.key) is not None:
+            self.partitions[row.key] = row
             self.size += 1
-            if self.on_news is not None:
-                self.on_news(wanted)
+            if self.on_wake is not None:
+                self.on_wake(row)
 
-    def used_by(self, broker_epoch: int) -> None:
-        """A request of a follower. One that has registered anew is a newcomer to the ISR everywhere. Some rows that have been parked for longest are looked at
-        again: retention moves the begin of a log without telling. Those that are still parked then have been told by this request; the others tell themselves."""
-        newcomer = broker_epoch != self.broker_epoch
+    def on_follower_request(self, broker_epoch: int) -> None:
+        """Count a request of a follower, and wake the partitions that were idle for longest.
+
+        Retention advances the start of a log without waking its watchers, so each request checks a
+        few idle partitions again. All of them wake if the broker has registered again, because it
+        then has to rejoin every ISR.
+
+        The request counts as a fetch of the partitions that are still idle. The others report their
+        fetch when they are read.
+        """
+        registered_again = broker_epoch != self.broker_epoch
         self.broker_epoch = broker_epoch
-        for parked in list(islice(self.parked.values(), None if newcomer else _LOOKED_AT)):
-            self.unpark(parked.wanted)
+        for idle in list(islice(self.idle.values(), None if registered_again else _RECHECKED)):
+            self.wake(idle.row)
         self.requests += 1
 
-    def _unpark(self, key: Key) -> Wanted | None:
-        parked = self.parked.pop(key, None)
-        if parked is None:
+    def _remove_idle(self, key: Key) -> PartitionFetch | None:
+        idle = self.idle.pop(key, None)
+        if idle is None:
             return None
-        parked.watched.unwatch(self.unpark)
-        parked.follower.stand_no_longer(self)
-        return parked.wanted
+        idle.partition.unwatch(self.wake)
+        idle.follower.leave_idle(self)
+        return idle.row
 
     def close(self) -> None:
-        for key in list(self.parked):
-            self._unpark(key)
+        for key in list(self.idle):
+            self._remove_idle(key)
 
-    def served(self, key: Key) -> None:
-        """A partition that gave data goes to the end of the line, so that none starves."""
-        wanted = self.partitions.pop(key, None)
-        if wanted is not None:
-            self.partitions[key] = wanted
+    def move_to_end(self, key: Key) -> None:
+        """Read a partition that returned data after all others next time, so that none starves."""
+        row = self.partitions.pop(key, None)
+        if row is not None:
+            self.partitions[key] = row
 
 
 @dataclass(slots=True)
 class FetchContext:
-    """One request: what to read, and which session (0: none) the answer belongs to."""
+    """The partitions that one request reads, and the session of its response, if any."""
 
-    wanted: Sequence[Wanted]
+    rows: Sequence[PartitionFetch]
     session: FetchSession | None = None
     incremental: bool = False
 
@@ -189,50 +206,53 @@ class FetchContext:
 
     @property
     def empty(self) -> bool:
-        """Nothing is wanted, now or later."""
-        return not self.wanted and (self.session is None or not self.session.parked)
+        """Whether the request has no partitions to read, now or later."""
+        return not self.rows and (self.session is None or not self.session.idle)
 
     def refresh(self) -> None:
-        """Takes in rows that are no longer parked."""
+        """Add the partitions that are no longer idle."""
         if self.session is not None:
-            self.wanted = list(self.session.partitions.values())
+            self.rows = list(self.session.partitions.values())
 
-    def must_tell(
+    def must_include(
         self,
-        wanted: Wanted,
+        row: PartitionFetch,
         error: int,
         has_data: bool,
         high_watermark: int,
         log_start_offset: int,
         *,
-        directs: bool = False,
+        redirects: bool = False,
     ) -> bool:
-        """Whether the answer includes this partition; remembers what it tells. ``directs``: it sends the reader elsewhere, to
-        another replica or another offset."""
+        """Return whether the response includes this partition, and record the values it sends.
+
+        ``redirects``: the response sends the reader to another replica or another offset.
+        """
         if self.session is None:
             return True
-        news = (
+        changed = (
             has_data
-            or directs
+            or redirects
             or error != 0
-            or wanted.told_high_watermark != high_watermark
-            or wanted.told_log_start_offset != log_start_offset
+            or row.sent_high_watermark != high_watermark
+            or row.sent_log_start_offset != log_start_offset
         )
-        # An error is told again every time, and the true values after it.
-        wanted.told_high_watermark = high_watermark if error == 0 else -1
-        wanted.told_log_start_offset = log_start_offset if error == 0 else -1
+        # An error is sent in every response; the first response after it has the true values.
+        row.sent_high_watermark = high_watermark if error == 0 else -1
+        row.sent_log_start_offset = log_start_offset if error == 0 else -1
         if has_data:
-            self.session.served(wanted.key)
-        return news or not self.incremental
+            self.session.move_to_end(row.key)
+        return changed or not self.incremental
 
 
 class FetchSessionCache:
-    """All sessions of a broker."""
+    """The fetch sessions of a broker."""
 
     def __init__(self, slots: int, new_id: Callable[[], int]) -> None:
         self._slots = slots
         self._new_id = new_id
-        self._sessions: dict[int, FetchSession] = {}  # least recently used first
+        # Least recently used first.
+        self._sessions: dict[int, FetchSession] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -241,27 +261,27 @@ class FetchSessionCache:
         self,
         session_id: int,
         epoch: int,
-        wanted: Sequence[Wanted],
+        rows: Sequence[PartitionFetch],
         forgotten: Sequence[Key],
         *,
         by_id: bool,
         now_ms: int,
         follower: bool = False,
     ) -> FetchContext:
-        """The context of a request; raises SessionError where it does not fit."""
+        """Return the context of a request; raise SessionError if it does not match its session."""
         if epoch == FINAL_EPOCH:
             self._end(session_id)
-            return FetchContext(wanted)
+            return FetchContext(rows)
         if epoch == INITIAL_EPOCH:
             self._end(session_id)
-            return self._open(wanted, by_id, now_ms, follower)
-        return self._continue(session_id, epoch, wanted, forgotten, by_id, now_ms)
+            return self._open(rows, by_id, now_ms, follower)
+        return self._continue(session_id, epoch, rows, forgotten, by_id, now_ms)
 
-    def _open(self, wanted: Sequence[Wanted], by_id: bool, now_ms: int, follower: bool) -> FetchContext:
-        if not wanted or not self._make_room(now_ms, follower):
-            return FetchContext(wanted)
+    def _open(self, rows: Sequence[PartitionFetch], by_id: bool, now_ms: int, follower: bool) -> FetchContext:
+        if not rows or not self._make_room(now_ms, follower):
+            return FetchContext(rows)
         session = FetchSession(self._unused_id(), by_id, now_ms, follower=follower)
-        session.update(wanted, ())
+        session.update(rows, ())
         self._sessions[session.session_id] = session
         return FetchContext(list(session.partitions.values()), session)
 
@@ -269,7 +289,7 @@ class FetchSessionCache:
         self,
         session_id: int,
         epoch: int,
-        wanted: Sequence[Wanted],
+        rows: Sequence[PartitionFetch],
         forgotten: Sequence[Key],
         by_id: bool,
         now_ms: int,
@@ -281,8 +301,8 @@ class FetchSessionCache:
             raise SessionError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise SessionError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        session.update(wanted, forgotten)
-        if not session.partitions and not session.parked:
+        session.update(rows, forgotten)
+        if not session.partitions and not session.idle:
             self._end(session_id)
             return FetchContext(())
         session.epoch = 1 if epoch == 2**31 - 1 else epoch + 1
@@ -293,13 +313,13 @@ class FetchSessionCache:
     def _make_room(self, now_ms: int, follower: bool) -> bool:
         if len(self._sessions) < self._slots:
             return True
-        leaves = next(iter(self._sessions.values()), None)
-        if leaves is None or now_ms - leaves.last_used_ms < _EVICTION_MS:
-            consumers = (one for one in self._sessions.values() if not one.follower)
-            leaves = next(consumers, None) if follower else None
-        if leaves is None:
+        evicted = next(iter(self._sessions.values()), None)
+        if evicted is None or now_ms - evicted.last_used_ms < _EVICTION_MS:
+            consumers = (session for session in self._sessions.values() if not session.follower)
+            evicted = next(consumers, None) if follower else None
+        if evicted is None:
             return False
-        self._end(leaves.session_id)
+        self._end(evicted.session_id)
         return True
 
     def _end(self, session_id: int) -> None:

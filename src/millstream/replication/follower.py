@@ -1,15 +1,16 @@
-"""Where a follower cuts its log when the leader says that the two have parted (KIP-101, KIP-279, KIP-595).
+"""The offset to which a follower truncates a log that diverges (KIP-101, KIP-279, KIP-595).
 
-A follower's fetch names the epoch of its last record. A leader whose log has another history answers with the largest epoch
-up to that one that it knows, and where it ended. The follower drops what lies behind the last point the two may have in common,
-asks again, and so goes back epoch by epoch. Cutting to the high watermark instead, as Kafka once did, loses records.
+A follower's fetch names the epoch of its last record. If the leader's log has another history, the
+leader responds with the largest epoch up to that one that it knows, and its end offset. The
+follower truncates to the last offset that the two logs may share, and fetches again. It so goes
+back epoch by epoch. Truncation to the high watermark, as in early versions of Kafka, loses records.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# (the largest epoch known up to the one asked for, where it ended), (-1, -1) where none is known
+# Maps an epoch to the largest known epoch up to it and its end offset; (-1, -1) if there is none.
 EpochEnds = Callable[[int], tuple[int, int]]
 
 
@@ -21,10 +22,10 @@ def truncation_point(
     log_end: int,
     high_watermark: int,
 ) -> int:
-    """The offset to cut to, never above the log's end; the caller fetches again from there.
+    """Return the offset to truncate to and to fetch from next, at most the log end offset.
 
-    ``ends`` tells of the follower's own log. Where the leader knows nothing of our epochs, or we nothing of the leader's, there
-    is no common history to be found, and only what is committed is known to be shared.
+    ``ends`` looks up the epochs of the follower's log. If the leader knows none of its epochs, or
+    it knows none of the leader's, only the committed records are known to be shared.
     """
     if diverging_epoch < 0 or diverging_end < 0:
         return min(high_watermark, log_end)
@@ -33,5 +34,6 @@ def truncation_point(
         return min(high_watermark, diverging_end, log_end)
     if epoch == diverging_epoch:
         return min(end, diverging_end, log_end)
-    # We have nothing of that epoch: all after our last older one goes, and the leader is asked about that one next.
+    # The follower has no records of that epoch. It truncates to the end of its last older epoch, and
+    # its next fetch names that epoch.
     return min(end, log_end)

@@ -1,9 +1,12 @@
-"""What a leader knows of its followers, and what follows from it: the high watermark and the in-sync replicas.
+"""The leader's view of its followers, from which follow the high watermark and the ISR.
 
-``LeaderReplicas`` belongs to one partition for one leader epoch. Fetches of followers and the controller's word come in with
-their times; out come the high watermark and the change of the ISR that the leader should propose. A proposal is in flight until
-the controller has answered: until then the high watermark waits for the members of the old ISR and of the proposed one (the
-"maximal" ISR, KIP-497), because either may turn out to be in force.
+``LeaderReplicas`` belongs to one partition for one leader epoch. Its input are the fetches of the
+followers and the decisions of the controller, with their times. Its output is the high watermark,
+and the change of the ISR that the leader should propose.
+
+A proposal is in flight until the controller has responded. Until then the high watermark waits for
+the members of both the old and the proposed ISR (the "maximal" ISR, KIP-497), because either may be
+in force.
 """
 
 from __future__ import annotations
@@ -14,24 +17,25 @@ from typing import Protocol
 
 UNKNOWN_OFFSET = -1
 NO_EPOCH = -1
-# Times come from a clock that may begin at zero.
+# Earlier than any time of a clock that may start at zero.
 LONG_AGO_MS = -(2**62)
 
 
-class Standing(Protocol):
-    """Something that is used whenever the follower asks for anything."""
+class SessionLiveness(Protocol):
+    """A fetch session, which every request of the follower uses."""
 
     last_used_ms: int
-    requests: int  # so far
+    # Number of requests so far.
+    requests: int
 
     @property
-    def answering(self) -> bool:
-        """Whether one of them waits for its answer."""
+    def request_pending(self) -> bool:
+        """Whether a request waits for its response."""
 
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """How far one follower is, as its fetches tell."""
+    """The progress of one follower, as its fetches show it."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
@@ -39,20 +43,24 @@ class FollowerProgress:
     last_caught_up_ms: int = LONG_AGO_MS
     leader_end_at_last_fetch: int = 0
     broker_epoch: int = NO_EPOCH
-    # A fetch session in which this follower has everything: with each of its requests it says so again.
-    standing: Standing | None = field(default=None, repr=False)
+    # The session in which this partition is idle. Each request of the session confirms that the
+    # follower has caught up.
+    idle_session: SessionLiveness | None = field(default=None, repr=False)
     _fetches: int = 0
-    _stood_from: int = 0
+    _requests_before_idle: int = 0
 
-    def fetched(
+    def on_fetch(
         self, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
     ) -> None:
-        """A fetch from ``offset`` says that everything before it is in the follower's log. Having reached what was the
-        leader's end at the previous fetch counts as caught up at that time: under steady traffic a healthy follower
-        is always a little behind."""
-        if self.standing is not None:
-            # It has left that session, and this request may be older than a question that counts on the answer in it.
-            self.stand_no_longer(self.standing)
+        """Record a fetch from ``offset``: the follower's log has everything before it.
+
+        A follower that has reached the log end offset of its previous fetch counts as caught up at
+        the time of that fetch. Under steady traffic a healthy follower is always a little behind.
+        """
+        if self.idle_session is not None:
+            # The follower has left that session. Do not count this request: it may have been sent
+            # before a leadership check that waits for the next request of the session.
+            self.leave_idle(self.idle_session)
         else:
             self._fetches += 1
         if offset >= leader_end:
@@ -68,40 +76,56 @@ class FollowerProgress:
     def caught_up(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> bool:
         if self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms:
             return True
-        return self.standing is not None and now_ms - self.standing.last_used_ms <= max_lag_ms
+        return self.idle_session is not None and now_ms - self.idle_session.last_used_ms <= max_lag_ms
 
     @property
     def fetches(self) -> int:
-        """How many requests have said that it follows."""
-        standing = self.standing
-        return self._fetches + (standing.requests - self._stood_from if standing is not None else 0)
+        """Number of requests that showed that this follower follows the leader."""
+        session = self.idle_session
+        if session is None:
+            return self._fetches
+        return self._fetches + session.requests - self._requests_before_idle
 
     @property
-    def confirmed_at(self) -> int:
-        """So many there are when one has come that was certainly sent from now on. One that is on its way may have been sent before; the one after it
-        is sent when that is answered."""
-        return self.fetches + (1 if self.standing is not None and self.standing.answering else 2)
+    def confirming_fetch_count(self) -> int:
+        """The value of ``fetches`` that proves that a request was sent after now.
 
-    def stand(self, standing: Standing) -> None:
-        """In the session that was used last: a request of the one before may end after a new one has begun."""
-        if self.standing is not None:
-            if standing.last_used_ms < self.standing.last_used_ms:
+        The next request may be on its way already, and sent before now. The request after it is
+        sent when that one is answered. A pending request of an idle session is counted already.
+        """
+        pending = self.idle_session is not None and self.idle_session.request_pending
+        return self.fetches + (1 if pending else 2)
+
+    def enter_idle(self, session: SessionLiveness) -> None:
+        """Let the requests of a session count as fetches of this partition.
+
+        Ignore a session that was used before the current one: a request in an old session may end
+        after a new session was opened.
+        """
+        if self.idle_session is not None:
+            if session.last_used_ms < self.idle_session.last_used_ms:
                 return
-            self.stand_no_longer(self.standing)
-        self.standing, self._stood_from = standing, standing.requests
+            self.leave_idle(self.idle_session)
+        self.idle_session, self._requests_before_idle = session, session.requests
 
-    def stand_no_longer(self, standing: Standing) -> None:
-        """There is something new: it had everything when its session was last used. The end of an earlier session says nothing of the one that it has now."""
-        if self.standing is standing:
+    def leave_idle(self, session: SessionLiveness) -> None:
+        """Record that the follower was caught up when the session was last used.
+
+        Ignore the end of an earlier session, which does not concern the current one.
+        """
+        if self.idle_session is session:
             self._fetches = self.fetches
-            self.last_fetch_ms = max(self.last_fetch_ms, standing.last_used_ms)
-            self.last_caught_up_ms = max(self.last_caught_up_ms, standing.last_used_ms)
-            self.standing = None
+            self.last_fetch_ms = max(self.last_fetch_ms, session.last_used_ms)
+            self.last_caught_up_ms = max(self.last_caught_up_ms, session.last_used_ms)
+            self.idle_session = None
 
 
 @dataclass(frozen=True, slots=True)
 class IsrMember:
-    """A member of a proposed ISR; the epoch lets the controller refuse one that has restarted since (KIP-903)."""
+    """A member of a proposed ISR.
+
+    With the epoch the controller can reject a broker that has restarted since (KIP-903).
+    """
 
     node_id: int
     broker_epoch: int
@@ -109,7 +133,7 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """What the leader asks the controller to make the ISR."""
+    """The ISR that the leader requests from the controller."""
 
     leader_epoch: int
     partition_epoch: int
@@ -121,7 +145,7 @@ class IsrProposal:
 
 
 class LeaderReplicas:
-    """The replicas of one partition, seen by its leader, within one leader epoch."""
+    """The replicas of one partition as its leader sees them, within one leader epoch."""
 
     __slots__ = (
         "_eligible",
@@ -146,7 +170,7 @@ class LeaderReplicas:
         now_ms: int,
         eligible: Callable[[int, int], bool] = lambda node_id, broker_epoch: True,
     ) -> None:
-        """``eligible`` tells whether a broker with this epoch is alive and not about to stop."""
+        """``eligible`` returns whether a broker with this epoch is up and not shutting down."""
         self._node_id = node_id
         self._eligible = eligible
         self._proposal: IsrProposal | None = None
@@ -157,10 +181,13 @@ class LeaderReplicas:
         self.followers: dict[int, FollowerProgress] = {}
         self.assign(replicas, now_ms=now_ms)
 
-    # ---- what comes in --------------------------------------------------------------------------------------
+    # ---- input ------------------------------------------------------------------------------------
 
     def assign(self, replicas: Sequence[int], *, now_ms: int) -> None:
-        """Replicas came or went (a reassignment). Those in the ISR get a full lag time to show themselves."""
+        """Set the replicas, which a reassignment changes.
+
+        New replicas in the ISR get the full replica lag time for their first fetch.
+        """
         for node in [node for node in self.followers if node not in replicas]:
             del self.followers[node]
         for node in replicas:
@@ -171,72 +198,89 @@ class LeaderReplicas:
     def on_fetch(
         self, node: int, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
     ) -> bool:
-        """A follower fetched; False for one that is no replica, and for an earlier life of one."""
+        """Record a fetch of a follower.
+
+        Return False if the broker is not a replica, or if its epoch is older than the known one.
+        """
         follower = self.followers.get(node)
         if follower is None or broker_epoch < follower.broker_epoch:
             return False
-        follower.fetched(offset, log_start, leader_end, broker_epoch=broker_epoch, now_ms=now_ms)
+        follower.on_fetch(offset, log_start, leader_end, broker_epoch=broker_epoch, now_ms=now_ms)
         return True
 
     def log_start_of(self, node: int) -> int:
-        """Where the log of a follower begins, as far as it has told."""
+        """Return the log start offset of a follower's last fetch, or UNKNOWN_OFFSET."""
         follower = self.followers.get(node)
         return follower.log_start_offset if follower is not None else UNKNOWN_OFFSET
 
     def low_watermark(self, leader_start: int, live: Collection[int]) -> int:
-        """Where the log begins on all replicas that are there or may lead: nothing before it can be read anywhere."""
-        waited_for = self.maximal_isr
+        """Return the smallest log start of all replicas that are live or may lead.
+
+        No replica serves records before it.
+        """
+        maximal_isr = self.maximal_isr
         starts = [
-            one.log_start_offset for node, one in self.followers.items() if node in live or node in waited_for
+            follower.log_start_offset
+            for node, follower in self.followers.items()
+            if node in live or node in maximal_isr
         ]
         return min((leader_start, *starts))
 
     def on_isr(self, isr: Sequence[int], partition_epoch: int) -> bool:
-        """The controller's word, from its answer or from the feed, whichever came first; an older one changes nothing."""
+        """Apply an ISR from the controller, unless it is not newer than the current one.
+
+        It arrives in the controller's response and in the metadata feed, in either order.
+        """
         if partition_epoch <= self.partition_epoch:
             return False
         self.isr, self.partition_epoch, self._proposal = tuple(isr), partition_epoch, None
         return True
 
-    def on_refused(self) -> None:
-        """The controller has not made the proposal the ISR, and will not."""
+    def on_rejected(self) -> None:
+        """Drop the proposal, which the controller has rejected."""
         self._proposal = None
 
-    # ---- what follows ---------------------------------------------------------------------------------------
+    # ---- output -----------------------------------------------------------------------------------
 
     @property
     def proposal(self) -> IsrProposal | None:
-        """What is in flight."""
+        """The proposal in flight."""
         return self._proposal
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Every replica that may be in the ISR now."""
+        """All replicas that may be in the ISR now."""
         members = frozenset(self.isr)
         return members | self._proposal.members if self._proposal is not None else members
 
     def confirm(self, awaited: dict[int, int]) -> bool:
-        """Whether everybody who could lead in this replica's place has followed it since ``awaited`` was empty: then nobody has led meanwhile. Called again
-        with the same ``awaited``, until it is so."""
+        """Return whether all possible leaders have fetched from this one since the first call.
+
+        If they have, no other replica was the leader at the time of that call. The caller passes an
+        empty ``awaited`` first, and then the same dictionary until this returns True.
+        """
         confirmed = True
         for node in self.maximal_isr:
             follower = self.followers.get(node)
             if follower is not None:
-                confirmed &= follower.fetches >= awaited.setdefault(node, follower.confirmed_at)
+                confirmed &= follower.fetches >= awaited.setdefault(node, follower.confirming_fetch_count)
         return confirmed
 
     def high_watermark(
         self, current: int, leader_end: int, *, min_isr: int, max_lag_ms: int, now_ms: int
     ) -> int:
-        """Where the high watermark may be: what every member of the maximal ISR has. It also waits for followers that are about
-        to join, so that they can; and it stands still while there are too few members (strict minimum, KIP-966)."""
+        """Return the offset up to which every member of the maximal ISR has all records.
+
+        It also waits for followers that are about to join the ISR, so that they can catch up. It
+        does not advance while the ISR is smaller than min.insync.replicas (KIP-966).
+        """
         if len(self.isr) < min(min_isr, len(self.followers) + 1):
             return current
-        waited_for = self.maximal_isr
+        maximal_isr = self.maximal_isr
         end = leader_end
         for node, follower in self.followers.items():
             if follower.log_end_offset < end and (
-                node in waited_for
+                node in maximal_isr
                 or (
                     follower.caught_up(leader_end, max_lag_ms=max_lag_ms, now_ms=now_ms)
                     and self._eligible(node, follower.broker_epoch)
@@ -248,8 +292,11 @@ class LeaderReplicas:
     def propose_expansion(
         self, node: int, high_watermark: int, log_start: int = UNKNOWN_OFFSET
     ) -> IsrProposal | None:
-        """With a follower that has everything committed, has reached this leader's epoch, and has deleted what is deleted here: who
-        was away when that was acknowledged would bring it back as leader."""
+        """Propose the ISR with a follower that has all committed records of this leader's epoch.
+
+        It must also have deleted the records that were deleted here. A follower that was down when
+        the deletion was acknowledged would restore them if it became the leader.
+        """
         follower = self.followers.get(node)
         if self._proposal is not None or follower is None or node in self.isr:
             return None
@@ -262,7 +309,7 @@ class LeaderReplicas:
         return self._propose((*self.isr, node))
 
     def propose_shrinking(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> IsrProposal | None:
-        """Without those that have not caught up for too long."""
+        """Propose the ISR without the followers that have not caught up for ``max_lag_ms``."""
         if self._proposal is not None:
             return None
         late = {
@@ -279,6 +326,9 @@ class LeaderReplicas:
         return self._proposal
 
     def _broker_epoch(self, node: int) -> int:
-        """NO_EPOCH for the leader itself, whose request carries its epoch, and for a member that has not fetched yet."""
+        """Return the epoch of a member, or NO_EPOCH for the leader and before the first fetch.
+
+        The leader's request to the controller has its epoch already.
+        """
         follower = self.followers.get(node)
         return follower.broker_epoch if follower is not None else NO_EPOCH

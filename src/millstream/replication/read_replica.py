@@ -1,4 +1,7 @@
-"""Which replica a consumer should read from (KIP-392): one in its own rack, if there is one that has what it asks for."""
+"""The replica that a consumer should read from (KIP-392).
+
+A replica in the consumer's rack is preferred if it has the requested offset.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ from collections.abc import Mapping
 
 from millstream.replication.leader import LeaderReplicas
 
-# Under the name that Kafka gives it; without a selector, and with Kafka's other one, everybody reads from the leader.
+# Kafka's class name. Without a selector, and with Kafka's other selector, consumers read from the
+# leader.
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 def preferred_replica(
     replicas: LeaderReplicas, leader: int, rack: str, racks: Mapping[int, str], offset: int
 ) -> int | None:
-    """The most caught up follower in the rack; None where the leader is as good. Only replicas in sync count: a consumer that were
-    sent to one that lags would come back to it again and again."""
+    """Return the most caught-up follower in the rack, or None for the leader.
+
+    Only in-sync replicas count. A consumer would be sent back and forth between the leader and
+    a lagging replica.
+    """
     if not rack or racks.get(leader) == rack:
         return None
     near = [

@@ -1,7 +1,8 @@
-"""How fast replicas that are moved may be copied: a bound on bytes per second, measured over a few windows of time.
+"""Replication throttle: a limit in bytes per second, measured over a few time windows.
 
-Only replicas that an operator has listed, and only while they are not in sync, are held back: a bound that is too low makes a move
-last for ever, but never takes a healthy replica out of the ISR.
+It applies only to replicas that an operator has listed, and only while they are out of sync. A
+limit that is too low makes a reassignment last forever, but never removes a healthy replica from
+the ISR.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 
-EVERYTHING = "*"
+ALL_REPLICAS = "*"
 
 
 class ThrottledRate:
-    """Bytes per second over the last windows; ``limit`` may change at any time."""
+    """The rate in bytes per second over the last windows; ``limit`` may change at any time."""
 
     def __init__(self, *, windows: int, window_ms: int) -> None:
         self.limit: float | None = None
         self._windows = windows
         self._window_ms = window_ms
-        self._samples: deque[list[int]] = deque()  # [start, bytes], oldest first
+        # [start, bytes], oldest first.
+        self._samples: deque[list[int]] = deque()
 
     def record(self, size: int, now_ms: int) -> None:
         if not self._samples or now_ms - self._samples[-1][0] >= self._window_ms:
@@ -39,8 +41,8 @@ class ThrottledRate:
 
 
 def throttled_partitions(texts: Sequence[str], node: int) -> Collection[int] | None:
-    """The partitions that ``partition:broker,...`` names for a broker; None where it is ``*``, all of them."""
-    if EVERYTHING in texts:
+    """Return the partitions that ``partition:broker,...`` lists for a broker; None means all (``*``)."""
+    if ALL_REPLICAS in texts:
         return None
     rows = (text.partition(":") for text in texts)
     return {int(index) for index, _, broker in rows if index.isdecimal() and broker == str(node)}

@@ -435,7 +435,7 @@ def test_moves_that_end_together_all_end():
         partitions = [TopicPartition("t", index) for index in range(3)]
         await world.partitions.reassign(dict.fromkeys(partitions, (1, 3)))
         topic = world.state.image.topics["t"]
-        assert set(topic.moving) == {0, 1, 2}
+        assert set(topic.reassigning) == {0, 1, 2}
         isr = ((1, 10), (2, 20), (3, 30))
         requests = [IsrRequest(ID, i, 5, topic.states[i].partition_epoch, isr) for i in range(3)]
         await world.partitions.alter_partitions(1, 10, requests)
@@ -467,7 +467,7 @@ def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
         assert set((await world.partitions.reassign(wishes)).values()) == {None}
         assert nodes[znodes.topic_path("large")] == 3
         topic = world.state.image.topics["large"]
-        assert len(topic.moving) == count
+        assert len(topic.reassigning) == count
         isr = ((1, 10), (2, 20), (3, 30), (4, 40))
         requests = [
             IsrRequest(topic.topic_id, i, 0, topic.states[i].partition_epoch, isr) for i in range(count)
@@ -475,7 +475,7 @@ def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
         await world.partitions.alter_partitions(1, 10, requests)
         topic = world.state.image.topics["large"]
         assert nodes[znodes.topic_path("large")] == 6
-        assert not topic.moving and set(topic.replicas.values()) == {(1, 2, 4)}
+        assert not topic.reassigning and set(topic.replicas.values()) == {(1, 2, 4)}
         assert {state.isr for state in topic.states.values()} == {(1, 2, 4)}
         node = await world.store.get(znodes.topic_path("large"))
         assert node is not None and znodes.decode_topic(node.data)[1] == topic.replicas
@@ -488,7 +488,7 @@ def test_a_replica_that_is_away_may_stay_but_not_come():
         world.term.feed.close()
         await world.registered(broker(1), broker(2), broker(4))
         assert await world.partitions.reassign({T0: (1, 4, 3)}) == {T0: None}
-        assert world.state.image.topics["t"].moving[0] == Assignment((1, 4, 3, 2), (4,), (2,))
+        assert world.state.image.topics["t"].reassigning[0] == Assignment((1, 4, 3, 2), (4,), (2,))
         await world.propose((1, 10), (2, 20), (4, 40), version=2)
         assert world.now.isr == (1, 2, 4) and world.partitions.moving(None), "2 goes when 3 is there"
         refused = (await world.partitions.reassign({T0: (1, 5, 3)}))[T0]

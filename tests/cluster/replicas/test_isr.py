@@ -96,7 +96,7 @@ def test_a_follower_that_was_about_to_join_and_falls_silent_holds_nothing_up(tmp
         partition = leading(tmp_path)
         assert partition.log is not None and partition.followers is not None
         fetched(partition, 2)
-        partition.followers.on_refused()
+        partition.followers.on_rejected()
         append(partition)
         fetched(partition, 1)
         assert partition.log.high_watermark == 0

@@ -29,7 +29,7 @@ class Session:
 
     last_used_ms = 0
     requests = 1
-    answering = True
+    request_pending = True
 
 
 class Asked:
@@ -52,10 +52,10 @@ class Asked:
     def fetched(self, node: int) -> None:
         self.partition.on_follower_fetch(node, 0, 0, broker_epoch=1)
 
-    def standing(self, node: int, session: Session | None = None) -> Session:
+    def enter_idle(self, node: int, session: Session | None = None) -> Session:
         session = session or Session()
         assert self.partition.followers is not None
-        self.partition.followers.followers[node].stand(session)
+        self.partition.followers.followers[node].enter_idle(session)
         return session
 
     def ask(self, timeout_s: float = 20.0) -> None:
@@ -106,7 +106,7 @@ def test_the_first_fetch_may_have_been_sent_before_and_the_second_was_not(story:
 
 def test_one_is_enough_where_the_one_before_waits_for_its_answer(story: Play) -> None:
     async def test(asked: Asked) -> None:
-        one, two = asked.standing(1), asked.standing(2)
+        one, two = asked.enter_idle(1), asked.enter_idle(2)
         asked.ask()
         await asked.not_yet()
         one.requests += 1
@@ -122,7 +122,7 @@ def test_the_first_fetch_in_another_session_may_have_been_sent_before(story: Pla
 
     async def test(asked: Asked) -> None:
         asked.in_sync(0, 1)
-        asked.standing(1)
+        asked.enter_idle(1)
         asked.ask()
         await asked.not_yet()
         asked.fetched(1)
@@ -136,11 +136,11 @@ def test_the_first_fetch_in_another_session_may_have_been_sent_before(story: Pla
 def test_a_follower_that_stands_no_longer_has_said_what_it_has_said(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.in_sync(0, 1)
-        session = asked.standing(1)
+        session = asked.enter_idle(1)
         asked.ask()
         await asked.not_yet()
         assert asked.partition.followers is not None
-        asked.partition.followers.followers[1].stand_no_longer(session)
+        asked.partition.followers.followers[1].leave_idle(session)
         await asked.not_yet()
         session.requests += 5  # for other partitions: of this one it says nothing any more
         await asked.not_yet()
@@ -229,7 +229,7 @@ def test_many_are_confirmed_together(tmp_path: Path) -> None:
         session = Session()
         for one in many:
             one.in_sync(0, 1)
-            one.standing(1, session)
+            one.enter_idle(1, session)
         replicas = SimpleNamespace(leader=lambda topic, index: many[index].partition)
         rows = [OffsetForLeaderPartition(partition=index, leader_epoch=2) for index in range(10)]
         question = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="orders", partitions=rows)])

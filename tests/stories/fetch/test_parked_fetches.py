@@ -17,7 +17,7 @@ from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog, ReadResult
 from millstream.ports import turns
-from millstream.replication.fetch_session import Wanted
+from millstream.replication.fetch_session import PartitionFetch
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.records.batch import Record, build_batch
@@ -361,12 +361,12 @@ def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypa
         partition = partition_of(broker, "t", 0)
         turn = 0
 
-        def watcher(number: int) -> Callable[[Wanted], None]:
+        def watcher(number: int) -> Callable[[PartitionFetch], None]:
             return lambda wanted: told.append((turn, number))
 
         watchers = [watcher(number) for number in range(7)]
         for one in watchers:
-            partition.watch(one, Wanted("t", 0, 0, 1, -1, -1))
+            partition.watch(one, PartitionFetch("t", 0, 0, 1, -1, -1))
         turns.has_time()  # the turn has none left
         partition.tell_watchers()
         while len(told) < 6:

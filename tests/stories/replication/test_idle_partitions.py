@@ -26,7 +26,7 @@ def sessions(cluster: InProcessCluster) -> list[FetchSession]:
 
 
 def parked(cluster: InProcessCluster, topic_id: bytes) -> set[int]:
-    return {index for one in sessions(cluster) for topic, index in list(one.parked) if topic == topic_id}
+    return {index for one in sessions(cluster) for topic, index in list(one.idle) if topic == topic_id}
 
 
 def write(cluster: InProcessCluster, partition: int) -> int:

@@ -191,7 +191,7 @@ def _check_broker_name(name: str, node_id: int, image: ClusterImage) -> None:
     throttle that nobody wants any more; and one whose last setting is gone, because a request that got no answer comes again."""
     try:
         there = int(name) == node_id or int(name) in image.brokers or name in image.broker_configs
-        if not there and int(name) not in image.brokers_known():
+        if not there and int(name) not in image.known_brokers():
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}"
             )

@@ -26,7 +26,7 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.ports.clock import steady_ms
 from millstream.ports.turns import Pace, in_slices
-from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
+from millstream.replication.fetch_session import FetchContext, Key, PartitionFetch, SessionError
 from millstream.wire import fetch_response
 from millstream.wire.fetch_response import BY_ID, PartitionData
 from millstream.wire.messages.fetch import FetchRequest
@@ -56,7 +56,7 @@ async def _resolve(
     services: FetchServices, context: RequestContext, request: FetchRequest, pace: Pace
 ) -> FetchContext:
     by_id = context.version >= BY_ID
-    rows: dict[Key, Wanted] = {}
+    rows: dict[Key, PartitionFetch] = {}
     for chunk in chunks(request.topics, "partitions"):
         some, _ = wanted_rows(FetchRequest(topics=chunk.topics), by_id)
         rows |= {row.key: row for row in some}
@@ -77,7 +77,7 @@ async def _resolve(
         follower=replica_id_of(context, request) >= 0,
     )
     if session.session is None:
-        session.wanted = wanted
+        session.rows = wanted
         return session
     for start in range(MOST_AT_ONCE, max(len(wanted), len(unwanted)), MOST_AT_ONCE):
         end = start + MOST_AT_ONCE
@@ -93,7 +93,7 @@ class LargeFetch:
     def __init__(self, fetch: Fetch, pace: Pace | None = None) -> None:
         self._fetch = fetch
         self._pace = pace or Pace()
-        self._changed: dict[Key, Wanted] = {}
+        self._changed: dict[Key, PartitionFetch] = {}
         self._woken: asyncio.Future[None] | None = None
         self._watched: list[Partition] = []
         self._waits = False
@@ -135,14 +135,14 @@ class LargeFetch:
     async def _note_follower(self, request: FetchRequest) -> None:
         fetch = self._fetch
         epoch = fetch.begin_follower(request)
-        for wanted in fetch.session.wanted:
+        for wanted in fetch.session.rows:
             fetch.note_rows((wanted,), epoch)
             await self._pace.rest()
         if fetch.session.session is not None:
-            fetch.session.session.on_news = self._note_change
+            fetch.session.session.on_wake = self._note_change
 
     async def _watch(self) -> None:
-        for wanted in self._fetch.session.wanted:
+        for wanted in self._fetch.session.rows:
             try:
                 partition = self._fetch.find(wanted)
             except ApiError:
@@ -151,7 +151,7 @@ class LargeFetch:
             self._watched.append(partition)
             await self._pace.rest()
 
-    def _note_change(self, wanted: Wanted) -> None:
+    def _note_change(self, wanted: PartitionFetch) -> None:
         self._changed[wanted.key] = wanted
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
@@ -161,7 +161,7 @@ class LargeFetch:
         fetch = self._fetch
         fetch.reset()
         try:
-            for wanted in fetch.session.wanted:
+            for wanted in fetch.session.rows:
                 fetch.add(wanted, fetch.try_one(wanted))
                 await self._pace.rest()
         except ColdRead:

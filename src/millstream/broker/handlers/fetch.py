@@ -22,7 +22,7 @@ from millstream.log.partition_log import PartitionLog
 from millstream.ports.clock import steady_ms
 from millstream.ports.files import FileSlice
 from millstream.ports.turns import has_time
-from millstream.replication.fetch_session import FetchContext, Key, SessionError, Wanted
+from millstream.replication.fetch_session import FetchContext, Key, PartitionFetch, SessionError
 from millstream.replication.read_replica import preferred_replica
 from millstream.wire import fetch_response
 from millstream.wire.fetch_response import BY_ID, WITH_NODES, PartitionData
@@ -70,7 +70,7 @@ def handle(
         return Hold(_serve_many(fetch, request))
     if fetch.replica_id >= 0:
         epoch = fetch.begin_follower(request)
-        fetch.note_rows(session.wanted, epoch)
+        fetch.note_rows(session.rows, epoch)
     if context.version < 4:
         # What is converted stays in memory until it is sent: one answer of a connection at a time.
         return Hold(fetch.serve_old_client(max(request.max_wait_ms, 0) / 1000))
@@ -102,12 +102,12 @@ def replica_id_of(context: RequestContext, request: FetchRequest) -> int:
     return request.replica_id if context.version < 15 else request.replica_state.replica_id
 
 
-def wanted_rows(request: FetchRequest, by_id: bool) -> tuple[list[Wanted], list[Key]]:
+def wanted_rows(request: FetchRequest, by_id: bool) -> tuple[list[PartitionFetch], list[Key]]:
     wanted = {}
     for topic in request.topics:
         name = topic.topic_id if by_id else topic.topic
         for one in topic.partitions:
-            row = Wanted(
+            row = PartitionFetch(
                 name,
                 one.partition,
                 one.fetch_offset,
@@ -151,7 +151,7 @@ class Fetch:
         self.any_replica = self.replica_id < 0 and context.version >= ANY_REPLICA
         self.rack = request.rack_id if services.rack_aware and self.any_replica else ""
         self.racks = services.nodes.racks() if self.rack else {}
-        self.rows: list[tuple[Wanted, PartitionData[Part]]] = []
+        self.rows: list[tuple[PartitionFetch, PartitionData[Part]]] = []
         self.size = 0
         self.failed = False
         self.directs = False  # some reader should go elsewhere: to another replica, or another offset
@@ -159,7 +159,7 @@ class Fetch:
         self.counted: dict[Key, int] = {}  # what there is to read while this waits, where there is anything
         self.total = 0
         self.ends: dict[Key, int] = {}  # where each read ended, for old clients only
-        self.news: list[Wanted] = []  # rows of a follower that were parked when this was read
+        self.news: list[PartitionFetch] = []  # partitions of a follower that were idle when this was read
 
     @property
     def ready(self) -> bool:
@@ -170,7 +170,7 @@ class Fetch:
     def read(self) -> None:
         """Raises ColdRead where a read would wait for the disk."""
         self.reset()
-        for wanted in self.session.wanted:
+        for wanted in self.session.rows:
             self.add(wanted, self.try_one(wanted))
 
     async def read_cold(self) -> Encoded:
@@ -182,7 +182,7 @@ class Fetch:
     async def read_rows_cold(self) -> None:
         self.reset()
         loop = asyncio.get_running_loop()
-        for wanted in self.session.wanted:
+        for wanted in self.session.rows:
             self.add(wanted, await loop.run_in_executor(None, self.try_one, wanted, True))
 
     def reset(self) -> None:
@@ -190,20 +190,20 @@ class Fetch:
         self.size = 0
         self.failed = self.directs = self.behind = False
 
-    def add(self, wanted: Wanted, data: PartitionData[Part]) -> None:
+    def add(self, wanted: PartitionFetch, data: PartitionData[Part]) -> None:
         self.failed |= data.error_code != 0
         self.size += data.size
         self.directs |= _directs(data)
         self.behind |= _is_behind(wanted, data)
         self.rows.append((wanted, data))
 
-    def try_one(self, wanted: Wanted, may_block: bool = False) -> PartitionData[Part]:
+    def try_one(self, wanted: PartitionFetch, may_block: bool = False) -> PartitionData[Part]:
         try:
             return self._read_one(wanted, may_block)
         except ApiError as error:
             return self._failure(wanted, error)
 
-    def _failure(self, wanted: Wanted, error: ApiError) -> PartitionData[Part]:
+    def _failure(self, wanted: PartitionFetch, error: ApiError) -> PartitionData[Part]:
         leader = None
         if self.context.version >= WITH_NODES and error.code in _LED_ELSEWHERE:
             replicas, topic = self.services.replicas, wanted.topic
@@ -211,7 +211,7 @@ class Fetch:
             leader = replicas.current_leader(name, wanted.partition)
         return PartitionData(wanted.partition, error.code, *_NOTHING, None, 0, current_leader=leader)
 
-    def _read_one(self, wanted: Wanted, may_block: bool) -> PartitionData[Part]:
+    def _read_one(self, wanted: PartitionFetch, may_block: bool) -> PartitionData[Part]:
         partition = self.find(wanted)
         partition.check_epoch(wanted.current_leader_epoch)
         log = partition.online_log
@@ -245,22 +245,22 @@ class Fetch:
             aborted = log.aborted_transactions(wanted.fetch_offset, result.end_offset) if result.size else []
         return PartitionData(wanted.partition, 0, *state, result.slice, result.size, aborted)
 
-    def _preferred(self, partition: Partition, wanted: Wanted) -> int | None:
+    def _preferred(self, partition: Partition, wanted: PartitionFetch) -> int | None:
         if partition.followers is None:
             return None
         here = self.services.node_id
         return preferred_replica(partition.followers, here, self.rack, self.racks, wanted.fetch_offset)
 
     def begin_follower(self, request: FetchRequest) -> int:
-        """Takes in rows of its session that are not to be parked any longer; returns the epoch of its broker."""
+        """Add the partitions of its session that are no longer idle; return its broker epoch."""
         epoch = request.replica_state.replica_epoch if self.context.version >= 15 else -1
         if self.session.session is not None:
-            self.session.session.used_by(epoch)
-            self.session.session.on_news = self.news.append
+            self.session.session.on_follower_request(epoch)
+            self.session.session.on_wake = self.news.append
             self.session.refresh()
         return epoch
 
-    def note_rows(self, rows: Iterable[Wanted], broker_epoch: int) -> None:
+    def note_rows(self, rows: Iterable[PartitionFetch], broker_epoch: int) -> None:
         """A follower has everything before the offsets it asks for. Told once per request, however often it is read."""
         for wanted in rows:
             try:
@@ -280,7 +280,7 @@ class Fetch:
                 self.services.isr.propose(partition, proposal)
 
     def _read_for_follower(
-        self, partition: Partition, log: PartitionLog, wanted: Wanted, may_block: bool
+        self, partition: Partition, log: PartitionLog, wanted: PartitionFetch, may_block: bool
     ) -> PartitionData[Part]:
         """To the end of the log, and with the bounds of this one also where the follower is outside of them."""
         if partition.followers is None or self.replica_id not in partition.followers.followers:
@@ -309,13 +309,13 @@ class Fetch:
         throttle = self.services.leader_throttle
         return throttle.active and self.replica_id not in partition.isr and throttle.concerns(partition.tp)
 
-    def find(self, wanted: Wanted) -> Partition:
+    def find(self, wanted: PartitionFetch) -> Partition:
         replicas, topic = self.services.replicas, wanted.topic
         name = replicas.name_of(topic) if isinstance(topic, bytes) else topic
         find = replicas.replica if self.any_replica else replicas.leader
         return find(name, wanted.partition)
 
-    def _diverging(self, log: PartitionLog, wanted: Wanted) -> tuple[int, int] | None:
+    def _diverging(self, log: PartitionLog, wanted: PartitionFetch) -> tuple[int, int] | None:
         """KIP-595: where the reader's last epoch ended here, if that is before its position."""
         if wanted.last_fetched_epoch < 0:
             return None
@@ -384,13 +384,13 @@ class Fetch:
             partition.watch(changed, wanted)
             watched.append(partition)
         if self.replica_id >= 0:
-            self._watch_parked(changed, watched)
+            self._watch_idle(changed, watched)
         return watched
 
-    def _watch_parked(self, changed: Watcher, watched: list[Partition]) -> None:
-        """Rows that are parked no longer, since the read and from here on, count as changed."""
+    def _watch_idle(self, changed: Watcher, watched: list[Partition]) -> None:
+        """Count partitions that stop being idle, since the read and from now on, as changed."""
 
-        def news(wanted: Wanted) -> None:
+        def news(wanted: PartitionFetch) -> None:
             try:
                 partition = self.find(wanted)
             except ApiError:
@@ -401,15 +401,15 @@ class Fetch:
             changed(wanted)
 
         if self.session.session is not None:
-            self.session.session.on_news = news
+            self.session.session.on_wake = news
         for wanted in self.news:
             news(wanted)
 
     def stop_listening(self) -> None:
         if self.session.session is not None:
-            self.session.session.on_news = None
+            self.session.session.on_wake = None
 
-    def enough(self, wanted: Wanted) -> bool:
+    def enough(self, wanted: PartitionFetch) -> bool:
         """After a change of one partition. Each is counted as if it were read first, so the sum may be a little above
         what one answer has room for, never below."""
         try:
@@ -420,7 +420,7 @@ class Fetch:
         self.counted[wanted.key] = data.size
         self.behind |= _is_behind(wanted, data)
         is_enough = data.error_code != 0 or self.total >= self.min_bytes or _directs(data)
-        if is_enough and self.replica_id < 0 and len(self.session.wanted) == 1:
+        if is_enough and self.replica_id < 0 and len(self.session.rows) == 1:
             self.add(wanted, data)  # this is all there is to read
         return is_enough
 
@@ -435,7 +435,7 @@ class Fetch:
             self.rows = [(wanted, await self.converted(wanted, data)) for wanted, data in self.rows]
         return self.answer()
 
-    async def converted(self, wanted: Wanted, data: PartitionData[Part]) -> PartitionData[Part]:
+    async def converted(self, wanted: PartitionFetch, data: PartitionData[Part]) -> PartitionData[Part]:
         """For clients of before v2 batches. Nothing is left of control batches, which such a client could never step
         over: go on behind them."""
         while isinstance(data.records, FileSlice):
@@ -455,7 +455,7 @@ class Fetch:
 
     def answer(self) -> Encoded:
         if self.session.session is not None:
-            self.session.session.on_news = None
+            self.session.session.on_wake = None
         topics: dict[str | bytes, list[PartitionData[Part]]] = {}
         if self.replica_id >= 0 and self.services.leader_throttle.active:
             self.count_throttled()
@@ -471,29 +471,29 @@ class Fetch:
 
     def choose(
         self,
-        rows: Iterable[tuple[Wanted, PartitionData[Part]]],
+        rows: Iterable[tuple[PartitionFetch, PartitionData[Part]]],
         topics: dict[str | bytes, list[PartitionData[Part]]],
     ) -> None:
         """Adds those that the answer tells of to their topics."""
         for wanted, data in rows:
-            if self.session.must_tell(
+            if self.session.must_include(
                 wanted,
                 data.error_code,
                 data.size > 0,
                 data.high_watermark,
                 data.log_start_offset,
                 # A follower that was told while it had something to cut, or in another epoch, did not take it in.
-                directs=_directs(data) or (self.replica_id >= 0 and _is_behind(wanted, data)),
+                redirects=_directs(data) or (self.replica_id >= 0 and _is_behind(wanted, data)),
             ):
                 topics.setdefault(wanted.topic, []).append(data)
             elif self.replica_id >= 0:
-                self._park(wanted, data)
+                self._set_idle(wanted, data)
 
     def leader_nodes(self) -> Sequence[NodeEndpoint]:
         leaders = {data.current_leader[0] for _, data in self.rows if data.current_leader is not None}
         return self.services.nodes.leaders(leaders, self.context.connection.listener)
 
-    def _park(self, wanted: Wanted, data: PartitionData[Part]) -> None:
+    def _set_idle(self, wanted: PartitionFetch, data: PartitionData[Part]) -> None:
         """A follower in the ISR that has everything, and knows it, is asked about again when there is news: with thousands of partitions
         most are silent most of the time."""
         if data.size or data.error_code or self.session.session is None or _is_behind(wanted, data):
@@ -509,8 +509,8 @@ class Fetch:
         has_all = log.log_end_offset == wanted.fetch_offset
         knows = (log.high_watermark, log.log_start_offset) == (data.high_watermark, data.log_start_offset)
         if follower is not None and self.replica_id in partition.isr and has_all and knows:
-            partition.watch(self.session.session.unpark, wanted)
-            self.session.session.park(wanted, partition, follower)
+            partition.watch(self.session.session.wake, wanted)
+            self.session.session.set_idle(wanted, partition, follower)
 
     def count_throttled(self) -> None:
         for wanted, data in self.rows:
@@ -536,7 +536,7 @@ class _Waiting:
         self._watched = fetch.watch(self._changed)
         self._beginning = False
 
-    def _changed(self, wanted: Wanted) -> None:
+    def _changed(self, wanted: PartitionFetch) -> None:
         if self._over:
             return
         if self._beginning:
@@ -587,13 +587,13 @@ def _directs(data: PartitionData[Part]) -> bool:
     return data.diverging is not None or data.preferred_read_replica >= 0
 
 
-def _is_behind(wanted: Wanted, data: PartitionData[Part]) -> bool:
+def _is_behind(wanted: PartitionFetch, data: PartitionData[Part]) -> bool:
     """KIP-1166: whether a follower would get on by hearing of the high watermark alone; or of where the log begins, which somebody may
     wait for who has deleted records."""
     if min(data.high_watermark, wanted.fetch_offset) > wanted.known_high_watermark:
         return True
-    told = wanted.told_log_start_offset == data.log_start_offset
-    return not told and data.log_start_offset > wanted.log_start_offset >= 0
+    sent = wanted.sent_log_start_offset == data.log_start_offset
+    return not sent and data.log_start_offset > wanted.log_start_offset >= 0
 
 
 def _finish(woken: asyncio.Future[None]) -> None:

@@ -26,7 +26,7 @@ def handle(
     image = services.image
     known: dict[int, Callable[[], Iterable[object]]] = {
         TOPIC: lambda: image.topics,
-        BROKER: lambda: sorted(image.brokers_known()),
+        BROKER: lambda: sorted(image.known_brokers()),
         LOGGER: lambda: sorted(image.brokers),
         CLIENT_METRICS: lambda: image.client_metrics_configs,
         GROUP: lambda: image.group_configs,

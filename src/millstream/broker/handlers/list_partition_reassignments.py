@@ -27,7 +27,7 @@ async def handle(
         asked = []
         topics = services.member.state.image.topics
         for topic in request.topics:
-            moving = topics[topic.name].moving if topic.name in topics else {}
+            moving = topics[topic.name].reassigning if topic.name in topics else {}
             if moving:
                 indexes = dict.fromkeys(topic.partition_indexes)
                 asked += [TopicPartition(topic.name, index) for index in indexes if index in moving]

@@ -54,11 +54,11 @@ def plan_move(nodes: Contents, there: Contents, *, noted: bool) -> Move:
     ours = znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID])
     mark = _mark(there)
     if mark is not None and mark.cluster_id != ours:
-        what = "is where another broker is being moved to" if mark.moving else "holds a cluster already"
+        what = "is where another broker is being moved to" if mark.migrating else "holds a cluster already"
         raise Obstacle(f"that ZooKeeper {what}: {_OTHER_CHROOT}")
     missing = tuple(path for path in nodes if path not in there and path not in _GUARD)
     different = next(_different(nodes, there), None)
-    if mark is not None and not mark.moving:
+    if mark is not None and not mark.migrating:
         unlike = different or next(iter(missing), None)
         if noted or unlike is None:
             return Move(whole=True, reserve=False, missing=())
@@ -80,7 +80,7 @@ def plan_undo(nodes: Contents, there: Contents) -> Undo:
     if mark is None or mark.cluster_id != ours:
         return NOTHING_THERE
     gone = (path for path in nodes if path not in there)
-    if not mark.moving and (used := next(_different(nodes, there), None) or next(gone, None)):
+    if not mark.migrating and (used := next(_different(nodes, there), None) or next(gone, None)):
         raise Obstacle(
             f"there is no way back: {used} in ZooKeeper is no longer as the move wrote it, so brokers have used the cluster there. The same command without "
             "--undo finishes the move"
@@ -90,7 +90,7 @@ def plan_undo(nodes: Contents, there: Contents) -> Undo:
         if there[path] != nodes.get(path):
             kept.update(_above(path), [path])
     deletions = sorted((path for path in nodes if path in there and path not in kept), reverse=True)
-    return Undo(ours=True, reopen=not mark.moving, deletions=tuple(deletions))
+    return Undo(ours=True, reopen=not mark.migrating, deletions=tuple(deletions))
 
 
 def _mark(there: Contents) -> znodes.ClusterMark | None:

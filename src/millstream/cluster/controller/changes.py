@@ -15,7 +15,7 @@ from millstream.control.topics import (
     NewTopic,
     TopicPlan,
     check_total,
-    flat_name,
+    metric_name,
     plan_adopt,
     plan_create,
     plan_grow,
@@ -65,17 +65,17 @@ class Controller:
             return {new.name: Outcome.of(error) for new in topics}
         pace = Pace()
         outcomes: dict[str, Outcome] = {}
-        flat: dict[
+        metric_names: dict[
             str, str
         ] = {}  # names as metrics have them, of the cluster's topics and of those planned here
         if any("." in new.name or "_" in new.name for new in topics):
             for name in list(self.state.image.topics):
-                flat.setdefault(flat_name(name), name)
+                metric_names.setdefault(metric_name(name), name)
                 await pace.rest()
         for new in topics:
-            outcome = outcomes[new.name] = self._plan_create(new, flat)
+            outcome = outcomes[new.name] = self._plan_create(new, metric_names)
             if outcome.plan is not None:
-                flat[flat_name(new.name)] = new.name
+                metric_names[metric_name(new.name)] = new.name
             await pace.rest()
         if not validate_only:
             plans = [outcome.plan for outcome in outcomes.values() if outcome.plan is not None]
@@ -85,16 +85,16 @@ class Controller:
                 return {name: o if o.plan is None else Outcome.of(error) for name, o in outcomes.items()}
         return outcomes
 
-    def _plan_create(self, new: NewTopic, flat: Mapping[str, str]) -> Outcome:
-        """``flat``: the topics that there are or will be, by their names in metrics."""
+    def _plan_create(self, new: NewTopic, metric_names: Mapping[str, str]) -> Outcome:
+        """``metric_names``: the topics that there are or will be, by their names in metrics."""
         try:
             plan = plan_create(
                 self.state.image,
                 new,
-                flat=flat,
+                topics_by_metric_name=metric_names,
                 brokers=self._brokers(),
                 racks=self._racks(),
-                away=self._away(),
+                down=self._down(),
                 default_partitions=self._config.integer("num.partitions"),
                 default_replication_factor=self._config.integer("default.replication.factor"),
                 topic_id=self._new_id(),
@@ -132,7 +132,7 @@ class Controller:
                 assignments,
                 self._brokers(),
                 self._racks(),
-                away=self._away(),
+                down=self._down(),
                 left=left,
                 controller_epoch=self.state.term.epoch,
             )
@@ -179,7 +179,7 @@ class Controller:
         """Return the brokers that may get replicas, which are all registered ones."""
         return sorted(self.state.image.registered_brokers())
 
-    def _away(self) -> frozenset[int]:
+    def _down(self) -> frozenset[int]:
         """Return the registered brokers that are not live. One that is stopping is as good as away, unless there is no other."""
         image = self.state.image
         able = image.brokers.keys() - image.stopping or image.brokers.keys()

@@ -17,9 +17,9 @@ from millstream.cluster.controller.term import ControllerState, change, uninterr
 from millstream.cluster.controller.topic_deletion import finish_deletions
 from millstream.control import reassignment, znodes
 from millstream.control.election import Brokers, elect, elect_preferred, elect_unclean
-from millstream.control.growth import kept_small
+from millstream.control.growth import kept_small_after
 from millstream.control.image import ClusterImage, NodeData, TopicImage
-from millstream.control.moves import Moves
+from millstream.control.moves import Reassignments
 from millstream.control.placement import check_assignment
 from millstream.control.registered import registered_with
 from millstream.control.topics import NodeWrites, state_write
@@ -388,7 +388,7 @@ class PartitionControl:
             brokers = self._brokers()
             async for topic, index in self._partitions():
                 state, replicas = topic.states[index], topic.replicas[index]
-                if replicas[0] in short and index not in topic.moving:
+                if replicas[0] in short and index not in topic.reassigning:
                     offline = self._offline_of(topic, index)
                     after = elect_preferred(state, replicas, brokers, offline=offline)
                     if after != state:
@@ -407,7 +407,7 @@ class PartitionControl:
                 raise ApiError(ErrorCode.STALE_BROKER_EPOCH)
             results: dict[tuple[bytes, int], PartitionState | ErrorCode] = {}
             groups: list[NodeWrites] = []
-            moves = Moves()
+            moves = Reassignments()
             pace = Pace()
             for request in requests:
                 await pace.rest()
@@ -454,7 +454,7 @@ class PartitionControl:
             return False
         return epoch in (-1, registered.epoch)
 
-    def _accept(self, request: IsrRequest, moves: Moves) -> list[NodeWrites]:
+    def _accept(self, request: IsrRequest, moves: Reassignments) -> list[NodeWrites]:
         """What is to be written for it, unless it ends a move: then it is one of ``moves``."""
         image = self.state.image
         topic = image.topics[image.names_by_id[request.topic_id]]
@@ -494,7 +494,7 @@ class PartitionControl:
         """Replicas for each partition, or None to go back to where it came from. What an operator has wished for is remembered where
         it would be undone."""
         results: dict[TopicPartition, ApiError | None] = {}
-        moves, pace = Moves(), Pace()
+        moves, pace = Reassignments(), Pace()
         accepted: dict[TopicPartition, Sequence[int] | None] = {}
         for tp, target in wishes.items():
             try:
@@ -505,14 +505,14 @@ class PartitionControl:
                 results[tp] = error
             await pace.rest()
         if by_hand:
-            small = kept_small(self.state.image, accepted)
+            small = kept_small_after(self.state.image, accepted)
             if small != self.state.image.kept_small:
                 await self.state.commit([(znodes.KEPT_SMALL, znodes.encode_kept_small(small))])
         await self._make(moves)
         return results
 
     def _plan_move(
-        self, tp: TopicPartition, target: Sequence[int] | None, may_change_factor: bool, moves: Moves
+        self, tp: TopicPartition, target: Sequence[int] | None, may_change_factor: bool, moves: Reassignments
     ) -> None:
         topic = self.state.image.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.states:
@@ -540,12 +540,12 @@ class PartitionControl:
         index: int,
         assignment: Assignment,
         state: PartitionState,
-        moves: Moves,
+        moves: Reassignments,
     ) -> None:
         """The replicas and the state, in one write."""
         moves.add(topic, index, assignment, self._stamped(state))
 
-    async def _make(self, moves: Moves) -> None:
+    async def _make(self, moves: Reassignments) -> None:
         """In slices, so that a topic with thousands of partitions does not hold up everybody else."""
         groups: list[NodeWrites] = []
         nodes = 0
@@ -561,8 +561,8 @@ class PartitionControl:
         """Reassignments under way, of these partitions or of all."""
         topics = self.state.image.topics
         if wanted is None:
-            wanted = [TopicPartition(t.name, index) for t in topics.values() for index in t.moving]
-        found = {tp: topics[tp.topic].moving.get(tp.partition) for tp in wanted if tp.topic in topics}
+            wanted = [TopicPartition(t.name, index) for t in topics.values() for index in t.reassigning]
+        found = {tp: topics[tp.topic].reassigning.get(tp.partition) for tp in wanted if tp.topic in topics}
         return {tp: one for tp, one in found.items() if one is not None}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from millstream.cluster.controller.term import ControllerState
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
-from millstream.control.topics import deletion_note, plan_delete
+from millstream.control.topics import deletion_record, plan_delete
 
 # Partitions that are deleted by one write, with the longest names there are.
 PARTITIONS_AT_ONCE = 800
@@ -43,7 +43,7 @@ async def delete_batch(
     behind = [node for node in image.brokers if feed.taken_in(node) != feed.position]
     for name in names:
         if image.topics[name].partition_count > partitions_at_once:
-            await state.commit([deletion_note(image, name, behind)])
+            await state.commit([deletion_record(image, name, behind)])
             indexes = image.topics[name].replicas
             await state.erase([znodes.partition_path(name, index) for index in indexes])
     await state.commit(*(plan_delete(image, name, behind) for name in names))

@@ -47,7 +47,7 @@ class ClusterIdentity:
             mark = znodes.decode_cluster_mark(node.data)
         except UNREADABLE as error:
             raise unreadable(znodes.CLUSTER_ID, error) from None
-        if mark.cluster_id != self.cluster_id or mark.moving:
+        if mark.cluster_id != self.cluster_id or mark.migrating:
             raise NotThisCluster(
                 f"in ZooKeeper is the cluster {mark.cluster_id}, where {self.cluster_id} was: nothing is taken from there"
             )

@@ -28,7 +28,7 @@ from millstream.cluster.membership.metadata_follower import FeedSource, Metadata
 from millstream.cluster.membership.registration import NOT_REGISTERED, Registration
 from millstream.cluster.peers import Peers
 from millstream.control import znodes
-from millstream.control.growth import grown
+from millstream.control.growth import expanded_replicas
 from millstream.control.image import Change, ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
 from millstream.core.config import BrokerConfig, stored_topic_overrides
@@ -280,13 +280,13 @@ class ClusterMember:
             if topic is None or topic.topic_id in image.kept_small:
                 continue
             factor = wanted_factor(self._config, name, len(brokers))
-            wanted = grown(topic, factor, brokers)
+            wanted = expanded_replicas(topic, factor, brokers)
             if wanted:
                 log.info("%s gets %d replicas of each partition", name, factor)
                 await self.partitions.reassign(
                     {TopicPartition(name, i): nodes for i, nodes in wanted.items()}, by_hand=False
                 )
-            elif name == TRANSACTIONS and not topic.moving:
+            elif name == TRANSACTIONS and not topic.reassigning:
                 await self._raise_min_isr(name, wanted_min_isr(self._config, factor))
 
     async def _raise_min_isr(self, name: str, least: int) -> None:

@@ -120,7 +120,7 @@ class IsrManager:
         else:
             log.info("%s: the ISR %s was refused: %s", partition.tp, sorted(proposal.members), outcome.name)
             if outcome in _REFUSED:
-                followers.on_refused()
+                followers.on_rejected()
                 partition.advance_with_followers()
         return True
 

@@ -25,7 +25,7 @@ from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producers.state import Origin, Verification, comes_after
 from millstream.ports.turns import has_time
-from millstream.replication.fetch_session import Wanted
+from millstream.replication.fetch_session import PartitionFetch
 from millstream.replication.leader import IsrProposal, LeaderReplicas
 
 # How often is looked whether followers have confirmed who leads; of so many partitions at a time, and more of them less often.
@@ -49,7 +49,7 @@ _WITHOUT_LOG_START = frozenset(
 
 Wake = Callable[[], None]
 # Told which of the rows that it watches has changed.
-Watcher = Callable[[Wanted], None]
+Watcher = Callable[[PartitionFetch], None]
 
 
 def _no_time() -> int:
@@ -99,7 +99,7 @@ class Partition:
         # Until then the first batch of a producer may be one whose predecessor was sent to another leader; 0 for never.
         self.handed_over_until_ms = 0
         self.waiting: dict[Wake, None] | None = None
-        self.watchers: dict[Watcher, Wanted] | None = None
+        self.watchers: dict[Watcher, PartitionFetch] | None = None
         self.telling = False
 
     @property
@@ -404,7 +404,7 @@ class Partition:
             if not self.waiting:
                 self.waiting = None
 
-    def watch(self, watcher: Watcher, wanted: Wanted) -> None:
+    def watch(self, watcher: Watcher, wanted: PartitionFetch) -> None:
         """Tells ``watcher`` of this row after changes, until ``unwatch``. It is told a turn of the loop later, once for
         all that happened in between, so that no append waits for those who only want to read."""
         if self.watchers is None:
@@ -444,7 +444,7 @@ class Partition:
                     asyncio.get_running_loop().call_soon(self._tell_rest, watchers, told)
                     return
 
-    def _tell_rest(self, watchers: list[tuple[Watcher, Wanted]], told: int) -> None:
+    def _tell_rest(self, watchers: list[tuple[Watcher, PartitionFetch]], told: int) -> None:
         until = told + _TOLD_AT_ONCE
         for watcher, wanted in watchers[told:until]:
             if self.watchers is not None and watcher in self.watchers:

@@ -119,7 +119,7 @@ def _assigned(
     leader, epoch, isr = (
         (state.leader, state.leader_epoch, state.isr) if state is not None else (NO_LEADER, 0, ())
     )
-    return Assigned(str(tp), topic_id, assignment.replicas, leader, epoch, isr, assignment.moving)
+    return Assigned(str(tp), topic_id, assignment.replicas, leader, epoch, isr, assignment.reassigning)
 
 
 def hosted(brokers: Iterable[SimBroker]) -> list[Hosted]:
