@@ -21,6 +21,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/core",
     "src/millstream/local",
     "src/millstream/testing",
+    "src/millstream/transactions",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",

@@ -69,7 +69,7 @@ class GroupShard:
             expiry.SWEEP_TIMER[0]: lambda now_ms: expiry.step(self.state, self._sweep, now_ms),
         }
 
-    # ---- state ----------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     @property
     def durable(self) -> Any:
@@ -116,7 +116,7 @@ class GroupShard:
         else:
             self._consumer.perform(effect)
 
-    # ---- what happens to it ---------------------------------------------------------------------------------
+    # ---- what happens to it ----------------------------------------------------------------------
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         interval_ms = self.state.settings.offsets_retention_check_interval_ms
@@ -137,7 +137,7 @@ class GroupShard:
     def _consumer_of(self, group_id: str) -> ConsumerShard | None:
         return self._consumer if group_id in self.state.consumer else None
 
-    # ---- members --------------------------------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------------
 
     def decide_join(
         self,
@@ -222,7 +222,7 @@ class GroupShard:
             return consumer.decide_leave(request, context, waiter, now_ms=now_ms)
         return leave.decide(self.state, request, context, waiter, now_ms)
 
-    # ---- KIP-848 --------------------------------------------------------------------------------------------
+    # ---- KIP-848 ---------------------------------------------------------------------------------
 
     def decide_consumer_heartbeat(
         self,
@@ -244,7 +244,7 @@ class GroupShard:
     ) -> Decision:
         return self._consumer.decide_describe(request, context, waiter, now_ms=now_ms)
 
-    # ---- groups ---------------------------------------------------------------------------------------------
+    # ---- groups ----------------------------------------------------------------------------------
 
     def decide_describe(
         self,
@@ -292,7 +292,7 @@ class GroupShard:
     ) -> Decision:
         return delete.decide_delete(self.state, request, waiter)
 
-    # ---- offsets --------------------------------------------------------------------------------------------
+    # ---- offsets ---------------------------------------------------------------------------------
 
     def decide_offset_commit(
         self,

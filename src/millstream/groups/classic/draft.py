@@ -55,7 +55,7 @@ class Draft:
         group = self.group
         return Decision(tuple(self.records), (Become(group.group_id, group), *self.effects))
 
-    # ---- answers and timers ---------------------------------------------------------------------------------
+    # ---- answers and timers ----------------------------------------------------------------------
 
     def reply(self, to: Waiter[Response] | None, response: Response) -> None:
         if to is not None:
@@ -71,7 +71,7 @@ class Draft:
     def _arm_join(self, delay_ms: int) -> None:
         self.effects.append(Arm(join_timer(self.group.group_id), self.now_ms + delay_ms))
 
-    # ---- members --------------------------------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str) -> None:
         """A new member, with its join parked."""
@@ -98,7 +98,7 @@ class Draft:
         self.disarm_session(member_id)
         self.group.remove(member_id)
 
-    # ---- rebalance ------------------------------------------------------------------------------------------
+    # ---- rebalance -------------------------------------------------------------------------------
 
     def rebalance(self) -> None:
         """The members have changed: begin a rebalance, or get on with the one that is under way."""
@@ -208,7 +208,7 @@ class Draft:
         group.move(State.EMPTY, self.now_ms)
         self.records.append(group.record())
 
-    # ---- sync -----------------------------------------------------------------------------------------------
+    # ---- sync ------------------------------------------------------------------------------------
 
     def received_sync(self, member_id: str) -> None:
         group = self.group

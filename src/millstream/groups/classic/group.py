@@ -55,7 +55,7 @@ class ClassicGroup:
     initial: InitialDelay | None = None
     subscribed: frozenset[str] | None = None
 
-    # ---- what it is -----------------------------------------------------------------------------------------
+    # ---- what it is ------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -104,7 +104,7 @@ class ClassicGroup:
             return None
         return subscribed_topics(member.metadata(self.protocol_name) for member in self.members.values())
 
-    # ---- checks ---------------------------------------------------------------------------------------------
+    # ---- checks ----------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if instance_id is not None:
@@ -154,7 +154,7 @@ class ClassicGroup:
     def check_delete(self) -> ErrorCode:
         return DELETE[self.state]
 
-    # ---- offsets --------------------------------------------------------------------------------------------
+    # ---- offsets ---------------------------------------------------------------------------------
 
     def subscribes_to(self, topic: str) -> bool:
         """When a consumer group's subscription is not known, it is taken to want every topic."""
@@ -171,7 +171,7 @@ class ClassicGroup:
             return NO_TIMESTAMP
         return None
 
-    # ---- records and listings -------------------------------------------------------------------------------
+    # ---- records and listings --------------------------------------------------------------------
 
     def listed(self) -> ListedGroup:
         return ListedGroup(
@@ -196,7 +196,7 @@ class ClassicGroup:
         )
         return CoordinatorRecord(GroupMetadataKey(group=self.group_id), value)
 
-    # ---- changes, on a copy ---------------------------------------------------------------------------------
+    # ---- changes, on a copy ----------------------------------------------------------------------
 
     def copy(self) -> ClassicGroup:
         return replace(

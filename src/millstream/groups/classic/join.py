@@ -114,7 +114,7 @@ class _Join:
             request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
         )
 
-    # ---- without a member id --------------------------------------------------------------------------------
+    # ---- without a member id ---------------------------------------------------------------------
 
     def newcomer(self) -> Decision:
         instance_id = self.request.group_instance_id
@@ -155,7 +155,7 @@ class _Join:
             join=self.waiter,
         )
 
-    # ---- static members that come back ----------------------------------------------------------------------
+    # ---- static members that come back -----------------------------------------------------------
 
     def _succeed(self, old_id: str, new_id: str) -> Decision:
         """A static member under a new id takes over everything of the old one, which is fenced."""
@@ -208,7 +208,7 @@ class _Join:
         draft.reply(self.waiter, answer)
         return draft.decision()
 
-    # ---- with a member id -----------------------------------------------------------------------------------
+    # ---- with a member id ------------------------------------------------------------------------
 
     def known_member(self) -> Decision:
         member_id, group = self.request.member_id, self.group

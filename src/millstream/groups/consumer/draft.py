@@ -114,7 +114,7 @@ class Draft:
                 ErrorCode.UNKNOWN_SERVER_ERROR, "the group's assignment is too large to be written"
             )
 
-    # ---- timers ---------------------------------------------------------------------------------------------
+    # ---- timers ----------------------------------------------------------------------------------
 
     def arm_session(self, member: ConsumerMember) -> None:
         timeout_ms = member.session_timeout_ms(self.around.settings.session_timeout_ms(self.group_id))
@@ -126,7 +126,7 @@ class Draft:
         if member.member_id in self.group.join_by:
             self.effects.append(JoinBy(self.group_id, member.member_id, None))
 
-    # ---- members --------------------------------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------------
 
     def update(self, member_id: str, info: Info) -> None:
         known = self.group.members.get(member_id)
@@ -152,7 +152,7 @@ class Draft:
             self.emit(record)
         self.disarm_all(member)
 
-    # ---- subscriptions --------------------------------------------------------------------------------------
+    # ---- subscriptions ---------------------------------------------------------------------------
 
     def refresh(self, *, bump: bool) -> None:
         """A new epoch if asked for, or if the topics of the subscription are not what they were."""
@@ -196,7 +196,7 @@ class Draft:
         for pattern in [pattern for pattern in self.group.regexes if pattern not in self.group.patterns]:
             self.emit(records.regex_tombstone(self.group_id, pattern))
 
-    # ---- assignment -----------------------------------------------------------------------------------------
+    # ---- assignment ------------------------------------------------------------------------------
 
     def assign(self) -> None:
         """A new target for everybody, if the group has changed since the last one, and that is long enough ago."""

@@ -153,7 +153,7 @@ class ConsumerGroup:
             self.has_partition_metadata,
         )
 
-    # ---- records --------------------------------------------------------------------------------------------
+    # ---- records ---------------------------------------------------------------------------------
 
     def apply(self, record: CoordinatorRecord) -> None:
         """Any record of the group's but its last tombstone. What it says of members that are not there is ignored if it is a
@@ -201,7 +201,7 @@ class ConsumerGroup:
             resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
             self.regexes[key.regular_expression] = resolved
 
-    # ---- what follows ---------------------------------------------------------------------------------------
+    # ---- what follows ----------------------------------------------------------------------------
 
     def _replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
         self._own("members")
@@ -243,7 +243,7 @@ class ConsumerGroup:
             _add(self.assignors, info.assignor, by)
         self.classic_count += by if info.classic is not None else 0
 
-    # ---- what it is -----------------------------------------------------------------------------------------
+    # ---- what it is ------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -288,7 +288,7 @@ class ConsumerGroup:
         owner = self.owners.get((topic_id, partition))
         return owner is not None and owner != member_id
 
-    # ---- what the shard asks of any group -------------------------------------------------------------------
+    # ---- what the shard asks of any group --------------------------------------------------------
 
     def listed(self) -> ListedGroup:
         return ListedGroup(

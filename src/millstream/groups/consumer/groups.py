@@ -54,7 +54,7 @@ class ConsumerShard:
             "consumer-rebalance": lambda member: member.current.state is MemberState.UNREVOKED_PARTITIONS,
         }
 
-    # ---- state ----------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     @property
     def durable(self) -> dict[str, Durable]:
@@ -86,7 +86,7 @@ class ConsumerShard:
         else:
             group.join_by[effect.member_id] = effect.at_ms
 
-    # ---- what happens ---------------------------------------------------------------------------------------
+    # ---- what happens ----------------------------------------------------------------------------
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         """Everybody gets a fresh session; who was told to give partitions back, the whole time for it."""
@@ -113,7 +113,7 @@ class ConsumerShard:
         conversion.fence_or_downgrade(draft, [member])
         return draft.decision()
 
-    # ---- requests of the consumer protocol ------------------------------------------------------------------
+    # ---- requests of the consumer protocol -------------------------------------------------------
 
     def decide_heartbeat(
         self,
@@ -172,7 +172,7 @@ class ConsumerShard:
     ) -> Decision:
         return Decision(effects=(Reply(waiter, describe.response(self._around, request)),))
 
-    # ---- requests of the classic protocol -------------------------------------------------------------------
+    # ---- requests of the classic protocol --------------------------------------------------------
 
     def decide_join(
         self,

@@ -97,7 +97,7 @@ def _changes_nothing(
     )
 
 
-# ---- who it is ----------------------------------------------------------------------------------------------
+# ---- who it is -----------------------------------------------------------------------------------
 
 
 def _find(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str) -> ConsumerMember:
@@ -131,7 +131,7 @@ def _find_static(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id
     return draft.replace_static(existing, member_id)
 
 
-# ---- what it wishes -----------------------------------------------------------------------------------------
+# ---- what it wishes ------------------------------------------------------------------------------
 
 
 def _updated(info: Info, request: ConsumerGroupHeartbeatRequest, context: GroupContext) -> Info:
@@ -159,7 +159,7 @@ def _subscribe(draft: Draft, member: ConsumerMember, info: Info) -> bool:
     return info.topics != member.info.topics or info.regex != member.info.regex
 
 
-# ---- what it hears ------------------------------------------------------------------------------------------
+# ---- what it hears -------------------------------------------------------------------------------
 
 
 def _answered(

@@ -217,7 +217,7 @@ def names_of(rows: Iterable[Any]) -> dict[bytes, set[int]]:
     return named
 
 
-# ---- timers -------------------------------------------------------------------------------------------------
+# ---- timers --------------------------------------------------------------------------------------
 
 
 def session_timer(group_id: str, member_id: str) -> TimerKey:

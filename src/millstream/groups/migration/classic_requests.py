@@ -45,7 +45,7 @@ _NEEDS_MEMBER_ID = 4
 _DISABLED = "disabled"
 
 
-# ---- join ---------------------------------------------------------------------------------------------------
+# ---- join ----------------------------------------------------------------------------------------
 
 
 def join(
@@ -179,7 +179,7 @@ def _protocol(member: ConsumerMember) -> tuple[str, bytes]:
     return member.info.classic.protocols[0]
 
 
-# ---- sync and heartbeat -------------------------------------------------------------------------------------
+# ---- sync and heartbeat --------------------------------------------------------------------------
 
 
 def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse]) -> Decision:
@@ -270,7 +270,7 @@ def _check_generation(member: ConsumerMember, generation: int) -> None:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the member is in epoch {member.current.epoch}")
 
 
-# ---- leave --------------------------------------------------------------------------------------------------
+# ---- leave ---------------------------------------------------------------------------------------
 
 
 def leave(

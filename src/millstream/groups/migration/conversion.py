@@ -46,7 +46,7 @@ def policy(settings: GroupSettings) -> str:
     return settings.group_consumer_migration_policy.lower()
 
 
-# ---- classic to consumer ------------------------------------------------------------------------------------
+# ---- classic to consumer -------------------------------------------------------------------------
 
 
 def upgrade(around: Surroundings, classic: ClassicGroup, now_ms: int) -> Draft:
@@ -117,7 +117,7 @@ def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[Consume
     return upgraded
 
 
-# ---- consumer to classic ------------------------------------------------------------------------------------
+# ---- consumer to classic -------------------------------------------------------------------------
 
 
 def fence_or_downgrade(draft: Draft, members: Sequence[ConsumerMember]) -> None:

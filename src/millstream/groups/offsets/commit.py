@@ -106,7 +106,7 @@ def decide_transactional(
     return Decision(tuple(records), (reply,), transactional=transaction)
 
 
-# ---- may they commit? ---------------------------------------------------------------------------------------
+# ---- may they commit? ----------------------------------------------------------------------------
 
 
 def _check(
@@ -163,7 +163,7 @@ def _session(state: ShardState, request: OffsetCommitRequest, now_ms: int) -> tu
     return (Arm(session_timer(group.group_id, member.member_id), now_ms + member.session_timeout_ms),)
 
 
-# ---- what is written ----------------------------------------------------------------------------------------
+# ---- what is written -----------------------------------------------------------------------------
 
 
 def _records(
@@ -209,7 +209,7 @@ def _too_large(state: ShardState, records: Sequence[CoordinatorRecord]) -> bool:
     return sum(map(size_of, records)) + HEADER_SIZE > state.settings.max_message_bytes
 
 
-# ---- what is answered ---------------------------------------------------------------------------------------
+# ---- what is answered ----------------------------------------------------------------------------
 
 _Errors = Sequence[tuple[ErrorCode, ...]]
 

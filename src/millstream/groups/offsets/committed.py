@@ -34,7 +34,7 @@ class Offsets:
         self._topics: dict[str, set[str]] = {}
         self._order = 0
 
-    # ---- reading --------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     def knows(self, group: str) -> bool:
         return group in self._committed or group in self._open
@@ -96,7 +96,7 @@ class Offsets:
         }
         return committed, pending
 
-    # ---- writing --------------------------------------------------------------------------------------------
+    # ---- writing ---------------------------------------------------------------------------------
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         if value is None:

@@ -90,7 +90,7 @@ class _Step:
             self.records[key] = offset_tombstone(*key)
             self.room -= _RECORD_BYTES + len(group_id) + len(topic)
 
-    # ---- retention ------------------------------------------------------------------------------------------
+    # ---- retention -------------------------------------------------------------------------------
 
     def clean(self, group_id: str) -> bool:
         group = self.state.find(group_id)
@@ -141,7 +141,7 @@ class _Step:
         elif group.group_id in self.state.consumer:
             self.groups += group.tombstones()
 
-    # ---- deleted topics -------------------------------------------------------------------------------------
+    # ---- deleted topics --------------------------------------------------------------------------
 
     def forget_topic(self, group_id: str, topic: str, topic_id: bytes) -> bool:
         offsets = self.state.offsets

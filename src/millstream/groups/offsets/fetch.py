@@ -146,7 +146,7 @@ def refused(request: OffsetFetchRequestGroup, error: ErrorCode) -> Steps[OffsetF
     return answer
 
 
-# ---- one group, v1-7 ----------------------------------------------------------------------------------------
+# ---- one group, v1-7 -----------------------------------------------------------------------------
 
 
 def group_of(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
