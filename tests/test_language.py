@@ -19,6 +19,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "docs",
     "src/millstream/cli",
     "src/millstream/core",
+    "src/millstream/groups/classic",
     "src/millstream/local",
     "src/millstream/testing",
     "src/millstream/transactions",

@@ -8,7 +8,7 @@ from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, 
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.draft import NEW_MEMBER_JOIN_TIMEOUT_MS
 from millstream.groups.classic.group import ClassicGroup, InitialDelay
-from millstream.groups.classic.states import NEXT, State
+from millstream.groups.classic.states import NEXT_STATES, State
 from millstream.groups.effects import Become
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
@@ -273,8 +273,8 @@ def test_a_leader_that_has_not_rejoined_in_time_is_replaced() -> None:
 
 
 def test_every_transition_of_a_group_is_in_the_table() -> None:
-    assert set(NEXT) == set(State)
+    assert set(NEXT_STATES) == set(State)
     group = group_of(member("a"))
     with pytest.raises(AssertionError):
-        group.move(State.COMPLETING_REBALANCE, NOW)
-    assert all(State.DEAD in after for state, after in NEXT.items() if state is not State.DEAD)
+        group.transition_to(State.COMPLETING_REBALANCE, NOW)
+    assert all(State.DEAD in after for state, after in NEXT_STATES.items() if state is not State.DEAD)
