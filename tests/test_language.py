@@ -20,6 +20,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/cli",
     "src/millstream/core",
     "src/millstream/groups/classic",
+    "src/millstream/groups/offsets",
     "src/millstream/local",
     "src/millstream/testing",
     "src/millstream/transactions",

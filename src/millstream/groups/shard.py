@@ -65,7 +65,7 @@ class GroupShard:
             ),
             "join": lambda now_ms, group_id: timeouts.join_timed_out(self.state, group_id, now_ms),
             "sync": lambda now_ms, group_id: timeouts.sync_timed_out(self.state, group_id, now_ms),
-            expiry.EXPIRY_TIMER[0]: lambda now_ms: expiry.begin_round(self.state, self._sweep, now_ms),
+            expiry.EXPIRY_TIMER[0]: lambda now_ms: expiry.start_round(self.state, self._sweep, now_ms),
             expiry.SWEEP_TIMER[0]: lambda now_ms: expiry.step(self.state, self._sweep, now_ms),
         }
 

@@ -88,7 +88,7 @@ class ShardState:
     def find(self, group_id: str) -> Group | None:
         """The group, whatever its kind; a simple one is made up on the spot."""
         group = self.classic.get(group_id) or self.consumer.get(group_id)
-        if group is None and self.offsets.knows(group_id):
+        if group is None and self.offsets.has(group_id):
             return ClassicGroup(group_id)
         return group
 

@@ -84,7 +84,7 @@ def test_pending_offsets_of_a_deleted_topic_go_too() -> None:
 
 
 def test_a_deleted_topic_of_many_groups_takes_many_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "_WRITE_BYTES", 300)
+    monkeypatch.setattr(expiry, "_MAX_BYTES", 300)
     host = TinyHost()
     for number in range(20):
         offsets = {("orders", partition): 1 for partition in range(4)}
