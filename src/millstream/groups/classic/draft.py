@@ -25,7 +25,7 @@ from millstream.groups.classic import answers
 from millstream.groups.classic.group import ClassicGroup, InitialDelay
 from millstream.groups.classic.member import Member, session_timer
 from millstream.groups.classic.states import State
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.settings import GroupSettings
 from millstream.wire.messages.join_group import JoinGroupResponse
 
@@ -57,7 +57,7 @@ class Draft:
 
     def decision(self) -> Decision:
         group = self.group
-        return Decision(tuple(self.records), (Become(group.group_id, group), *self.effects))
+        return Decision(tuple(self.records), (SetClassicGroup(group.group_id, group), *self.effects))
 
     # ---- replies and timers ----------------------------------------------------------------------
 

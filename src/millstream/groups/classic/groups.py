@@ -8,7 +8,7 @@ from millstream.groups.classic import answers
 from millstream.groups.classic.draft import Draft, join_timer, sync_timer
 from millstream.groups.classic.group import ClassicGroup, loaded
 from millstream.groups.classic.member import session_timer
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.records import group_tombstone
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
@@ -44,7 +44,7 @@ def dissolve(group: ClassicGroup) -> Decision:
     Its record is deleted, delayed requests are answered with REBALANCE_IN_PROGRESS, and its timers
     stop.
     """
-    effects: list[object] = [Become(group.group_id, None), Disarm(join_timer(group.group_id))]
+    effects: list[object] = [SetClassicGroup(group.group_id, None), Disarm(join_timer(group.group_id))]
     effects.append(Disarm(sync_timer(group.group_id)))
     for member in group.members.values():
         if member.join is not None:

@@ -26,7 +26,7 @@ from millstream.groups.consumer.member import (
 from millstream.groups.consumer.reconciliation import Claimed, Fenced, reconcile
 from millstream.groups.consumer.subscription import metadata_hash, topic_ids
 from millstream.groups.consumer.topic_patterns import Resolver
-from millstream.groups.records import size_at_most, size_of
+from millstream.groups.records import max_size_of, size_of
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
 from millstream.groups.topics_view import Topics
@@ -107,7 +107,7 @@ class Draft:
     def check_size(self) -> None:
         """A group whose assignment does not fit into one batch cannot be assigned."""
         room = self.around.settings.max_message_bytes - HEADER_SIZE
-        if len(self.records) < _SURELY_FIT or sum(map(size_at_most, self.records)) <= room:
+        if len(self.records) < _SURELY_FIT or sum(map(max_size_of, self.records)) <= room:
             return
         if sum(map(size_of, self.records)) > room:
             raise ApiError(

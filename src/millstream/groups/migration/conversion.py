@@ -1,7 +1,8 @@
-"""Groups that change from the classic to the consumer protocol, and back, while their members are live (KIP-848).
+"""Conversion of live groups from the classic to the consumer protocol and back (KIP-848).
 
-The first member that joins a classic group with the consumer protocol turns it into a consumer group; the others stay in it with the
-classic protocol (``migration_classic``). When the last consumer-protocol member has left, the group becomes classic again.
+The first member that joins a classic group with the consumer protocol converts it to a consumer
+group. The other members stay in it with the classic protocol (``classic_requests``). When the last
+member with the consumer protocol has left, the group becomes classic again.
 """
 
 from __future__ import annotations
@@ -50,12 +51,15 @@ def policy(settings: GroupSettings) -> str:
 
 
 def upgrade(around: Surroundings, classic: ClassicGroup, now_ms: int) -> Draft:
-    """The same members with the same assignments, in the epoch of their generation. Raises ApiError."""
+    """Convert a classic group; raise ApiError if that is not possible.
+
+    Members keep their assignments, in the epoch of their generation.
+    """
     _check_upgrade(classic, around.settings)
     try:
         members = _upgraded(around, classic)
     except DecodeError:
-        raise _cannot_upgrade(classic, "its members' subscriptions cannot be read") from None
+        raise _cannot_upgrade(classic, "the subscriptions of its members cannot be decoded") from None
     draft = Draft(around, ConsumerGroup(classic.group_id), now_ms)
     draft.begin_with(dissolve(classic))
     for member, _ in members:
@@ -73,20 +77,23 @@ def upgrade(around: Surroundings, classic: ClassicGroup, now_ms: int) -> Draft:
 
 def _check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
     if policy(settings) not in _ALLOWS_UPGRADE:
-        raise _cannot_upgrade(classic, "upgrades of live groups are switched off")
+        raise _cannot_upgrade(classic, "group.consumer.migration.policy does not allow upgrades")
     if not classic.is_consumer:
         raise _cannot_upgrade(classic, "its members are not consumers")
     if len(classic.members) > settings.group_consumer_max_size:
         raise _cannot_upgrade(classic, "it has too many members")
 
 
-def _cannot_upgrade(classic: ClassicGroup, why: str) -> ApiError:
-    message = f"classic group {classic.group_id} cannot become a consumer group: {why}"
+def _cannot_upgrade(classic: ClassicGroup, reason: str) -> ApiError:
+    message = f"classic group {classic.group_id} cannot become a consumer group: {reason}"
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
 def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[ConsumerMember, Partitions]]:
-    """Raises DecodeError. A partition that the classic leader gave to two members stays with the first."""
+    """Return the converted members and their targets; raise DecodeError if one cannot be decoded.
+
+    A partition that the classic leader assigned to two members stays with the first.
+    """
     protocol = classic.protocol_name or classic.select_protocol()
     taken: set[tuple[bytes, int]] = set()
     upgraded: list[tuple[ConsumerMember, Partitions]] = []
@@ -94,7 +101,7 @@ def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[Consume
         subscription = subscription_of(member.metadata(protocol))
         assignment = assignment_of(member.assignment)
         if assignment.user_data:
-            raise _cannot_upgrade(classic, "its assignor keeps data of its own in the assignments")
+            raise _cannot_upgrade(classic, "its assignor stores user data in the assignments")
         info = Info(
             instance_id=member.instance_id,
             rack_id=subscription.rack_id,
@@ -121,7 +128,7 @@ def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[Consume
 
 
 def fence_or_downgrade(draft: Draft, members: Sequence[ConsumerMember]) -> None:
-    """They are out. If only classic members are left, the group becomes theirs again, and rebalances."""
+    """Remove members. If only classic members are left, convert the group and rebalance."""
     if members and _can_downgrade(draft, members):
         downgrade(draft, members, rebalance=True)
     elif members:
@@ -136,11 +143,16 @@ def _can_downgrade(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
 
 
 def _fits(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
-    """A classic group is one record, which may be too large where its members, each a record, were not."""
-    out = {member.member_id for member in leaving}
-    classic = _downgraded(draft, [one for one in draft.group.members.values() if one.member_id not in out])
-    made = adopt(classic, draft.around.settings, draft.now_ms, rebalance=True)
-    written = [*draft.group.tombstones(), *made.records]
+    """Return whether the classic group fits into a record.
+
+    Consumer groups have a record for each member, classic groups a single one.
+    """
+    leaving_ids = {member.member_id for member in leaving}
+    classic = _downgraded(
+        draft, [member for member in draft.group.members.values() if member.member_id not in leaving_ids]
+    )
+    adoption = adopt(classic, draft.around.settings, draft.now_ms, rebalance=True)
+    written = [*draft.group.tombstones(), *adoption.records]
     return sum(map(size_of, written)) + HEADER_SIZE <= draft.around.settings.max_message_bytes
 
 
@@ -151,8 +163,8 @@ def may_downgrade(draft: Draft, size: int) -> bool:
 
 def downgrade(draft: Draft, leaving: Sequence[ConsumerMember], *, rebalance: bool) -> None:
     group = draft.group
-    out = {member.member_id for member in leaving}
-    staying = [member for member in group.members.values() if member.member_id not in out]
+    leaving_ids = {member.member_id for member in leaving}
+    staying = [member for member in group.members.values() if member.member_id not in leaving_ids]
     classic = _downgraded(draft, staying)
     for member in group.members.values():
         draft.disarm_all(member)
@@ -162,7 +174,7 @@ def downgrade(draft: Draft, leaving: Sequence[ConsumerMember], *, rebalance: boo
 
 
 def _downgraded(draft: Draft, members: Sequence[ConsumerMember]) -> ClassicGroup:
-    """In the generation of the group's epoch; everybody with its target assignment."""
+    """Return the classic group: its generation is the group epoch, its assignment the target."""
     classic = ClassicGroup(
         draft.group_id,
         state=State.STABLE,

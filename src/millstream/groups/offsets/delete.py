@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from millstream.core.decisions import CoordinatorRecord, Decision, Disarm, Reply, Waiter
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.member import session_timer
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.offsets.topics import Row, resolve
 from millstream.groups.records import offset_tombstone, size_of
 from millstream.groups.shard_state import Group, ShardState
@@ -106,7 +106,7 @@ def remove(state: ShardState, group: Group) -> Decision:
     if classic is None:
         return Decision((*offsets, *(group.tombstones() if group.group_id in state.consumer else ())))
     timers = tuple(Disarm(session_timer(group.group_id, member_id)) for member_id in sorted(classic.pending))
-    return Decision((*offsets, *group.tombstones()), (Become(group.group_id, None), *timers))
+    return Decision((*offsets, *group.tombstones()), (SetClassicGroup(group.group_id, None), *timers))
 
 
 def _fits(state: ShardState, records: Sequence[CoordinatorRecord]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision
 from millstream.core.ids import NULL_ID
-from millstream.groups.effects import Become, SeeTopics, Sweep
+from millstream.groups.effects import SetClassicGroup, SetTopics, Sweep
 from millstream.groups.records import NO_TIMESTAMP, offset_tombstone
 from millstream.groups.shard_state import Group, ShardState
 from millstream.groups.topics_view import Topics
@@ -43,7 +43,7 @@ def topics_changed(state: ShardState, sweep: Sweep, topics: Topics, now_ms: int)
         topic_id = state.topics.id_of(name)
         if topic_id is not None and _was_deleted(topics, name, topic_id):
             gone += [(group_id, name, topic_id) for group_id in sorted(state.offsets.groups_of(name))]
-    update = Decision(effects=(SeeTopics(topics),))
+    update = Decision(effects=(SetTopics(topics),))
     if not gone:
         return update
     start = (Arm(SWEEP_TIMER, now_ms),) if sweep == Sweep() else ()
@@ -150,7 +150,7 @@ class _Step:
             return
         if classic is not None:
             self.groups += group.tombstones()
-            self.effects.append(Become(group.group_id, None))
+            self.effects.append(SetClassicGroup(group.group_id, None))
         elif group.group_id in self.state.consumer:
             self.groups += group.tombstones()
 
