@@ -28,7 +28,7 @@ FROM_COMMIT = -1
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """The client of a request: version, client id, and its address as Kafka writes it ("/10.0.0.1")."""
+    """The client of a request. ``client_host`` is its address as Kafka writes it ("/10.0.0.1")."""
 
     version: int
     client_id: str = ""
@@ -42,7 +42,7 @@ class Group(Protocol):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members, so that it may be deleted or replaced by the other kind."""
+        """Whether the group has no members. It may then be deleted or replaced."""
 
     def listed(self) -> ListedGroup: ...
 
@@ -78,11 +78,11 @@ class Group(Protocol):
 
 @dataclass(slots=True)
 class ShardState:
-    """The state of a shard. ``classic`` and ``consumer`` hold live groups; an id is in only one of
-    them.
+    """The state of a shard.
 
-    ``offsets`` and ``metadata`` (the last record of every classic group) are durable, so only
-    ``apply`` changes them.
+    ``classic`` and ``consumer`` hold live groups; an id is in only one of them. ``offsets`` and
+    ``metadata`` (the last record of every classic group) are durable, so only ``apply`` changes
+    them.
     """
 
     settings: GroupSettings

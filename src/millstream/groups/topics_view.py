@@ -30,7 +30,7 @@ class Topics(Protocol):
     def name_of(self, topic_id: bytes) -> str | None: ...
 
     def is_deleted(self, topic_id: bytes) -> bool:
-        """Return whether the topic is recorded as deleted. A topic may also be missing without that."""
+        """Return whether the topic is recorded as deleted. A topic may be missing without that."""
 
     def partition_count(self, name: str) -> int | None: ...
 

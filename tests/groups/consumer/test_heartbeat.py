@@ -10,7 +10,7 @@ import pytest
 from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
 from millstream.groups.consumer import records
-from millstream.groups.consumer.draft import Checked
+from millstream.groups.consumer.draft import TopicsChecked
 from millstream.groups.consumer.group import GroupState
 from millstream.groups.consumer.member import Current, Info, MemberState
 from millstream.groups.consumer.subscription import metadata_hash
@@ -95,7 +95,7 @@ def test_the_first_member_gets_everything(host: ConsumerHost) -> None:
             records.current(GROUP, "m1", current),
         ),
         (
-            Checked(GROUP, 1),
+            TopicsChecked(GROUP, 1),
             Disarm(rebalance("m1")),
             arm_session("m1"),
             Reply("w", told("m1", 2, {ORDERS: range(4)})),

@@ -46,7 +46,7 @@ class ClassicGroup:
     members: dict[str, Member] = field(default_factory=dict)
     # instance id -> member id
     instances: dict[str, str] = field(default_factory=dict)
-    # Member ids that were handed out but have not joined with them yet (KIP-394).
+    # Ids that were handed out to members that have not joined with them yet (KIP-394).
     pending: frozenset[str] = frozenset()
     # Members that have not synced in this generation.
     unsynced: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ from millstream.groups.classic import answers
 from millstream.groups.classic import leave as classic_leave
 from millstream.groups.classic.member import protocols_of
 from millstream.groups.consumer import checks
-from millstream.groups.consumer.draft import Draft, JoinBy
+from millstream.groups.consumer.draft import Draft, SetJoinDeadline
 from millstream.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
 from millstream.groups.consumer.member import (
     ClassicInfo,
@@ -63,7 +63,7 @@ def _join(
 ) -> Decision:
     _check_join(draft, request)
     is_unknown = not request.member_id
-    member_id = request.member_id or draft.around.state.new_id()
+    member_id = request.member_id or draft.env.state.new_id()
     if is_unknown and request.group_instance_id is None and context.version >= _NEEDS_MEMBER_ID:
         response = answers.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         return Decision(effects=(Reply(waiter, response),))
@@ -84,7 +84,7 @@ def _join(
     if not downgrades:
         draft.assign()
     if not downgrades or draft.group.assignment_epoch >= draft.group.epoch:
-        claimed = by_id(subscription.owned_partitions, draft.around.topics)
+        claimed = by_id(subscription.owned_partitions, draft.env.topics)
         draft.reconcile(member_id, claimed, subscription_changed=changed)
     draft.check_size()
     return _joined(draft, member_id, downgrades, waiter)
@@ -104,7 +104,7 @@ def _joined(draft: Draft, member_id: str, downgrades: bool, waiter: Waiter[JoinG
     else:
         draft.effects += [
             Disarm(join_timer(draft.group_id, member_id)),
-            JoinBy(draft.group_id, member_id, None),
+            SetJoinDeadline(draft.group_id, member_id, None),
         ]
         draft.arm_session(member)
         deadline = draft.now_ms + member.info.rebalance_timeout_ms
@@ -114,7 +114,7 @@ def _joined(draft: Draft, member_id: str, downgrades: bool, waiter: Waiter[JoinG
 
 
 def _check_join(draft: Draft, request: JoinGroupRequest) -> None:
-    group, settings = draft.group, draft.around.settings
+    group, settings = draft.group, draft.env.settings
     if policy(settings) == _DISABLED:
         raise ApiError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group does not accept members of the classic protocol"
@@ -140,7 +140,10 @@ def _is_last_consumer(draft: Draft, predecessor: ConsumerMember) -> bool:
 
 
 def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """Return the subscription of the preferred protocol: the broker's assignors replace all protocols."""
+    """Return the subscription of the preferred protocol.
+
+    The broker's assignors replace all protocols.
+    """
     try:
         return subscription_of(request.protocols[0].metadata)
     except DecodeError:
@@ -204,7 +207,7 @@ def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupRespon
     response = SyncGroupResponse(
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
-        assignment=encode_assignment(member.current.assigned, draft.around.topics, metadata),
+        assignment=encode_assignment(member.current.assigned, draft.env.topics, metadata),
     )
     draft.effects.append(Reply(waiter, response))
     return draft.decision()
@@ -252,12 +255,12 @@ def _waits(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 def _request_rejoin(draft: Draft, member: ConsumerMember) -> None:
     """Start the member's rebalance timeout for the join. Further calls do not extend it."""
-    if member.member_id in draft.group.join_by:
+    if member.member_id in draft.group.join_deadlines:
         return
     deadline = draft.now_ms + member.info.rebalance_timeout_ms
     draft.effects += [
         Arm(join_timer(draft.group_id, member.member_id), deadline),
-        JoinBy(draft.group_id, member.member_id, deadline),
+        SetJoinDeadline(draft.group_id, member.member_id, deadline),
     ]
 
 

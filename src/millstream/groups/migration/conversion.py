@@ -16,7 +16,7 @@ from millstream.groups.classic.groups import adopt, dissolve
 from millstream.groups.classic.member import Member
 from millstream.groups.classic.states import State
 from millstream.groups.consumer import records
-from millstream.groups.consumer.draft import Draft, Surroundings
+from millstream.groups.consumer.draft import Draft, Environment
 from millstream.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
 from millstream.groups.consumer.leave import fence
 from millstream.groups.consumer.member import (
@@ -50,21 +50,21 @@ def policy(settings: GroupSettings) -> str:
 # ---- classic to consumer -------------------------------------------------------------------------
 
 
-def upgrade(around: Surroundings, classic: ClassicGroup, now_ms: int) -> Draft:
+def upgrade(env: Environment, classic: ClassicGroup, now_ms: int) -> Draft:
     """Convert a classic group; raise ApiError if that is not possible.
 
     Members keep their assignments, in the epoch of their generation.
     """
-    _check_upgrade(classic, around.settings)
+    _check_upgrade(classic, env.settings)
     try:
-        members = _upgraded(around, classic)
+        members = _upgraded(env, classic)
     except DecodeError:
         raise _cannot_upgrade(classic, "the subscriptions of its members cannot be decoded") from None
-    draft = Draft(around, ConsumerGroup(classic.group_id), now_ms)
-    draft.begin_with(dissolve(classic))
+    draft = Draft(env, ConsumerGroup(classic.group_id), now_ms)
+    draft.prepend(dissolve(classic))
     for member, _ in members:
         draft.emit(records.member(draft.group_id, member.member_id, member.info))
-    computed = metadata_hash(draft.group.subscribed(), around.topics)
+    computed = metadata_hash(draft.group.subscribed(), env.topics)
     draft.emit(records.group_epoch(draft.group_id, classic.generation, computed))
     for member, target in members:
         draft.emit(records.target(draft.group_id, member.member_id, target))
@@ -89,7 +89,7 @@ def _cannot_upgrade(classic: ClassicGroup, reason: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[ConsumerMember, Partitions]]:
+def _upgraded(env: Environment, classic: ClassicGroup) -> list[tuple[ConsumerMember, Partitions]]:
     """Return the converted members and their targets; raise DecodeError if one cannot be decoded.
 
     A partition that the classic leader assigned to two members stays with the first.
@@ -113,7 +113,7 @@ def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[Consume
         )
         owned = {
             topic_id: frozenset(index for index in indexes if (topic_id, index) not in taken)
-            for topic_id, indexes in by_id(assignment.assigned_partitions, around.topics).items()
+            for topic_id, indexes in by_id(assignment.assigned_partitions, env.topics).items()
         }
         taken.update((topic_id, index) for topic_id, indexes in owned.items() for index in indexes)
         target = {topic_id: indexes for topic_id, indexes in owned.items() if indexes}
@@ -151,13 +151,13 @@ def _fits(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
     classic = _downgraded(
         draft, [member for member in draft.group.members.values() if member.member_id not in leaving_ids]
     )
-    adoption = adopt(classic, draft.around.settings, draft.now_ms, rebalance=True)
+    adoption = adopt(classic, draft.env.settings, draft.now_ms, rebalance=True)
     written = [*draft.group.tombstones(), *adoption.records]
-    return sum(map(size_of, written)) + HEADER_SIZE <= draft.around.settings.max_message_bytes
+    return sum(map(size_of, written)) + HEADER_SIZE <= draft.env.settings.max_message_bytes
 
 
 def may_downgrade(draft: Draft, size: int) -> bool:
-    settings = draft.around.settings
+    settings = draft.env.settings
     return policy(settings) in _ALLOWS_DOWNGRADE and size <= settings.group_max_size
 
 
@@ -170,7 +170,7 @@ def downgrade(draft: Draft, leaving: Sequence[ConsumerMember], *, rebalance: boo
         draft.disarm_all(member)
     for record in group.tombstones():
         draft.emit(record)
-    draft.begin_with(adopt(classic, draft.around.settings, draft.now_ms, rebalance=rebalance))
+    draft.prepend(adopt(classic, draft.env.settings, draft.now_ms, rebalance=rebalance))
 
 
 def _downgraded(draft: Draft, members: Sequence[ConsumerMember]) -> ClassicGroup:
@@ -199,6 +199,6 @@ def _downgraded(draft: Draft, members: Sequence[ConsumerMember]) -> ClassicGroup
     for row in list(classic.members.values()):
         target = draft.group.target.get(row.member_id, {})
         subscription = row.metadata(classic.protocol_name)
-        classic.put(replace(row, assignment=encode_assignment(target, draft.around.topics, subscription)))
+        classic.put(replace(row, assignment=encode_assignment(target, draft.env.topics, subscription)))
     classic.subscribed = classic.compute_subscribed()
     return classic
