@@ -20,9 +20,11 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/cli",
     "src/millstream/control",
     "src/millstream/core",
+    "src/millstream/groups",
     "src/millstream/local",
     "src/millstream/replication",
     "src/millstream/testing",
+    "src/millstream/transactions",
     "tests/control",
     "tests/replication",
 )

@@ -134,7 +134,7 @@ def test_a_retry_across_a_roll_over_is_known_though_transaction_version_was_lowe
     world = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH), OLD_SETTINGS)
     asked = world.decide_end_txn(end(True, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=NOW_MS)
     assert isinstance(asked.effects[0], AllocateProducerId)
-    world.apply(world.decide_producer_id(asked.effects[0].then, FRESH, now_ms=NOW_MS).records[0])
+    world.apply(world.decide_producer_id(asked.effects[0].continuation, FRESH, now_ms=NOW_MS).records[0])
     world.apply(world.decide_markers_written(ID, PID, LAST_EPOCH + 1, now_ms=NOW_MS).records[0])
     again = world.decide_end_txn(end(True, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=NOW_MS)
     assert again == answered(EndTxnResponse(producer_id=FRESH, producer_epoch=0))

@@ -40,7 +40,7 @@ def begin(made: TransactionShard, name: str) -> Decision:
     """InitProducerId with the producer id that it asks for; what was decided is applied."""
     decision = made.decide_init_producer_id(init(transactional_id=name), 4, "client", now_ms=NOW_MS)
     if decision.effects and isinstance(decision.effects[0], AllocateProducerId):
-        decision = made.decide_producer_id(decision.effects[0].then, 99, now_ms=NOW_MS)
+        decision = made.decide_producer_id(decision.effects[0].continuation, 99, now_ms=NOW_MS)
     for change in decision.records:
         made.apply(change)
     return decision
@@ -124,7 +124,7 @@ def test_shard_read_from_its_log_expires_the_same_ids() -> None:
 
 
 def test_surplus_after_loading_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(id_memory, "_MOST_IDS", 2)
+    monkeypatch.setattr(id_memory, "_MAX_IDS", 2)
     made = full({"run-1": S.ONGOING}, replace(SETTINGS, transactional_ids_max_bytes=cost_of(NAMES[0])))
     assert made.on_loaded(now_ms=NOW_MS).effects[-1] == Arm(EXPIRY, NOW_MS)
     first = made.decide_timeout(EXPIRY, now_ms=NOW_MS)
@@ -142,7 +142,7 @@ def test_surplus_after_loading_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_lower_limit_refuses_new_ids_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(id_memory, "_MOST_IDS", 1)
+    monkeypatch.setattr(id_memory, "_MAX_IDS", 1)
     made = full()
     made.settings = replace(SETTINGS, transactional_ids_max_bytes=2 * cost_of(NAMES[0]))
     answers = [codes(begin(made, "run-5"))[0] for _ in range(5)]

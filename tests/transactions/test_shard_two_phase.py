@@ -122,7 +122,7 @@ def test_the_client_ends_under_its_own_epoch_and_markers_carry_the_transactions(
     decision = world.decide_end_txn(request, 5, "waiter", now_ms=NOW_MS)
     if following[0] == FRESH:
         (allocate,) = decision.effects
-        decision = world.decide_producer_id(allocate.then, FRESH, now_ms=NOW_MS)
+        decision = world.decide_producer_id(allocate.continuation, FRESH, now_ms=NOW_MS)
     assert decision.effects == (
         RememberEpoch(ID, client[1]),
         Reply("waiter", EndTxnResponse(producer_id=following[0], producer_epoch=following[1])),

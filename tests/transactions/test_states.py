@@ -45,7 +45,7 @@ def test_a_step_that_the_table_does_not_know_is_never_taken(
     before: TransactionState, after: TransactionState
 ) -> None:
     if before.title in KAFKA[after.title]:
-        assert metadata(before).moved(after).state is after
+        assert metadata(before).transition(after).state is after
     else:
         with pytest.raises(IllegalTransition):
-            metadata(before).moved(after)
+            metadata(before).transition(after)

@@ -217,9 +217,9 @@ class Coordinators:
         return self._config.integer("offsets.commit.timeout.ms") / 1000
 
     def _group_settings(self) -> GroupSettings:
-        """Each field of GroupSettings is a setting of the same name, with dots, except ``own``:
+        """Each field of GroupSettings is a setting of the same name, with dots, except ``overrides``:
         the settings of single groups."""
-        from millstream.groups.settings import GroupSettings, OwnSettings
+        from millstream.groups.settings import GroupOverrides, GroupSettings
 
         values: dict[str, Any] = {}
         for field in dataclasses.fields(GroupSettings):
@@ -228,7 +228,9 @@ class Coordinators:
                 values[field.name] = self._config.get(name)
         for group_id, texts in self._image.group_configs.items():
             own = group_values(self._config, texts)
-            values.setdefault("own", {})[group_id] = OwnSettings(*(own[name] for name in GROUP_BOUNDS))
+            values.setdefault("overrides", {})[group_id] = GroupOverrides(
+                *(own[name] for name in GROUP_BOUNDS)
+            )
         return GroupSettings(**values)
 
     def _transaction_settings(self) -> TransactionSettings:

@@ -1,1 +1,4 @@
-"""The group coordinator: classic groups, consumer groups (KIP-848) and committed offsets, as pure shards of ``__consumer_offsets``."""
+"""The group coordinator: pure shards over the partitions of ``__consumer_offsets``.
+
+It serves classic groups, consumer groups (KIP-848) and committed offsets.
+"""

@@ -1,4 +1,4 @@
-"""Effects of group decisions that the shard itself carries out (``GroupShard.perform``): how its soft state changes."""
+"""Effects of group decisions that the shard performs itself: changes of its soft state."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ from millstream.groups.topics_view import Topics
 
 
 @dataclass(frozen=True, slots=True)
-class Become:
-    """A classic group is from now on this; None where it is no more, or has become a consumer group."""
+class SetClassicGroup:
+    """Replace a classic group.
+
+    None if the group was deleted or has become a consumer group.
+    """
 
     group_id: str
     group: ClassicGroup | None
 
 
 @dataclass(frozen=True, slots=True)
-class SeeTopics:
-    """The topics are from now on these."""
+class SetTopics:
+    """Replace the view of the topics."""
 
     topics: Topics
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is left to clean up: groups whose offsets may have expired, and (group, topic, topic id) of deleted topics."""
+    """Remaining cleanup work.
+
+    ``groups`` may have expired offsets. ``deleted`` lists (group, topic, topic id) of deleted
+    topics.
+    """
 
     groups: tuple[str, ...] = ()
     deleted: tuple[tuple[str, str, bytes], ...] = ()

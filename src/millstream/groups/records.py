@@ -1,7 +1,8 @@
-"""The records of ``__consumer_offsets``: declared messages to bytes, and back.
+"""The records of ``__consumer_offsets``: conversion between messages and bytes.
 
-Key: the number of the record type, then the key message (v0). Value: its version, then the value message; a null value is a tombstone.
-Versions are written as Apache Kafka writes them, so that it and its tools read what we wrote.
+Key: the record type, then the key message (v0). Value: its version, then the value message; a null
+value is a tombstone. Values are written in the same versions as Apache Kafka's, so that Kafka and
+its tools can read them.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ _TYPES: dict[int, tuple[type[Struct], type[Struct], int]] = {
     8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue, 0),
     16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue, 0),
 }
-# Offsets committed to very old brokers carry type 0; they mean the same.
+# Very old brokers wrote committed offsets with type 0; the meaning is the same.
 _READ = {0: _TYPES[1], **_TYPES}
 _WRITE = {key: (_NUMBER.pack(number), version) for number, (key, _, version) in _TYPES.items()}
-# Only this version of the value carries a commit's own expiry (OffsetCommit v2-4 with a retention time).
+# Only this version of the value has the expiry of a commit (OffsetCommit v2-4 with a retention
+# time).
 _OFFSET_WITH_EXPIRY = 1
 NO_TIMESTAMP = -1
 
@@ -66,7 +68,7 @@ def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """The record; None where its type or its version is not known here, or its bytes are not what they claim to be."""
+    """Return the record, or None if its type or version is unknown or its bytes are invalid."""
     try:
         (number,) = _NUMBER.unpack_from(key)
         declared = _READ.get(number)
@@ -85,13 +87,13 @@ def _value(declared: type[Struct], value: bytes) -> Any:
 
 
 def size_of(record: CoordinatorRecord) -> int:
-    """How many bytes the record takes in a batch, at most."""
+    """Return the maximum number of bytes that the record takes in a batch."""
     key, value = encode(record)
     return len(key) + (len(value) if value is not None else 0) + _RECORD_OVERHEAD
 
 
-def size_at_most(record: CoordinatorRecord) -> int:
-    """A bound on the size; quickly for what an assignment has thousands of."""
+def max_size_of(record: CoordinatorRecord) -> int:
+    """Return an upper bound of the size, computed quickly for the records of target assignments."""
     key, value = record.key, record.value
     if type(key) is not ConsumerGroupTargetAssignmentMemberKey or value is None:
         return size_of(record)
@@ -99,9 +101,10 @@ def size_at_most(record: CoordinatorRecord) -> int:
     return _RECORD_OVERHEAD + _TARGET_OVERHEAD + 4 * (len(key.group_id) + len(key.member_id)) + rows
 
 
-# Types and versions, the lengths of two strings and of a list, tags; a topic's id, the length of its list, tags.
+# Target: types and versions, lengths of two strings and a list, tags. Row: topic id, length of the
+# list, tags.
 _TARGET_OVERHEAD, _ROW_OVERHEAD = 32, 32
-# Length, attributes, timestamp delta, offset delta, the lengths of key and value, no headers.
+# Length, attributes, timestamp delta, offset delta, lengths of key and value, no headers.
 _RECORD_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5 + 1
 
 

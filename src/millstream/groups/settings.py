@@ -1,4 +1,4 @@
-"""What the operator decides about groups; fields are named after Kafka's settings."""
+"""Broker settings for groups; the fields have the names of Kafka's settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 _INT_MAX = 2**31 - 1
 
 
-class OwnSettings(NamedTuple):
-    """What holds for one consumer group that has settings of its own; in the order of GROUP_BOUNDS."""
+class GroupOverrides(NamedTuple):
+    """The settings of a consumer group that override the broker's, in the order of GROUP_BOUNDS."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -19,7 +19,7 @@ class OwnSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """A shard's settings; the host replaces the whole value when one changes."""
+    """The settings of a shard. The host replaces the whole value when a setting changes."""
 
     # ---- classic groups
     group_min_session_timeout_ms: int = 6_000
@@ -42,22 +42,32 @@ class GroupSettings:
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
-    # ---- the topic __consumer_offsets itself: its max.message.bytes bounds what one decision may write
+    # ---- __consumer_offsets: its max.message.bytes limits the records of a decision
     max_message_bytes: int = 1_048_588
-    # ---- consumer groups with settings of their own, by group id
-    own: Mapping[str, OwnSettings] = field(default_factory=dict)
+    # ---- settings of single consumer groups, by group id
+    overrides: Mapping[str, GroupOverrides] = field(default_factory=dict)
 
     def session_timeout_ms(self, group_id: str) -> int:
-        own = self.own.get(group_id)
-        return own.session_timeout_ms if own is not None else self.group_consumer_session_timeout_ms
+        overrides = self.overrides.get(group_id)
+        return (
+            overrides.session_timeout_ms if overrides is not None else self.group_consumer_session_timeout_ms
+        )
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        own = self.own.get(group_id)
-        return own.heartbeat_interval_ms if own is not None else self.group_consumer_heartbeat_interval_ms
+        overrides = self.overrides.get(group_id)
+        return (
+            overrides.heartbeat_interval_ms
+            if overrides is not None
+            else self.group_consumer_heartbeat_interval_ms
+        )
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        own = self.own.get(group_id)
-        return own.assignment_interval_ms if own is not None else self.group_consumer_assignment_interval_ms
+        overrides = self.overrides.get(group_id)
+        return (
+            overrides.assignment_interval_ms
+            if overrides is not None
+            else self.group_consumer_assignment_interval_ms
+        )
 
     @property
     def offsets_retention_ms(self) -> int:

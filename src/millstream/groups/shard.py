@@ -1,7 +1,8 @@
-"""One partition of ``__consumer_offsets``: decides about its groups and their offsets, and applies what was decided.
+"""One partition of ``__consumer_offsets``: decides about its groups and their offsets.
 
-``decide_*`` only reads. Requests are routed by the kind of the group they name: classic and simple groups here, consumer groups to
-``consumer`` (KIP-848), which also takes the classic requests of members that have not moved yet.
+``decide_*`` methods only read. Requests are routed by the kind of their group. Classic and simple
+groups are handled here, consumer groups by ``consumer`` (KIP-848). The latter also handles the
+classic requests of members that have not migrated yet.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millstream.groups.classic import answers, join, leave, sync, timeouts
 from millstream.groups.classic import groups as classic
 from millstream.groups.classic.states import HEARTBEAT
 from millstream.groups.consumer.groups import ConsumerShard
-from millstream.groups.effects import Become, SeeTopics, Sweep
+from millstream.groups.effects import SetClassicGroup, SetTopics, Sweep
 from millstream.groups.offsets import commit as offsets_commit
 from millstream.groups.offsets import delete, expiry, fetch
 from millstream.groups.settings import GroupSettings
@@ -63,17 +64,17 @@ class GroupShard:
             "session": lambda now_ms, group_id, member_id: timeouts.session_expired(
                 self.state, group_id, member_id, now_ms
             ),
-            "join": lambda now_ms, group_id: timeouts.join_time_over(self.state, group_id, now_ms),
-            "sync": lambda now_ms, group_id: timeouts.sync_time_over(self.state, group_id, now_ms),
-            expiry.EXPIRY_TIMER[0]: lambda now_ms: expiry.begin_round(self.state, self._sweep, now_ms),
+            "join": lambda now_ms, group_id: timeouts.join_timed_out(self.state, group_id, now_ms),
+            "sync": lambda now_ms, group_id: timeouts.sync_timed_out(self.state, group_id, now_ms),
+            expiry.EXPIRY_TIMER[0]: lambda now_ms: expiry.start_round(self.state, self._sweep, now_ms),
             expiry.SWEEP_TIMER[0]: lambda now_ms: expiry.step(self.state, self._sweep, now_ms),
         }
 
-    # ---- state ----------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     @property
     def durable(self) -> Any:
-        """Everything that ``apply`` wrote, to be compared."""
+        """Everything that ``apply`` has written, for comparisons."""
         return dict(self.state.metadata), self.state.offsets.durable, self._consumer.durable
 
     @property
@@ -103,20 +104,20 @@ class GroupShard:
         self.state.offsets.apply_marker(producer_id, commit)
 
     def perform(self, effect: Any) -> None:
-        """Changes soft state, after the records of the decision are in the log."""
-        if type(effect) is Become:
+        """Change soft state, after the records of the decision are in the log."""
+        if type(effect) is SetClassicGroup:
             if effect.group is None:
                 self.state.classic.pop(effect.group_id, None)
             else:
                 self.state.classic[effect.group_id] = effect.group
         elif type(effect) is Sweep:
             self._sweep = effect
-        elif type(effect) is SeeTopics:
+        elif type(effect) is SetTopics:
             self.state.topics = effect.topics
         else:
             self._consumer.perform(effect)
 
-    # ---- what happens to it ---------------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         interval_ms = self.state.settings.offsets_retention_check_interval_ms
@@ -124,7 +125,11 @@ class GroupShard:
         return decision + Decision(effects=(Arm(expiry.EXPIRY_TIMER, now_ms + interval_ms),))
 
     def on_topics_changed(self, topics: Topics, *, now_ms: int) -> Decision:
-        """Consumer groups do not look yet: each does with its next heartbeat, not all at once."""
+        """Replace the view of the topics.
+
+        A consumer group checks its topics with its next heartbeat, so that not all groups do so at
+        once.
+        """
         return expiry.topics_changed(self.state, self._sweep, topics, now_ms)
 
     def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision:
@@ -137,7 +142,7 @@ class GroupShard:
     def _consumer_of(self, group_id: str) -> ConsumerShard | None:
         return self._consumer if group_id in self.state.consumer else None
 
-    # ---- members --------------------------------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------------
 
     def decide_join(
         self,
@@ -149,15 +154,15 @@ class GroupShard:
     ) -> Decision:
         error = join.check(self.state, request)
         if error is not ErrorCode.NONE:
-            refusal = answers.join_error(error, request.member_id)
-            return Decision(effects=(Reply(waiter, refusal),))
+            rejection = answers.join_error(error, request.member_id)
+            return Decision(effects=(Reply(waiter, rejection),))
         consumer = self._consumer_of(request.group_id)
         if consumer is None:
             return join.decide(self.state, request, context, waiter, now_ms)
         group = self.state.consumer[request.group_id]
         if not group.is_empty:
             return consumer.decide_join(request, context, waiter, now_ms=now_ms)
-        # An empty consumer group makes room for a classic one of its name.
+        # An empty consumer group is replaced by a classic group of the same id.
         decision = join.decide(self.state, request, context, waiter, now_ms)
         return Decision(group.tombstones()) + decision if decision.records else decision
 
@@ -185,19 +190,22 @@ class GroupShard:
         *,
         now_ms: int,
     ) -> Decision:
-        """By far the most frequent request: nothing here that a living member of a stable group does not need."""
+        """Decide about a heartbeat, by far the most frequent request.
+
+        This code does only what a live member of a stable group needs.
+        """
         group = self.state.classic.get(request.group_id)
         if group is None:
-            return self._heartbeat_elsewhere(request, context, waiter, now_ms)
+            return self._heartbeat_of_other_group(request, context, waiter, now_ms)
         member_id = request.member_id
         error = group.check_generation(member_id, request.group_instance_id, request.generation_id)
         if error is not ErrorCode.NONE:
             return Decision((), (Reply(waiter, HeartbeatResponse(error_code=error)),))
         deadline = now_ms + group.members[member_id].session_timeout_ms
-        answer = HeartbeatResponse(error_code=HEARTBEAT[group.state])
-        return Decision((), (Arm(("session", group.group_id, member_id), deadline), Reply(waiter, answer)))
+        response = HeartbeatResponse(error_code=HEARTBEAT[group.state])
+        return Decision((), (Arm(("session", group.group_id, member_id), deadline), Reply(waiter, response)))
 
-    def _heartbeat_elsewhere(
+    def _heartbeat_of_other_group(
         self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter[HeartbeatResponse], now_ms: int
     ) -> Decision:
         consumer = self._consumer_of(request.group_id)
@@ -222,7 +230,7 @@ class GroupShard:
             return consumer.decide_leave(request, context, waiter, now_ms=now_ms)
         return leave.decide(self.state, request, context, waiter, now_ms)
 
-    # ---- KIP-848 --------------------------------------------------------------------------------------------
+    # ---- KIP-848 ---------------------------------------------------------------------------------
 
     def decide_consumer_heartbeat(
         self,
@@ -244,7 +252,7 @@ class GroupShard:
     ) -> Decision:
         return self._consumer.decide_describe(request, context, waiter, now_ms=now_ms)
 
-    # ---- groups ---------------------------------------------------------------------------------------------
+    # ---- groups ----------------------------------------------------------------------------------
 
     def decide_describe(
         self,
@@ -254,7 +262,10 @@ class GroupShard:
         *,
         now_ms: int,
     ) -> Decision:
-        """Of a batch, the groups of this shard. Consumer groups are told of by ConsumerGroupDescribe."""
+        """Describe the groups of a request that belong to this shard.
+
+        Consumer groups are described by ConsumerGroupDescribe.
+        """
         groups = [self._described(group_id, context.version) for group_id in request.groups]
         return Decision(effects=(Reply(waiter, DescribeGroupsResponse(groups=groups)),))
 
@@ -273,8 +284,10 @@ class GroupShard:
         now_ms: int,
         group_ids: Iterable[str] | None = None,
     ) -> Decision:
-        """Those of the groups that this shard still has; all of them without ``group_ids``. States and types are compared
-        without regard to case."""
+        """List the given groups that still exist; without ``group_ids`` list all.
+
+        States and types are compared case-insensitively.
+        """
         states = {state.strip().lower() for state in request.states_filter}
         types = {kind.strip().lower() for kind in request.types_filter}
         known = map(self.state.find, self.state.ids() if group_ids is None else group_ids)
@@ -292,7 +305,7 @@ class GroupShard:
     ) -> Decision:
         return delete.decide_delete(self.state, request, waiter)
 
-    # ---- offsets --------------------------------------------------------------------------------------------
+    # ---- offsets ---------------------------------------------------------------------------------
 
     def decide_offset_commit(
         self,
@@ -323,7 +336,7 @@ class GroupShard:
         require_stable: bool = False,
         now_ms: int,
     ) -> Decision:
-        """One group of a batch; the answer is an OffsetFetchResponseGroup."""
+        """Fetch the offsets of one group of a batch. The reply is an OffsetFetchResponseGroup."""
         return fetch.decide(self.state, request, context, waiter, require_stable)
 
     def decide_offset_delete(

@@ -1,7 +1,8 @@
-"""What the parts of a group shard share: settings, topics, the table of live groups, and what every kind of group can tell.
+"""State that the parts of a group shard share: settings, topics, live groups.
 
-A group is looked up by its id. Its kind is *classic* (members join and sync), *consumer* (KIP-848), or *simple*: nobody ever joined,
-there are only offsets; to clients that is an empty classic group without a protocol.
+A group is looked up by its id. Its kind is *classic* (members join and sync), *consumer* (KIP-848)
+or *simple*. A simple group has only offsets and never had members; clients see it as an empty
+classic group without a protocol.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from millstream.wire.group_records import GroupMetadataValue
 if TYPE_CHECKING:
     from millstream.wire.messages.list_groups import ListedGroup
 
-# An offset's retention counts from its own commit.
+# Retention starts with the commit of each offset.
 FROM_COMMIT = -1
 
 
 @dataclass(frozen=True, slots=True)
 class GroupContext:
-    """Who asks: version of the request, client id, and the client's address as Kafka writes it ("/10.0.0.1")."""
+    """The client of a request. ``client_host`` is its address as Kafka writes it ("/10.0.0.1")."""
 
     version: int
     client_id: str = ""
@@ -35,13 +36,13 @@ class GroupContext:
 
 
 class Group(Protocol):
-    """What the shard asks of a group of any kind."""
+    """The methods that the shard needs of groups of any kind."""
 
     group_id: str
 
     @property
     def is_empty(self) -> bool:
-        """Without members, so that it may be deleted or taken over by the other kind."""
+        """Whether the group has no members. It may then be deleted or replaced."""
 
     def listed(self) -> ListedGroup: ...
 
@@ -57,7 +58,7 @@ class Group(Protocol):
         transactional: bool,
         version: int,
     ) -> ErrorCode:
-        """``topics`` are the request's, with name and topic id, so that an epoch can be checked by partition."""
+        """Check a commit. ``topics`` have names and ids, so that the epoch is checked by partition."""
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> ErrorCode: ...
 
@@ -66,16 +67,23 @@ class Group(Protocol):
     def check_delete(self) -> ErrorCode: ...
 
     def offsets_expire_from(self) -> int | None:
-        """None: not now. FROM_COMMIT: each from its commit. Otherwise the time from which retention counts for all."""
+        """Return the time from which retention counts for all offsets.
+
+        None if offsets do not expire now; FROM_COMMIT if each expires from its commit.
+        """
 
     def tombstones(self) -> tuple[CoordinatorRecord, ...]:
-        """Records that delete everything about the group but its offsets."""
+        """Return the records that delete everything about the group except its offsets."""
 
 
 @dataclass(slots=True)
 class ShardState:
-    """One per shard. ``classic`` and ``consumer`` hold live groups by id; an id is in one of them at most. Durable, and so written by
-    ``apply`` alone, are ``offsets`` and ``metadata``: the last record of every classic group."""
+    """The state of a shard.
+
+    ``classic`` and ``consumer`` hold live groups; an id is in only one of them. ``offsets`` and
+    ``metadata`` (the last record of every classic group) are durable, so only ``apply`` changes
+    them.
+    """
 
     settings: GroupSettings
     topics: Topics
@@ -86,14 +94,14 @@ class ShardState:
     consumer: dict[str, Any] = field(default_factory=dict)
 
     def find(self, group_id: str) -> Group | None:
-        """The group, whatever its kind; a simple one is made up on the spot."""
+        """Return the group of any kind. A simple group is created on the fly."""
         group = self.classic.get(group_id) or self.consumer.get(group_id)
-        if group is None and self.offsets.knows(group_id):
+        if group is None and self.offsets.has(group_id):
             return ClassicGroup(group_id)
         return group
 
     def ids(self) -> list[str]:
-        """All groups of the shard."""
+        """Return the ids of all groups of the shard."""
         known = dict.fromkeys(self.classic)
         known.update(dict.fromkeys(self.consumer))
         known.update(dict.fromkeys(self.offsets.groups()))

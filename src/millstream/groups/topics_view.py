@@ -1,4 +1,7 @@
-"""What a group shard sees of the cluster's topics. A view never changes: a change of the metadata brings a new one."""
+"""The view of a group shard of the cluster's topics.
+
+A view is immutable: a change of the metadata creates a new one.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ _NUMBER = struct.Struct(">i")
 
 
 class Topics(Protocol):
-    """Names, ids, partitions and racks of all topics, at one moment."""
+    """Names, ids, partitions and racks of all topics at one point in time."""
 
     @property
     def version(self) -> int:
-        """Grows with every change."""
+        """A number that grows with every change."""
 
     def names(self) -> Iterable[str]: ...
 
@@ -27,20 +30,23 @@ class Topics(Protocol):
     def name_of(self, topic_id: bytes) -> str | None: ...
 
     def is_deleted(self, topic_id: bytes) -> bool:
-        """Whether it is noted that somebody deleted it; a topic may also be missing without that."""
+        """Return whether the topic is recorded as deleted. A topic may be missing without that."""
 
     def partition_count(self, name: str) -> int | None: ...
 
     def racks_of(self, name: str, partition: int) -> tuple[str, ...]:
-        """The racks of the partition's replicas, sorted."""
+        """Return the racks of the partition's replicas, sorted."""
 
     def fingerprint(self, name: str) -> bytes | None:
-        """Of all that an assignment depends on: id, name, partitions, racks; None where there is no such topic."""
+        """Return a hash of all that an assignment depends on, or None if the topic does not exist.
+
+        It covers id, name, partitions and racks.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic of a ``TopicsView``; ``racks`` by partition, empty where no broker names one."""
+    """A topic of a ``TopicsView``; ``racks`` by partition, empty if no broker has a rack."""
 
     topic_id: bytes
     partitions: int
@@ -49,7 +55,7 @@ class TopicInfo:
 
 @dataclass(frozen=True)
 class TopicsView:
-    """Topics from a mapping, with the way back from ids to names; and the ids of those that are noted as deleted."""
+    """Topics from a mapping, with names by id and the ids of deleted topics."""
 
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
     version: int = 0
@@ -58,7 +64,8 @@ class TopicsView:
     def __post_init__(self) -> None:
         by_id = {info.topic_id: name for name, info in self.topics.items() if info.topic_id != NULL_ID}
         object.__setattr__(self, "_by_id", by_id)
-        # A group asks whenever somebody joins or leaves, and a topic may have thousands of partitions.
+        # Cached: a group needs fingerprints at every join and leave, and a topic may have thousands
+        # of partitions.
         object.__setattr__(self, "_fingerprints", {})
 
     def names(self) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Answers of the transaction APIs: the error each version of a client understands, and the shape each API gives it."""
+"""Responses of the transaction APIs, with the error codes that each client version understands."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from millstream.wire.schema import Struct
 
 _SINGLE = 3
 
-# API -> its first version whose clients know PRODUCER_FENCED (KIP-588); older ones get INVALID_PRODUCER_EPOCH for it.
+# API -> first version whose clients know PRODUCER_FENCED (KIP-588). Older clients get
+# INVALID_PRODUCER_EPOCH instead.
 _KNOWS_FENCED: dict[type[Struct], int] = {
     InitProducerIdResponse: 4,
     AddPartitionsToTxnResponse: 2,
@@ -52,11 +53,14 @@ def add_offsets(code: ErrorCode, version: int) -> AddOffsetsToTxnResponse:
     return AddOffsetsToTxnResponse(error_code=_for_version(AddOffsetsToTxnResponse, code, version))
 
 
-# ---- AddPartitionsToTxn: v0-3 carry one transaction, v4+ many; both are decided transaction by transaction -------------------
+# ---- AddPartitionsToTxn: v0-3 carry one transaction, v4+ many ------------------------------------
 
 
 def transactions_of(request: AddPartitionsToTxnRequest, version: int) -> list[AddPartitionsToTxnTransaction]:
-    """What a request asks for, each to be decided by the shard of its transactional id."""
+    """Return the transactions of a request.
+
+    The shard of its transactional id decides about each of them.
+    """
     if version > _SINGLE:
         return request.transactions
     return [
@@ -76,7 +80,7 @@ def partitions_of(transaction: AddPartitionsToTxnTransaction) -> list[TopicParti
 def partitions_result(
     transaction: AddPartitionsToTxnTransaction, code: ErrorCode, version: int
 ) -> AddPartitionsToTxnResult:
-    """The same code for every partition."""
+    """Return a result with the same error code for every partition."""
     code = _for_version(AddPartitionsToTxnResponse, code, version)
     return partition_results(transaction, dict.fromkeys(partitions_of(transaction), code))
 
@@ -84,7 +88,10 @@ def partitions_result(
 def partition_results(
     transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
-    """A code for each partition. Those that are not named were not attempted: one bad partition refuses them all."""
+    """Return a result with an error code for each partition.
+
+    A partition without a code gets OPERATION_NOT_ATTEMPTED: one bad partition rejects all of them.
+    """
     steps = partition_results_steps(transaction, codes)
     while True:
         try:
@@ -97,21 +104,21 @@ def partition_results(
 def partition_results_steps(
     transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]
 ) -> Generator[None, None, AddPartitionsToTxnResult]:
-    """The same in steps, for a request that names very many."""
-    otherwise = ErrorCode.OPERATION_NOT_ATTEMPTED
+    """Build the result of ``partition_results`` in steps, for a request with very many partitions."""
+    default = ErrorCode.OPERATION_NOT_ATTEMPTED
     result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
     for topic in transaction.topics:
         rows: list[AddPartitionsToTxnPartitionResult] = []
         result.topic_results.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=rows))
         for index in topic.partitions:
-            code = codes.get(TopicPartition(topic.name, index), otherwise)
+            code = codes.get(TopicPartition(topic.name, index), default)
             rows.append(AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code))
             yield
     return result
 
 
 def add_partitions(results: list[AddPartitionsToTxnResult], version: int) -> AddPartitionsToTxnResponse:
-    """The answer to a request from the results of its transactions."""
+    """Return the response to a request from the results of its transactions."""
     if version > _SINGLE:
         return AddPartitionsToTxnResponse(results_by_transaction=results)
     (only,) = results

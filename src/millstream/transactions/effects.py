@@ -1,4 +1,4 @@
-"""What transaction decisions ask for, beyond answers and timers."""
+"""Effects of transaction decisions, other than replies and timers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from millstream.wire.messages.init_producer_id import InitProducerIdRequest, Ini
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Write the outcome into every partition, for ever if need be, then call ``decide_markers_written``.
+    """Write the outcome into every partition, then call ``decide_markers_written``.
 
-    Markers of a shard that was dropped must be called off before the shard is loaded again: under ``transaction.version`` 0 and 1
-    several transactions share an epoch, and a late marker would end the next one.
+    The host retries until every partition has its marker. It must cancel the markers of a dropped
+    shard before it loads the shard again. Under ``transaction.version`` 0 and 1 several
+    transactions share an epoch, and a late marker would end the next transaction.
     """
 
     transactional_id: str
@@ -29,14 +30,17 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True)
 class AllocateProducerId:
-    """Get a fresh producer id, then call ``decide_producer_id(then, producer_id)``; None where none can be had."""
+    """Get a new producer id, then call ``decide_producer_id(continuation, producer_id)``.
 
-    then: InitContinuation | EndContinuation | TimeoutContinuation
+    The producer id is None if none is available.
+    """
+
+    continuation: InitContinuation | EndContinuation | TimeoutContinuation
 
 
 @dataclass(frozen=True, slots=True)
 class InitContinuation:
-    """An InitProducerId that waits for a producer id."""
+    """An InitProducerId request that waits for a producer id."""
 
     request: InitProducerIdRequest
     version: int
@@ -44,14 +48,14 @@ class InitContinuation:
 
     @property
     def transactional_id(self) -> str:
-        """Return the id, which the request has: without one it never reaches a shard."""
+        """Return the id of the request. A request without one never reaches a shard."""
         assert self.request.transactional_id is not None
         return self.request.transactional_id
 
 
 @dataclass(frozen=True, slots=True)
 class EndContinuation:
-    """An EndTxn that uses up the last epoch and waits for the producer id after it."""
+    """An EndTxn request that uses up the last epoch and waits for the next producer id."""
 
     request: EndTxnRequest
     version: int
@@ -60,24 +64,29 @@ class EndContinuation:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutContinuation:
-    """An overdue transaction whose abort uses up the last epoch."""
+    """A timed-out transaction whose abort uses up the last epoch."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class IdsFull:
-    """The memory for transactional ids is used up: tell the operator. ``refused`` is the id that found no room."""
+    """The memory for transactional ids is full: warn the operator.
+
+    ``rejected`` is the new id for which there was no room.
+    """
 
     expired: int
-    refused: str | None = None
+    rejected: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RememberEpoch:
-    """The shard's own: the epoch that the present producer had before its last bump; -1 when there is no such.
+    """Remember the epoch that the current producer had before its last bump; -1 for none.
 
-    Kafka's records do not hold it, so a retried InitProducerId with an epoch (KIP-360) is recognized until the coordinator moves.
+    The shard performs this effect itself. Kafka's records do not hold this epoch. A retried
+    InitProducerId with an epoch (KIP-360) is therefore recognized only until the coordinator
+    changes.
     """
 
     transactional_id: str

@@ -1,7 +1,8 @@
-"""EndTxn: what a commit or an abort means in each state.
+"""EndTxn: the effect of a commit or an abort in each state.
 
-v0-4 (classic): every transaction of a producer has the same epoch, so an end at the present epoch may be a retry.
-v5 (transaction.version 2, KIP-890): an end bumps the epoch; a retry is known by the epoch before.
+- v0-4 (classic): all transactions of a producer share an epoch, so an end at the current epoch may
+  be a retry.
+- v5 (transaction.version 2, KIP-890): an end bumps the epoch. A retry carries the previous epoch.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ COMMIT, ABORT = True, False
 
 
 class Ending(Enum):
-    """What an EndTxn leads to."""
+    """The effect of an EndTxn request."""
 
-    PREPARE = "the outcome is decided now"
-    DONE = "it was decided before, for this very request"
+    PREPARE = "decide the outcome now"
+    DONE = "already decided by an earlier attempt of this request"
 
 
 _S = TransactionState
-_Answer = Ending | ErrorCode
-_WRONG = ErrorCode.INVALID_TXN_STATE
+_Outcome = Ending | ErrorCode
+_INVALID = ErrorCode.INVALID_TXN_STATE
 
-# (state, outcome) -> what follows. The epoch has been found to be the present one.
-CLASSIC: dict[tuple[TransactionState, bool], _Answer] = {
-    (_S.EMPTY, COMMIT): _WRONG,
-    (_S.EMPTY, ABORT): _WRONG,
+# (state, commit or abort) -> outcome, for a request with the current epoch.
+CLASSIC: dict[tuple[TransactionState, bool], _Outcome] = {
+    (_S.EMPTY, COMMIT): _INVALID,
+    (_S.EMPTY, ABORT): _INVALID,
     (_S.ONGOING, COMMIT): Ending.PREPARE,
     (_S.ONGOING, ABORT): Ending.PREPARE,
     (_S.PREPARE_COMMIT, COMMIT): ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -45,58 +46,61 @@ CLASSIC: dict[tuple[TransactionState, bool], _Answer] = {
     (_S.PREPARE_ABORT, COMMIT): ErrorCode.CONCURRENT_TRANSACTIONS,
     (_S.PREPARE_ABORT, ABORT): ErrorCode.CONCURRENT_TRANSACTIONS,
     (_S.COMPLETE_COMMIT, COMMIT): Ending.DONE,
-    (_S.COMPLETE_COMMIT, ABORT): _WRONG,
-    (_S.COMPLETE_ABORT, COMMIT): _WRONG,
+    (_S.COMPLETE_COMMIT, ABORT): _INVALID,
+    (_S.COMPLETE_ABORT, COMMIT): _INVALID,
     (_S.COMPLETE_ABORT, ABORT): Ending.DONE,
 }
 
-# The same at the present epoch under version 2: an abort is fine where nothing is open, and costs an epoch like any other.
-CURRENT: dict[tuple[TransactionState, bool], _Answer] = {
-    (_S.EMPTY, COMMIT): _WRONG,
+# The same under version 2. An abort is valid even if no transaction is open, and it bumps the epoch
+# like any other.
+CURRENT: dict[tuple[TransactionState, bool], _Outcome] = {
+    (_S.EMPTY, COMMIT): _INVALID,
     (_S.EMPTY, ABORT): Ending.PREPARE,
     (_S.ONGOING, COMMIT): Ending.PREPARE,
     (_S.ONGOING, ABORT): Ending.PREPARE,
-    (_S.COMPLETE_COMMIT, COMMIT): _WRONG,
+    (_S.COMPLETE_COMMIT, COMMIT): _INVALID,
     (_S.COMPLETE_COMMIT, ABORT): Ending.PREPARE,
-    (_S.COMPLETE_ABORT, COMMIT): _WRONG,
+    (_S.COMPLETE_ABORT, COMMIT): _INVALID,
     (_S.COMPLETE_ABORT, ABORT): Ending.PREPARE,
 }
 
-# And at the epoch before: the retry of an end whose answer was lost. Where it cannot be one, the producer is fenced.
-RETRY: dict[tuple[TransactionState, bool], _Answer] = {
+# The same with the previous epoch: the retry of an end whose response was lost. If it cannot be a
+# retry, the producer is fenced.
+RETRY: dict[tuple[TransactionState, bool], _Outcome] = {
     (_S.EMPTY, COMMIT): ErrorCode.PRODUCER_FENCED,
     (_S.EMPTY, ABORT): ErrorCode.PRODUCER_FENCED,
     (_S.ONGOING, COMMIT): ErrorCode.PRODUCER_FENCED,
     (_S.ONGOING, ABORT): ErrorCode.PRODUCER_FENCED,
     (_S.COMPLETE_COMMIT, COMMIT): Ending.DONE,
-    (_S.COMPLETE_COMMIT, ABORT): _WRONG,
-    (_S.COMPLETE_ABORT, COMMIT): _WRONG,
+    (_S.COMPLETE_COMMIT, ABORT): _INVALID,
+    (_S.COMPLETE_ABORT, COMMIT): _INVALID,
     (_S.COMPLETE_ABORT, ABORT): Ending.DONE,
 }
 
 
 def client_version(version: int) -> int:
-    """The transaction.version of the client behind a version of EndTxn."""
+    """Return the transaction.version of the client that sent this version of EndTxn."""
     return 2 if version >= _BUMPS_EPOCH else 0
 
 
 def ending_of(metadata: TransactionMetadata, producer: Producer, commit: bool, version: int) -> Ending:
-    """What a client's request leads to; raises ApiError where it may not be."""
+    """Return the effect of a client's request; raise ApiError if it is invalid."""
     if version >= _BUMPS_EPOCH:
-        answer = _current_or_retry(metadata, producer)[metadata.state, commit]
+        outcome = _current_or_retry(metadata, producer)[metadata.state, commit]
     else:
         check_producer(metadata, producer)
-        answer = CLASSIC[metadata.state, commit]
-    if isinstance(answer, ErrorCode):
-        raise ApiError(answer)
-    return answer
+        outcome = CLASSIC[metadata.state, commit]
+    if isinstance(outcome, ErrorCode):
+        raise ApiError(outcome)
+    return outcome
 
 
 def _current_or_retry(
     metadata: TransactionMetadata, producer: Producer
-) -> dict[tuple[TransactionState, bool], _Answer]:
-    # First of all: after a roll-over the client already uses an id that takes effect when the markers are written. A retry
-    # and the opposite outcome alike hear of the result when it is complete.
+) -> dict[tuple[TransactionState, bool], _Outcome]:
+    # This check comes first: after a producer id rollover the client already uses the next id,
+    # which takes effect when the markers are written. Until then a retry and the opposite outcome
+    # both get CONCURRENT_TRANSACTIONS.
     if metadata.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if producer == metadata.client:
@@ -108,10 +112,11 @@ def _current_or_retry(
 
 
 def _ended_under(metadata: TransactionMetadata, producer: Producer) -> bool:
-    """The last transaction was this producer's, and its end made it the present one.
+    """Return whether this producer ended the last transaction and got its current epoch by that.
 
-    After a classic end the present epoch is that of the transaction itself, and the one before belongs to a zombie: told of
-    success, it would go on under the epoch of its successor.
+    After a classic end the current epoch is that of the transaction itself, and the previous epoch
+    belongs to a zombie. If the zombie got a success, it would continue with the epoch of its
+    successor.
     """
     bumped = metadata.client_transaction_version >= EPOCH_PER_TRANSACTION
     before_bump = metadata.client == Producer(producer.id, producer.epoch + 1)
@@ -119,7 +124,7 @@ def _ended_under(metadata: TransactionMetadata, producer: Producer) -> bool:
 
 
 def _before_roll_over(metadata: TransactionMetadata, producer: Producer) -> bool:
-    """The last epoch of one producer id is followed by the first of the next."""
+    """Return whether the client's producer id directly follows this one, whose epochs were used up."""
     return (
         metadata.client.epoch == 0
         and metadata.client.id != producer.id

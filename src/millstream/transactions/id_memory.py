@@ -1,8 +1,8 @@
-"""The memory of a shard's transactional ids, and which of them may go when it is full.
+"""Memory use of a shard's transactional ids, and which ids expire early when the memory is full.
 
-An application that uses a new transactional id for each run leaves ids behind that nothing uses again. Time alone
-(transactional.id.expiration.ms) keeps them for a week, which is long enough to fill the memory of a broker. Above the
-limit, the ids that have been idle for the longest time expire early.
+An application that uses a new transactional id for each run leaves unused ids behind. With
+transactional.id.expiration.ms alone they stay for a week, which is long enough to fill the memory
+of a broker. Above the limit, the ids that have been idle for the longest time expire early.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from collections.abc import Iterator
 from millstream.transactions.metadata import TransactionMetadata
 from millstream.transactions.states import IDLE
 
-# What an id costs besides its name, measured: its metadata, its place in three dictionaries, the remembered epoch.
+# Measured cost of an id besides its name: metadata, entries in three dictionaries, last epoch.
 _ID_BYTES = 512
 _PARTITION_BYTES = 160
-# Ids that one decision expires: a slice of work, and tombstones that fit into one batch.
-_MOST_IDS = 200
-_MOST_NAME_BYTES = 256 * 1024
+# Maximum number of ids that one decision expires. The tombstones must fit into one batch.
+_MAX_IDS = 200
+_MAX_NAME_BYTES = 256 * 1024
 
 
 def cost_of(transactional_id: str, partitions: int = 0) -> int:
-    """Return the bytes of memory that an id takes, estimated. Costs the same for any length."""
+    """Return the estimated bytes of memory of an id.
+
+    The time to compute it does not depend on the length of the name.
+    """
     return _ID_BYTES + name_bytes(transactional_id) + partitions * _PARTITION_BYTES
 
 
@@ -31,20 +34,23 @@ def name_bytes(transactional_id: str) -> int:
 
 
 class IdMemory:
-    """Counts what the ids of a shard take, and keeps the idle ones in the order of their last use.
+    """Counts the memory of a shard's ids, and keeps the idle ids in the order of their last use.
 
-    That order is the order of their last records, so a shard that is loaded from its log has the same one.
+    That order is the order of their last records, so a shard loaded from its log has the same
+    order.
     """
 
     __slots__ = ("_idle", "used")
 
     def __init__(self) -> None:
         self.used = 0
-        # Not a plain dict: the first key of one whose first keys were deleted takes a scan to find.
+        # Not a plain dict: after deletions at its start, finding the first key takes a scan.
         self._idle: OrderedDict[str, None] = OrderedDict()
 
-    def note(self, name: str, before: TransactionMetadata | None, after: TransactionMetadata | None) -> None:
-        """An id has changed; None is an id that is not known."""
+    def update(
+        self, name: str, before: TransactionMetadata | None, after: TransactionMetadata | None
+    ) -> None:
+        """Account for a changed id. None stands for an id that does not exist."""
         if before is not None:
             self.used -= cost_of(name, len(before.partitions))
         if after is not None:
@@ -56,9 +62,10 @@ class IdMemory:
             self._idle.move_to_end(name)
 
     def oldest_idle(self, surplus: int) -> tuple[list[str], bool]:
-        """Return the ids to expire so that `surplus` bytes become free, and whether that is enough.
+        """Return the ids to expire to free `surplus` bytes, and whether they are enough.
 
-        It is not enough if the other ids have transactions, or if more is to be done than one decision may do.
+        They are not enough if the other ids have open transactions, or if the slice of one decision
+        is too small.
         """
         names: list[str] = []
         for name in self._within_slice():
@@ -71,7 +78,7 @@ class IdMemory:
     def _within_slice(self) -> Iterator[str]:
         size = 0
         for count, name in enumerate(self._idle):
-            if count >= _MOST_IDS or size >= _MOST_NAME_BYTES:
+            if count >= _MAX_IDS or size >= _MAX_NAME_BYTES:
                 return
             size += name_bytes(name)
             yield name

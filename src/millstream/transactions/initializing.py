@@ -1,6 +1,7 @@
-"""InitProducerId with a transactional id: who may begin, and under which producer id and epoch.
+"""InitProducerId with a transactional id: checks, and the next producer id and epoch.
 
-v3 lets a producer name itself and go on after an error (KIP-360); v6 takes part in two-phase commit (KIP-939).
+v3 lets a producer send its id and epoch to continue after an error (KIP-360). v6 supports two-phase
+commit (KIP-939).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A request that has been found sound."""
+    """A valid request."""
 
     timeout_ms: int
     expected: Producer | None
@@ -31,7 +32,7 @@ class Intent:
 
 
 def intent_of(request: InitProducerIdRequest, settings: TransactionSettings) -> Intent:
-    """What is asked for; raises ApiError where it may not be."""
+    """Return the validated request; raise ApiError if it is invalid."""
     expected = _expected(request)
     if not request.transactional_id:
         raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
@@ -44,27 +45,27 @@ def intent_of(request: InitProducerIdRequest, settings: TransactionSettings) -> 
 
 
 def _expected(request: InitProducerIdRequest) -> Producer | None:
-    """The producer that wants to go on; id and epoch come together or not at all."""
-    nameless = (request.producer_id == NO_PRODUCER_ID, request.producer_epoch == NO_PRODUCER_EPOCH)
-    if all(nameless):
+    """Return the producer that wants to continue. Id and epoch must both be set or both be absent."""
+    missing = (request.producer_id == NO_PRODUCER_ID, request.producer_epoch == NO_PRODUCER_EPOCH)
+    if all(missing):
         return None
-    if any(nameless):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "a producer id needs an epoch, and an epoch an id")
+    if any(missing):
+        raise ApiError(ErrorCode.INVALID_REQUEST, "producer id and producer epoch must be set together")
     return Producer(request.producer_id, request.producer_epoch)
 
 
 def _check_two_phase(request: InitProducerIdRequest, settings: TransactionSettings) -> None:
-    """The flags of KIP-939 are served or refused, never ignored."""
+    """Support or reject the flags of KIP-939, but never ignore them."""
     enabled = settings.transaction_two_phase_commit_enable
     if request.enable_two_phase_commit and not enabled:
         raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "two-phase commit is not enabled")
-    served = enabled and settings.transaction_version >= EPOCH_PER_TRANSACTION
-    if request.keep_prepared_txn and not served:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "prepared transactions cannot be kept")
+    supported = enabled and settings.transaction_version >= EPOCH_PER_TRANSACTION
+    if request.keep_prepared_txn and not supported:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "keeping prepared transactions is not supported")
 
 
 def check(metadata: TransactionMetadata, expected: Producer | None, last_epoch: int) -> None:
-    """Whether a producer may begin, or begin again, now."""
+    """Raise ApiError if the producer may not start or continue now."""
     if metadata.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     if expected is not None and not _is_current(metadata, expected, last_epoch):
@@ -72,14 +73,20 @@ def check(metadata: TransactionMetadata, expected: Producer | None, last_epoch: 
 
 
 def _is_current(metadata: TransactionMetadata, expected: Producer, last_epoch: int) -> bool:
-    """KIP-360: the producer names its present epoch, or it repeats a request whose answer it never saw."""
+    """Return whether the producer has the current epoch or retries a request (KIP-360).
+
+    A retry is a request whose response the producer never received.
+    """
     client = metadata.client
     rolled_over = expected.id == metadata.previous_producer_id and exhausted(expected.epoch)
     return (expected.id == client.id or rolled_over) and expected.epoch in (client.epoch, last_epoch)
 
 
 def is_retry(metadata: TransactionMetadata, expected: Producer | None, last_epoch: int) -> bool:
-    """The bump was done already. A new producer would have reset ``last_epoch``, so nobody else is in between."""
+    """Return whether an earlier attempt of the request has already bumped the epoch.
+
+    A new producer would have reset ``last_epoch``, so no other producer has started since.
+    """
     return expected is not None and expected.epoch == last_epoch != metadata.client.epoch
 
 
@@ -90,17 +97,17 @@ def needs_producer_id(metadata: TransactionMetadata, expected: Producer | None, 
 def next_producer(
     metadata: TransactionMetadata, expected: Producer | None, last_epoch: int, fresh_id: int | None
 ) -> Producer:
-    """Whom the producer is from now on."""
+    """Return the producer id and epoch to use from now on."""
     if is_retry(metadata, expected, last_epoch):
         return metadata.client
     if not exhausted(metadata.client.epoch):
         return Producer(metadata.client.id, metadata.client.epoch + 1)
-    assert fresh_id is not None, "a roll-over needs a producer id"
+    assert fresh_id is not None, "a rollover needs a producer id"
     return Producer(fresh_id, 0)
 
 
 def next_last_epoch(metadata: TransactionMetadata, expected: Producer | None, last_epoch: int) -> int:
-    """The epoch to remember for a retry: none once a producer came that did not name itself."""
+    """Return the epoch to remember for a retry, or -1 if the producer did not send its epoch."""
     if expected is None:
         return NO_PRODUCER_EPOCH
     return last_epoch if is_retry(metadata, expected, last_epoch) else metadata.client.epoch

@@ -1,6 +1,7 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: may these partitions take part, or do they already?
+"""AddPartitionsToTxn and AddOffsetsToTxn: check partitions that join a transaction.
 
-Under transaction.version 2 produce requests and offset commits add their partitions themselves (KIP-890): the same decision.
+Under transaction.version 2 produce requests and offset commits add their partitions themselves
+(KIP-890). The same checks apply.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from millstream.core.types import TopicPartition
 from millstream.transactions.metadata import Producer, TransactionMetadata
 from millstream.transactions.states import PREPARED, TransactionState
 
-# AddPartitionsToTxn from here on comes from brokers, for clients of transaction.version 2.
+# First version of AddPartitionsToTxn that brokers send, for clients of transaction.version 2.
 _FROM_BROKERS = 4
 
 
 def client_version(version: int) -> int:
-    """The transaction.version of the client behind a version of AddPartitionsToTxn."""
+    """Return the transaction.version of the client for this version of AddPartitionsToTxn."""
     return 2 if version >= _FROM_BROKERS else 0
 
 
@@ -40,7 +41,8 @@ def check_producer(metadata: TransactionMetadata, producer: Producer) -> None:
 
 
 def check_may_join(metadata: TransactionMetadata, producer: Producer) -> None:
-    # First of all: after a roll-over the client already uses an id that takes effect when the markers are written.
+    # This check comes first: after a producer id rollover the client already uses the next id,
+    # which takes effect when the markers are written.
     if metadata.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     check_producer(metadata, producer)
@@ -48,7 +50,7 @@ def check_may_join(metadata: TransactionMetadata, producer: Producer) -> None:
 
 
 def _check_not_kept(metadata: TransactionMetadata) -> None:
-    """KIP-939: whoever took over a prepared transaction may only end it."""
+    """Raise if the client has taken over a prepared transaction: it may only end it (KIP-939)."""
     if metadata.kept:
         raise ApiError(ErrorCode.INVALID_TXN_STATE)
 
@@ -60,7 +62,10 @@ def all_joined(metadata: TransactionMetadata, partitions: Collection[TopicPartit
 def verify(
     metadata: TransactionMetadata, producer: Producer, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
-    """Are these partitions part of the open transaction? (KIP-890: a late produce must not leave one hanging.)"""
+    """Return for each partition whether it is part of the open transaction.
+
+    Without this check, a late produce request could leave a hanging transaction (KIP-890).
+    """
     check_producer(metadata, producer)
     if metadata.state in PREPARED:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)

@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions over one shard, and the merging of what several shards say."""
+"""DescribeTransactions and ListTransactions for one shard, and the merged list of several shards."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def described(
     transactional_id: str, metadata: TransactionMetadata | None
 ) -> describe_transactions.TransactionState:
     if not transactional_id:
-        return refused(transactional_id, ErrorCode.INVALID_REQUEST)
+        return error_state(transactional_id, ErrorCode.INVALID_REQUEST)
     if metadata is None:
-        return refused(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+        return error_state(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     topics = groupby(sorted(metadata.partitions), key=lambda tp: tp.topic)
     return describe_transactions.TransactionState(
         transactional_id=transactional_id,
@@ -36,18 +36,21 @@ def described(
     )
 
 
-def refused(transactional_id: str, code: ErrorCode) -> describe_transactions.TransactionState:
+def error_state(transactional_id: str, code: ErrorCode) -> describe_transactions.TransactionState:
     return describe_transactions.TransactionState(error_code=code, transactional_id=transactional_id)
 
 
 def listed(
     request: ListTransactionsRequest, transactions: Mapping[str, TransactionMetadata], now_ms: int
 ) -> ListTransactionsResponse:
-    """The transactions that pass every filter; state names nobody knows are named in the answer."""
+    """Return the transactions that match every filter.
+
+    Unknown state names of the request are returned in ``unknown_state_filters``.
+    """
     try:
-        wanted = _filter(request, now_ms)
-    except ApiError as refusal:
-        return ListTransactionsResponse(error_code=refusal.code)
+        matches = _filter(request, now_ms)
+    except ApiError as error:
+        return ListTransactionsResponse(error_code=error.code)
     return ListTransactionsResponse(
         unknown_state_filters=_unknown_states(request),
         transaction_states=[
@@ -57,13 +60,13 @@ def listed(
                 transaction_state=metadata.state.title,
             )
             for name, metadata in transactions.items()
-            if wanted(name, metadata)
+            if matches(name, metadata)
         ],
     )
 
 
 def check(request: ListTransactionsRequest) -> None:
-    """Raises ApiError for a pattern that is none."""
+    """Raise ApiError if the pattern is not a valid regular expression."""
     _pattern(request.transactional_id_pattern)
 
 
@@ -77,7 +80,7 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[str, Tra
     pattern = _pattern(request.transactional_id_pattern)
     longer_than_ms = request.duration_filter
 
-    def wanted(name: str, metadata: TransactionMetadata) -> bool:
+    def matches(name: str, metadata: TransactionMetadata) -> bool:
         return (
             (not producer_ids or metadata.producer_id in producer_ids)
             and (not request.state_filters or metadata.state in states)
@@ -85,21 +88,21 @@ def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[str, Tra
             and (pattern is None or pattern.matches(name))
         )
 
-    return wanted
+    return matches
 
 
 @lru_cache(maxsize=4)
 def _pattern(text: str | None) -> Automaton | None:
-    """Every shard of a request asks for the same one."""
+    """Compile a pattern. Cached, because every shard of a request compiles the same pattern."""
     return compiled(text) if text else None
 
 
-def merged(answers: Iterable[ListTransactionsResponse]) -> ListTransactionsResponse:
-    """One answer from those of all shards of a broker; an error of one is the error of all."""
-    whole = ListTransactionsResponse()
-    for answer in answers:
-        if answer.error_code:
-            return answer
-        whole.unknown_state_filters = answer.unknown_state_filters
-        whole.transaction_states.extend(answer.transaction_states)
-    return whole
+def merged(responses: Iterable[ListTransactionsResponse]) -> ListTransactionsResponse:
+    """Merge the responses of all shards of a broker. An error of one shard is the error of all."""
+    combined = ListTransactionsResponse()
+    for response in responses:
+        if response.error_code:
+            return response
+        combined.unknown_state_filters = response.unknown_state_filters
+        combined.transaction_states.extend(response.transaction_states)
+    return combined

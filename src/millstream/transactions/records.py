@@ -1,7 +1,8 @@
-"""The records of ``__transaction_state``: metadata to declared messages to bytes, and back.
+"""The records of ``__transaction_state``: conversion between metadata, messages and bytes.
 
-Key: the record type (0), then TransactionLogKey. Value: its version, then TransactionLogValue; a null value forgets the id. Value
-version 1 (KIP-890) is written as soon as a field needs it; under ``transaction.version`` 0 none does.
+Key: the record type (0), then TransactionLogKey. Value: its version, then TransactionLogValue; a
+null value is a tombstone. Value version 1 (KIP-890) is written as soon as a field needs it. Under
+``transaction.version`` 0 no field does.
 """
 
 from __future__ import annotations
@@ -21,26 +22,28 @@ RECORD_TYPE = 0
 _NUMBER = struct.Struct(">h")
 _VALUE_VERSIONS = (0, 1)
 _ENDS = frozenset(COMPLETED_BY) | frozenset(COMPLETED_BY.values())
-# In a record: these carry an open or a finished transaction. Dead and PrepareEpochFence exist in memory alone.
+# States that appear in records. Dead and PrepareEpochFence exist in memory only.
 _RECORDED = frozenset(TransactionState) - {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
 
 
 def record_of(
     transactional_id: str, metadata: TransactionMetadata, transaction_version: int
 ) -> CoordinatorRecord:
-    """The record of a step, as the finalized ``transaction.version`` writes it."""
+    """Return the record of the metadata, in the format of the finalized ``transaction.version``."""
     value = _value_of(metadata)
     if transaction_version == 0 and not _ends_by_new_rules(metadata):
-        # Brokers of this level know version 0 of the value only.
+        # Brokers of this level know only version 0 of the value.
         value.previous_producer_id = NO_PRODUCER_ID
         value.client_transaction_version = 0
     return CoordinatorRecord(TransactionLogKey(transactional_id=transactional_id), value)
 
 
 def _ends_by_new_rules(metadata: TransactionMetadata) -> bool:
-    """A client of version 2 ends its transaction, whatever is finalized: what it was promised must survive.
+    """Return whether a client of version 2 ends its transaction.
 
-    Also when the markers are written: its retry is told of success (KIP-890), and only this tells it from a zombie's.
+    Its fields are written whatever version is finalized. They are kept after the markers are
+    written, because only they distinguish the client's retry, which must succeed (KIP-890), from a
+    zombie's request.
     """
     return metadata.state in _ENDS and metadata.client_transaction_version >= EPOCH_PER_TRANSACTION
 
@@ -51,8 +54,8 @@ def tombstone_of(transactional_id: str) -> CoordinatorRecord:
 
 def metadata_of(value: TransactionLogValue) -> TransactionMetadata:
     state = TransactionState(value.transaction_status)
-    listed = value.transaction_partitions or []
-    partitions = (TopicPartition(row.topic, index) for row in listed for index in row.partition_ids)
+    rows = value.transaction_partitions or []
+    partitions = (TopicPartition(row.topic, index) for row in rows for index in row.partition_ids)
     return TransactionMetadata(
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
@@ -60,7 +63,7 @@ def metadata_of(value: TransactionLogValue) -> TransactionMetadata:
         timeout_ms=value.transaction_timeout_ms,
         last_update_ms=value.transaction_last_update_timestamp_ms,
         start_ms=value.transaction_start_timestamp_ms,
-        partitions=frozenset(partitions) if listed and state is not TransactionState.EMPTY else NO_PARTITIONS,
+        partitions=frozenset(partitions) if rows and state is not TransactionState.EMPTY else NO_PARTITIONS,
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
         next_producer_epoch=value.next_producer_epoch,
@@ -108,7 +111,10 @@ def _needs_tags(value: TransactionLogValue) -> bool:
 
 
 def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
-    """The record; None where its type, its version or its state is not known here (an aborted upgrade leaves such)."""
+    """Return the record, or None if its type, version or state is unknown.
+
+    An aborted upgrade can leave such records behind.
+    """
     try:
         (record_type,) = _NUMBER.unpack_from(key)
         if record_type != RECORD_TYPE:

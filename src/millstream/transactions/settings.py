@@ -1,4 +1,4 @@
-"""What the operator decides about transactions; fields are named after Kafka's settings."""
+"""Broker settings for transactions; the fields have the names of Kafka's settings."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TransactionSettings:
-    """A shard's settings; the host replaces the whole value (``shard.settings``) when one changes."""
+    """The settings of a shard. The host replaces ``shard.settings`` when a setting changes."""
 
     transaction_max_timeout_ms: int = 15 * 60 * 1000
     transactional_id_expiration_ms: int = 7 * 24 * 60 * 60 * 1000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10 * 1000
     transaction_remove_expired_transaction_cleanup_interval_ms: int = 60 * 60 * 1000
-    # Memory for the transactional ids of this shard; above it, idle ones expire early.
+    # Memory for the transactional ids of this shard. Above it, idle ids expire early.
     transactional_ids_max_bytes: int = sys.maxsize
     transaction_two_phase_commit_enable: bool = False
-    # The finalized level of the feature transaction.version: what the coordinator uses where no client's request decides.
+    # Finalized level of the feature transaction.version. The coordinator uses it if no client
+    # request decides the version.
     transaction_version: int = 2

@@ -1,8 +1,9 @@
-"""One partition of ``__transaction_state``: decides about its transactional ids, and applies what was decided.
+"""One partition of ``__transaction_state``: decides about its transactional ids.
 
-``decide_*`` only reads. Records are applied and appended by the host; replies, markers and timers follow as effects. An outcome is
-durable before a marker goes out, and a transactional id takes no new producer or partition until every marker is: requests that
-come in between hear CONCURRENT_TRANSACTIONS.
+``decide_*`` methods only read. The host appends and applies the records of a decision; replies,
+markers and timers follow as effects. An outcome is durable before a marker is sent. A transactional
+id accepts no new producer or partition until every marker is durable. Requests in between get
+CONCURRENT_TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -60,15 +61,16 @@ from millstream.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 
-# AddOffsetsToTxn is sent by classic clients alone: under version 2 TxnOffsetCommit adds its partition itself.
+# Only classic clients send AddOffsetsToTxn: under version 2 TxnOffsetCommit adds its partition
+# itself.
 _CLASSIC_CLIENT = 0
 
 
 @dataclass(slots=True)
 class SoftState:
-    """What a coordinator that takes over does without."""
+    """State that is lost when the coordinator changes."""
 
-    # transactional id -> the epoch its producer had before the last bump (KIP-360 retries)
+    # transactional id -> epoch of its producer before the last bump (for KIP-360 retries)
     last_epochs: dict[str, int] = field(default_factory=dict)
 
 
@@ -76,14 +78,14 @@ class TransactionShard:
     """The transactional ids of one partition."""
 
     def __init__(self, coordinator_epoch: int, settings: TransactionSettings) -> None:
-        """``coordinator_epoch`` is the leader epoch of the partition: markers carry it."""
+        """Create an empty shard. Markers carry ``coordinator_epoch``, the partition's leader epoch."""
         self.coordinator_epoch = coordinator_epoch
         self.settings = settings
         self._transactions: dict[str, TransactionMetadata] = {}
         self._soft = SoftState()
         self._memory = IdMemory()
 
-    # ---- state ----------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     @property
     def durable(self) -> dict[str, TransactionMetadata]:
@@ -93,18 +95,18 @@ class TransactionShard:
         name = record.key.transactional_id
         before = self._transactions.get(name)
         after = None if record.value is None else metadata_of(record.value)
-        self._memory.note(name, before, after)
+        self._memory.update(name, before, after)
         if after is None:
             self._transactions.pop(name, None)
         else:
             self._transactions[name] = after
 
     def apply_transactional(self, record: CoordinatorRecord, producer_id: int) -> None:
-        """Nobody writes transactionally to this topic; a record is a record."""
+        """Apply the record. This topic has no transactional writes, so the producer id is ignored."""
         self.apply(record)
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
-        """And so no marker means anything here."""
+        """Ignore the marker: this topic has no transactional writes."""
 
     def perform(self, effect: Any) -> None:
         assert isinstance(effect, RememberEpoch), effect
@@ -114,7 +116,10 @@ class TransactionShard:
             self._soft.last_epochs[effect.transactional_id] = effect.epoch
 
     def on_loaded(self, *, now_ms: int) -> Decision:
-        """After replay: outcomes that were decided are carried out, deadlines run again."""
+        """Resume after the log has been replayed.
+
+        Markers of decided outcomes are sent, and deadlines run again.
+        """
         records: list[CoordinatorRecord] = []
         effects: list[Any] = []
         for name, known in self._transactions.items():
@@ -129,7 +134,7 @@ class TransactionShard:
             effects.append(Arm(timers.EXPIRY, now_ms) if full else timers.arm_expiry(self.settings, now_ms))
         return Decision(tuple(records), tuple(effects))
 
-    # ---- InitProducerId -------------------------------------------------------------------------------------
+    # ---- InitProducerId --------------------------------------------------------------------------
 
     def decide_init_producer_id(
         self,
@@ -141,106 +146,115 @@ class TransactionShard:
     ) -> Decision:
         return self._init(InitContinuation(request, version, waiter), None, now_ms)
 
-    def _init(self, asked: InitContinuation, fresh_id: int | None, now_ms: int) -> Decision:
-        name = asked.transactional_id
+    def _init(self, continuation: InitContinuation, fresh_id: int | None, now_ms: int) -> Decision:
+        name = continuation.transactional_id
         try:
-            intent = initializing.intent_of(asked.request, self.settings)
+            intent = initializing.intent_of(continuation.request, self.settings)
             known = self._transactions.get(name)
             if known is None:
-                return self._create(asked, intent, fresh_id, now_ms)
+                return self._create(continuation, intent, fresh_id, now_ms)
             initializing.check(known, intent.expected, self._last_epoch(name))
-        except ApiError as refusal:
-            return _answer(asked.waiter, answers.init_producer_id(refusal.code, asked.version))
+        except ApiError as error:
+            return _reply(continuation.waiter, answers.init_producer_id(error.code, continuation.version))
         if known.state is not TransactionState.ONGOING:
-            return self._initialize(asked, intent, known, fresh_id, now_ms)
+            return self._initialize(continuation, intent, known, fresh_id, now_ms)
         if intent.keep_prepared:
-            return self._keep(asked, intent, known, fresh_id, now_ms)
-        return self._shut_out(asked, known, fresh_id, now_ms)
+            return self._keep(continuation, intent, known, fresh_id, now_ms)
+        return self._abort_open(continuation, known, fresh_id, now_ms)
 
     def _create(
-        self, asked: InitContinuation, intent: initializing.Intent, fresh_id: int | None, now_ms: int
+        self, continuation: InitContinuation, intent: initializing.Intent, fresh_id: int | None, now_ms: int
     ) -> Decision:
-        name = asked.transactional_id
+        name = continuation.transactional_id
         names, room = self._memory.oldest_idle(self._surplus(id_memory.cost_of(name)))
         if not room:
-            return self._refuse(asked, names, now_ms)
+            return self._reject(continuation, names, now_ms)
         if fresh_id is None:
-            return Decision(effects=(AllocateProducerId(asked),))
+            return Decision(effects=(AllocateProducerId(continuation),))
         new = metadata.created(fresh_id, intent.timeout_ms, now_ms)
-        effects = (timers.arm_expiry(self.settings, now_ms), Reply(asked.waiter, _initialized(new)))
-        return self._forget_early(names) + Decision((self._record(name, new),), effects)
+        effects = (timers.arm_expiry(self.settings, now_ms), Reply(continuation.waiter, _initialized(new)))
+        return self._expire_ids(names) + Decision((self._record(name, new),), effects)
 
-    def _refuse(self, asked: InitContinuation, names: list[str], now_ms: int) -> Decision:
-        """No room for another id in this turn. Clients retry; ids that may go are expired for the next attempt."""
+    def _reject(self, continuation: InitContinuation, names: list[str], now_ms: int) -> Decision:
+        """Reject a new id because the memory for ids is full.
+
+        Clients retry. Ids that may expire do so now, to make room for the next attempt.
+        """
         code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         effects: tuple[Any, ...] = (
-            IdsFull(0, asked.transactional_id),
-            Reply(asked.waiter, answers.init_producer_id(code, asked.version)),
+            IdsFull(0, continuation.transactional_id),
+            Reply(continuation.waiter, answers.init_producer_id(code, continuation.version)),
         )
         if names:
             effects = (Arm(timers.EXPIRY, now_ms), *effects)
-        return self._forget_early(names) + Decision(effects=effects)
+        return self._expire_ids(names) + Decision(effects=effects)
 
     def _surplus(self, more: int = 0) -> int:
-        """The bytes by which the ids, and `more`, exceed the memory for them."""
+        """Return the bytes by which the ids, plus `more`, exceed the memory for them."""
         return self._memory.used + more - self.settings.transactional_ids_max_bytes
 
-    def _forget_early(self, names: list[str]) -> Decision:
-        """Expires ids for want of memory, by the same records as by time."""
+    def _expire_ids(self, names: list[str]) -> Decision:
+        """Expire ids because of memory, with the same records as those that expire by time."""
         if not names:
             return NOTHING
-        forget = tuple(RememberEpoch(name, NO_PRODUCER_EPOCH) for name in names)
-        return Decision(tuple(map(tombstone_of, names)), (*forget, IdsFull(len(names))))
+        clear_epochs = tuple(RememberEpoch(name, NO_PRODUCER_EPOCH) for name in names)
+        return Decision(tuple(map(tombstone_of, names)), (*clear_epochs, IdsFull(len(names))))
 
     def _initialize(
         self,
-        asked: InitContinuation,
+        continuation: InitContinuation,
         intent: initializing.Intent,
         known: TransactionMetadata,
         fresh_id: int | None,
         now_ms: int,
     ) -> Decision:
-        """No transaction is open: the producer begins under a bumped epoch."""
-        name = asked.transactional_id
+        """Start the producer with a bumped epoch, if no transaction is open."""
+        name = continuation.transactional_id
         last = self._last_epoch(name)
         if fresh_id is None and initializing.needs_producer_id(known, intent.expected, last):
-            return Decision(effects=(AllocateProducerId(asked),))
+            return Decision(effects=(AllocateProducerId(continuation),))
         producer = initializing.next_producer(known, intent.expected, last, fresh_id)
         new = metadata.initialized(known, producer, intent.timeout_ms, now_ms)
         remember = RememberEpoch(name, initializing.next_last_epoch(known, intent.expected, last))
-        return Decision((self._record(name, new),), (remember, Reply(asked.waiter, _initialized(new))))
+        return Decision((self._record(name, new),), (remember, Reply(continuation.waiter, _initialized(new))))
 
-    def _shut_out(
-        self, asked: InitContinuation, known: TransactionMetadata, fresh_id: int | None, now_ms: int
+    def _abort_open(
+        self, continuation: InitContinuation, known: TransactionMetadata, fresh_id: int | None, now_ms: int
     ) -> Decision:
-        """A transaction is open: it is aborted first, and the client comes again until that is done."""
+        """Abort the open transaction first. The client retries until that is done."""
         if fresh_id is None and self._fencing_needs_id(known):
-            return Decision(effects=(AllocateProducerId(asked),))
+            return Decision(effects=(AllocateProducerId(continuation),))
         reply = Reply(
-            asked.waiter, answers.init_producer_id(ErrorCode.CONCURRENT_TRANSACTIONS, asked.version)
+            continuation.waiter,
+            answers.init_producer_id(ErrorCode.CONCURRENT_TRANSACTIONS, continuation.version),
         )
-        return self._fence(asked.transactional_id, known, fresh_id, now_ms, (reply,))
+        return self._fence(continuation.transactional_id, known, fresh_id, now_ms, (reply,))
 
     def _keep(
         self,
-        asked: InitContinuation,
+        continuation: InitContinuation,
         intent: initializing.Intent,
         known: TransactionMetadata,
         fresh_id: int | None,
         now_ms: int,
     ) -> Decision:
-        """KIP-939: the open transaction waits for the outcome that only its client knows; older clients are fenced."""
-        if fresh_id is None and initializing.needs_producer_id(known, None, NO_PRODUCER_EPOCH):
-            return Decision(effects=(AllocateProducerId(asked),))
-        name = asked.transactional_id
-        client = initializing.next_producer(known, None, NO_PRODUCER_EPOCH, fresh_id)
-        endless = intent.timeout_ms == NO_TIMEOUT_MS
-        new = metadata.kept_for(known, client, intent.timeout_ms if endless else known.timeout_ms, now_ms)
-        stop = (timers.disarm_deadline(name),) if endless else ()
-        forget = RememberEpoch(name, NO_PRODUCER_EPOCH)
-        return Decision((self._record(name, new),), (forget, *stop, Reply(asked.waiter, _taken_over(new))))
+        """Keep the open transaction until the client sends its outcome (KIP-939).
 
-    # ---- joining --------------------------------------------------------------------------------------------
+        Older clients are fenced.
+        """
+        if fresh_id is None and initializing.needs_producer_id(known, None, NO_PRODUCER_EPOCH):
+            return Decision(effects=(AllocateProducerId(continuation),))
+        name = continuation.transactional_id
+        client = initializing.next_producer(known, None, NO_PRODUCER_EPOCH, fresh_id)
+        no_timeout = intent.timeout_ms == NO_TIMEOUT_MS
+        new = metadata.kept_for(known, client, intent.timeout_ms if no_timeout else known.timeout_ms, now_ms)
+        stop = (timers.disarm_deadline(name),) if no_timeout else ()
+        clear_epoch = RememberEpoch(name, NO_PRODUCER_EPOCH)
+        return Decision(
+            (self._record(name, new),), (clear_epoch, *stop, Reply(continuation.waiter, _taken_over(new)))
+        )
+
+    # ---- joining ---------------------------------------------------------------------------------
 
     def decide_add_partitions(
         self,
@@ -250,19 +264,22 @@ class TransactionShard:
         *,
         now_ms: int,
     ) -> Decision:
-        """One transaction of a request (``answers.transactions_of``); the reply is an AddPartitionsToTxnResult."""
+        """Decide about one transaction of a request (see ``answers.transactions_of``).
+
+        The reply is an AddPartitionsToTxnResult.
+        """
         name = transaction.transactional_id
         producer = Producer(transaction.producer_id, transaction.producer_epoch)
         partitions = answers.partitions_of(transaction)
         try:
             if transaction.verify_only:
                 codes = joining.verify(self._known(name), producer, partitions)
-                return _answer(waiter, answers.partition_results(transaction, codes))
+                return _reply(waiter, answers.partition_results(transaction, codes))
             client_version = joining.client_version(version)
             decision = self._join(name, producer, partitions, client_version, now_ms)
-        except ApiError as refusal:
-            return _answer(waiter, answers.partitions_result(transaction, refusal.code, version))
-        return decision + _answer(waiter, answers.partitions_result(transaction, ErrorCode.NONE, version))
+        except ApiError as error:
+            return _reply(waiter, answers.partitions_result(transaction, error.code, version))
+        return decision + _reply(waiter, answers.partitions_result(transaction, ErrorCode.NONE, version))
 
     def decide_add_offsets(
         self,
@@ -273,15 +290,15 @@ class TransactionShard:
         offsets_partition: TopicPartition,
         now_ms: int,
     ) -> Decision:
-        """``offsets_partition`` is where the group of the request keeps its offsets."""
+        """Add the ``offsets_partition``, which holds the offsets of the request's group."""
         producer = Producer(request.producer_id, request.producer_epoch)
         try:
             decision = self._join(
                 request.transactional_id, producer, (offsets_partition,), _CLASSIC_CLIENT, now_ms
             )
-        except ApiError as refusal:
-            return _answer(waiter, answers.add_offsets(refusal.code, version))
-        return decision + _answer(waiter, answers.add_offsets(ErrorCode.NONE, version))
+        except ApiError as error:
+            return _reply(waiter, answers.add_offsets(error.code, version))
+        return decision + _reply(waiter, answers.add_offsets(ErrorCode.NONE, version))
 
     def _join(
         self,
@@ -300,26 +317,26 @@ class TransactionShard:
         effects = (timers.arm_deadline(name, new, self.settings, now_ms),) if begins else ()
         return Decision((self._record(name, new),), effects)
 
-    # ---- ending ---------------------------------------------------------------------------------------------
+    # ---- ending ----------------------------------------------------------------------------------
 
     def decide_end_txn(
         self, request: EndTxnRequest, version: int, waiter: Waiter[EndTxnResponse], *, now_ms: int
     ) -> Decision:
         return self._end(EndContinuation(request, version, waiter), None, now_ms)
 
-    def _end(self, asked: EndContinuation, fresh_id: int | None, now_ms: int) -> Decision:
-        request = asked.request
+    def _end(self, continuation: EndContinuation, fresh_id: int | None, now_ms: int) -> Decision:
+        request = continuation.request
         producer = Producer(request.producer_id, request.producer_epoch)
         try:
             known = self._known(request.transactional_id)
-            what = ending.ending_of(known, producer, request.committed, asked.version)
-        except ApiError as refusal:
-            return _answer(asked.waiter, answers.end_txn(refusal.code, asked.version))
-        client_version = ending.client_version(asked.version)
-        if what is ending.Ending.DONE:
-            return _answer(asked.waiter, _ended(known, client_version))
+            outcome = ending.ending_of(known, producer, request.committed, continuation.version)
+        except ApiError as error:
+            return _reply(continuation.waiter, answers.end_txn(error.code, continuation.version))
+        client_version = ending.client_version(continuation.version)
+        if outcome is ending.Ending.DONE:
+            return _reply(continuation.waiter, _ended(known, client_version))
         if fresh_id is None and metadata.needs_producer_id(known, client_version):
-            return Decision(effects=(AllocateProducerId(asked),))
+            return Decision(effects=(AllocateProducerId(continuation),))
         new = metadata.prepared(
             known,
             commit=request.committed,
@@ -327,19 +344,24 @@ class TransactionShard:
             fresh_id=fresh_id,
             now_ms=now_ms,
         )
-        reply = Reply(asked.waiter, _ended(metadata.completed(new, now_ms), client_version))
+        reply = Reply(continuation.waiter, _ended(metadata.completed(new, now_ms), client_version))
         last = known.client.epoch if client_version >= metadata.EPOCH_PER_TRANSACTION else None
         return self._prepare(request.transactional_id, known, new, last, now_ms, (reply,))
 
     def _fence(
-        self, name: str, known: TransactionMetadata, fresh_id: int | None, now_ms: int, then: tuple[Any, ...]
+        self,
+        name: str,
+        known: TransactionMetadata,
+        fresh_id: int | None,
+        now_ms: int,
+        follow_up: tuple[Any, ...],
     ) -> Decision:
-        """Aborts an ongoing transaction on the coordinator's own account."""
+        """Abort an ongoing transaction on the coordinator's initiative."""
         server_version = self.settings.transaction_version
         new = metadata.fenced(known, server_version, fresh_id, now_ms)
         bumps = metadata.fence_version(known, server_version) >= metadata.EPOCH_PER_TRANSACTION
         last = known.client.epoch if bumps else NO_PRODUCER_EPOCH
-        return self._prepare(name, known, new, last, now_ms, then)
+        return self._prepare(name, known, new, last, now_ms, follow_up)
 
     def _fencing_needs_id(self, known: TransactionMetadata) -> bool:
         version = metadata.fence_version(known, self.settings.transaction_version)
@@ -352,12 +374,12 @@ class TransactionShard:
         new: TransactionMetadata,
         last_epoch: int | None,
         now_ms: int,
-        then: tuple[Any, ...],
+        follow_up: tuple[Any, ...],
     ) -> Decision:
-        """The outcome becomes durable; what follows it is answered and carried out after that."""
+        """Make the outcome durable; replies and markers follow after that."""
         remember = () if last_epoch is None else (RememberEpoch(name, last_epoch),)
         stop = (timers.disarm_deadline(name),) if known.has_deadline else ()
-        decided = Decision((self._record(name, new),), (*remember, *stop, *then))
+        decided = Decision((self._record(name, new),), (*remember, *stop, *follow_up))
         return decided + self._carry_out(name, new, now_ms)
 
     def _carry_out(self, name: str, new: TransactionMetadata, now_ms: int) -> Decision:
@@ -379,7 +401,10 @@ class TransactionShard:
     def decide_markers_written(
         self, transactional_id: str, producer_id: int, producer_epoch: int, *, now_ms: int
     ) -> Decision:
-        """Every marker of a SendMarkers is durable. One that was overtaken (the shard was loaded again) means nothing."""
+        """Complete the transaction after every marker of a SendMarkers is durable.
+
+        Markers sent before the shard was loaded again are ignored.
+        """
         known = self._transactions.get(transactional_id)
         marked = Producer(producer_id, producer_epoch)
         if (
@@ -390,30 +415,36 @@ class TransactionShard:
             return NOTHING
         return Decision((self._record(transactional_id, metadata.completed(known, now_ms)),))
 
-    # ---- producer ids and timers ----------------------------------------------------------------------------
+    # ---- producer ids and timers -----------------------------------------------------------------
 
     def decide_producer_id(
         self,
-        then: InitContinuation | EndContinuation | TimeoutContinuation,
+        continuation: InitContinuation | EndContinuation | TimeoutContinuation,
         producer_id: int | None,
         *,
         now_ms: int,
     ) -> Decision:
-        """Goes on with what asked for a producer id, from the state of now. None: there is none to be had at the moment."""
-        if isinstance(then, TimeoutContinuation):
+        """Continue a request that waited for a producer id, from the current state.
+
+        ``producer_id`` is None if none is available at the moment.
+        """
+        if isinstance(continuation, TimeoutContinuation):
             return (
-                NOTHING if producer_id is None else self._time_out(then.transactional_id, producer_id, now_ms)
+                NOTHING
+                if producer_id is None
+                else self._time_out(continuation.transactional_id, producer_id, now_ms)
             )
-        if isinstance(then, EndContinuation):
+        if isinstance(continuation, EndContinuation):
             if producer_id is None:
-                return _answer(
-                    then.waiter, answers.end_txn(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, then.version)
+                return _reply(
+                    continuation.waiter,
+                    answers.end_txn(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, continuation.version),
                 )
-            return self._end(then, producer_id, now_ms)
+            return self._end(continuation, producer_id, now_ms)
         if producer_id is None:
             code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-            return _answer(then.waiter, answers.init_producer_id(code, then.version))
-        return self._init(then, producer_id, now_ms)
+            return _reply(continuation.waiter, answers.init_producer_id(code, continuation.version))
+        return self._init(continuation, producer_id, now_ms)
 
     def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision:
         if key == timers.EXPIRY:
@@ -429,31 +460,31 @@ class TransactionShard:
         if not timers.overdue(known, now_ms):
             return Decision(effects=(timers.arm_deadline(name, known, self.settings, now_ms),))
         if fresh_id is None and self._fencing_needs_id(known):
-            # Whatever becomes of the allocation: the timer comes again while the transaction is open.
-            again = timers.retry_deadline(name, self.settings, now_ms)
-            return Decision(effects=(again, AllocateProducerId(TimeoutContinuation(name))))
+            # The timer runs again while the transaction is open, even if the allocation fails.
+            rearm = timers.retry_deadline(name, self.settings, now_ms)
+            return Decision(effects=(rearm, AllocateProducerId(TimeoutContinuation(name))))
         return self._fence(name, known, fresh_id, now_ms, ())
 
     def _expire(self, now_ms: int) -> Decision:
         names, more = timers.expired(self._transactions, self.settings, now_ms)
         if not names and self._surplus() > 0:
             return self._expire_early(now_ms)
-        forget = tuple(RememberEpoch(name, NO_PRODUCER_EPOCH) for name in names)
-        again: tuple[Arm, ...] = ()
+        clear_epochs = tuple(RememberEpoch(name, NO_PRODUCER_EPOCH) for name in names)
+        rearm: tuple[Arm, ...] = ()
         if more or self._surplus() > 0:
-            again = (Arm(timers.EXPIRY, now_ms),)
+            rearm = (Arm(timers.EXPIRY, now_ms),)
         elif len(names) < len(self._transactions):
-            again = (timers.arm_expiry(self.settings, now_ms),)
-        return Decision(tuple(tombstone_of(name) for name in names), (*forget, *again))
+            rearm = (timers.arm_expiry(self.settings, now_ms),)
+        return Decision(tuple(tombstone_of(name) for name in names), (*clear_epochs, *rearm))
 
     def _expire_early(self, now_ms: int) -> Decision:
-        """A slice of the ids that are too many, after loading or with a lower limit."""
+        """Expire a slice of the surplus ids, after loading or after the limit was lowered."""
         names, enough = self._memory.oldest_idle(self._surplus())
-        rest = enough or not names
-        again = timers.arm_expiry(self.settings, now_ms) if rest else Arm(timers.EXPIRY, now_ms)
-        return self._forget_early(names) + Decision(effects=(again,))
+        wait = enough or not names
+        rearm = timers.arm_expiry(self.settings, now_ms) if wait else Arm(timers.EXPIRY, now_ms)
+        return self._expire_ids(names) + Decision(effects=(rearm,))
 
-    # ---- reading --------------------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------
 
     def decide_describe_transactions(
         self,
@@ -462,12 +493,12 @@ class TransactionShard:
         *,
         now_ms: int,
     ) -> Decision:
-        """About the ids of a request that belong to this shard."""
+        """Describe the ids of a request that belong to this shard."""
         states = [listing.described(name, self._transactions.get(name)) for name in request.transactional_ids]
-        return _answer(waiter, DescribeTransactionsResponse(transaction_states=states))
+        return _reply(waiter, DescribeTransactionsResponse(transaction_states=states))
 
     def ids(self) -> list[str]:
-        """All transactional ids of the shard."""
+        """Return all transactional ids of the shard."""
         return list(self._transactions)
 
     def decide_list_transactions(
@@ -478,14 +509,16 @@ class TransactionShard:
         now_ms: int,
         transactional_ids: Iterable[str] | None = None,
     ) -> Decision:
-        """Those of the ids that this shard still has; all of them without ``transactional_ids``. ``listing.merged`` makes
-        one answer of all parts."""
-        chosen = self._transactions
-        if transactional_ids is not None:
-            chosen = {name: chosen[name] for name in transactional_ids if name in chosen}
-        return _answer(waiter, listing.listed(request, chosen, now_ms))
+        """List the given ids that still exist; without ``transactional_ids`` list all.
 
-    # ---- small helpers --------------------------------------------------------------------------------------
+        ``listing.merged`` combines the responses of all shards.
+        """
+        selected = self._transactions
+        if transactional_ids is not None:
+            selected = {name: selected[name] for name in transactional_ids if name in selected}
+        return _reply(waiter, listing.listed(request, selected, now_ms))
+
+    # ---- small helpers ---------------------------------------------------------------------------
 
     def _known(self, transactional_id: str) -> TransactionMetadata:
         joining.check_id(transactional_id)
@@ -498,7 +531,7 @@ class TransactionShard:
         return record_of(transactional_id, new, self.settings.transaction_version)
 
 
-def _answer(waiter: Waiter[Response], response: Response) -> Decision:
+def _reply(waiter: Waiter[Response], response: Response) -> Decision:
     return Decision(effects=(Reply(waiter, response),))
 
 

@@ -1,4 +1,4 @@
-"""The states of a transactional id, and which may follow which."""
+"""The states of a transactional id, and the valid transitions between them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from enum import IntEnum
 
 
 class TransactionState(IntEnum):
-    """The number is what records carry, ``title`` what DescribeTransactions and ListTransactions call it."""
+    """The state of a transactional id.
+
+    Records hold the number. DescribeTransactions and ListTransactions return ``title``.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -14,9 +17,10 @@ class TransactionState(IntEnum):
     PREPARE_ABORT = 3
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
-    # The id has expired: written as a tombstone, so never seen in a record.
+    # The id has expired. Written as a tombstone, so it never appears in a record.
     DEAD = 6
-    # An epoch is bumped to shut a producer out; it leads to PREPARE_ABORT within one decision, so never seen in a record.
+    # The epoch is being bumped to fence a producer. It changes to PREPARE_ABORT within one
+    # decision, so it never appears in a record.
     PREPARE_EPOCH_FENCE = 7
 
     @property
@@ -29,8 +33,9 @@ BY_TITLE = {title: state for state, title in _TITLES.items()}
 
 _S = TransactionState
 
-# state -> the states it may follow. Under transaction.version 2 an abort may come without a transaction (KIP-890): a client that
-# does not know whether its first produce arrived must be able to end what may not have begun.
+# State -> valid previous states. Under transaction.version 2 an abort is valid without a
+# transaction (KIP-890): a client that does not know whether its first produce request arrived must
+# be able to end a transaction that may not exist.
 PREDECESSORS: dict[TransactionState, frozenset[TransactionState]] = {
     _S.EMPTY: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.ONGOING: frozenset({_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
@@ -44,15 +49,15 @@ PREDECESSORS: dict[TransactionState, frozenset[TransactionState]] = {
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
 }
 
-# An outcome is decided and its markers are on their way.
+# The outcome is decided and its markers are in flight.
 PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
-# No transaction is open: a transactional id may expire here.
+# No transaction is open, so the transactional id may expire.
 IDLE = PREDECESSORS[_S.DEAD]
 COMPLETED_BY = {_S.PREPARE_COMMIT: _S.COMPLETE_COMMIT, _S.PREPARE_ABORT: _S.COMPLETE_ABORT}
 
 
 class IllegalTransition(Exception):
-    """A decision would have broken the table: a defect of the coordinator, never a client's fault."""
+    """A decision would have made an invalid transition: a bug in the coordinator."""
 
     def __init__(self, before: TransactionState, after: TransactionState) -> None:
-        super().__init__(f"{after.title} may not follow {before.title}")
+        super().__init__(f"invalid transition from {before.title} to {after.title}")

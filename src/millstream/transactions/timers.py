@@ -1,6 +1,7 @@
-"""When transactions are looked at again: the deadline of each open one, and the expiry of ids nobody uses.
+"""Timers of transactions: the deadline of each open one, and the expiry of unused ids.
 
-Both fall on a grid of the interval that the settings name, so that many shards wake together and arming twice changes nothing.
+All timers fire at multiples of an interval from the settings. Many shards therefore wake up
+together, and arming a timer twice changes nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from millstream.transactions.states import IDLE
 
 EXPIRY: TimerKey = ("expiry",)
 _DEADLINE = "deadline"
-# Tombstones of one decision, in bytes of transactional ids: they share a batch, which max.message.bytes bounds.
-_MOST_EXPIRED_BYTES = 256 * 1024
+# Maximum bytes of transactional ids that one decision expires. Their tombstones share a batch,
+# whose size max.message.bytes limits.
+_MAX_EXPIRED_BYTES = 256 * 1024
 
 
 def deadline_key(transactional_id: str) -> TimerKey:
@@ -23,7 +25,7 @@ def deadline_key(transactional_id: str) -> TimerKey:
 
 
 def transactional_id_of(key: TimerKey) -> str | None:
-    """The id whose deadline this is; None for another timer."""
+    """Return the transactional id of a deadline timer, or None for another timer."""
     if isinstance(key, tuple) and len(key) == 2 and key[0] == _DEADLINE:
         return str(key[1])
     return None
@@ -32,8 +34,11 @@ def transactional_id_of(key: TimerKey) -> str | None:
 def arm_deadline(
     transactional_id: str, metadata: TransactionMetadata, settings: TransactionSettings, now_ms: int
 ) -> Arm:
-    """A transaction whose coordinator before had a clock ahead of this one began in the future: nobody waits longer than its timeout
-    for that."""
+    """Arm the timer for the deadline of a transaction.
+
+    If the clock of the previous coordinator was ahead of this one, the transaction started in the
+    future. Its deadline is then at most one timeout from now.
+    """
     interval_ms = settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
     deadline_ms = min(metadata.deadline_ms, now_ms + metadata.timeout_ms)
     return Arm(deadline_key(transactional_id), _after(deadline_ms, interval_ms))
@@ -53,25 +58,28 @@ def arm_expiry(settings: TransactionSettings, now_ms: int) -> Arm:
 
 
 def _after(time_ms: int, interval_ms: int) -> int:
-    """The first point of the grid behind a time."""
+    """Return the first multiple of the interval after a time."""
     return (time_ms // interval_ms + 1) * interval_ms
 
 
 def overdue(metadata: TransactionMetadata, now_ms: int) -> bool:
-    """Asked when the timer has run: a start that is still in the future then is another clock's, and the timeout is over."""
+    """Return whether a transaction has timed out, when its timer fires.
+
+    If its start is still in the future, it was set by another clock, and the timeout has passed.
+    """
     return metadata.has_deadline and (metadata.deadline_ms < now_ms or metadata.start_ms > now_ms)
 
 
 def expired(
     transactions: Mapping[str, TransactionMetadata], settings: TransactionSettings, now_ms: int
 ) -> tuple[list[str], bool]:
-    """The ids to forget now, and whether more of them are left for another turn."""
+    """Return the ids that expire now, and whether more remain for another decision."""
     before_ms = now_ms - settings.transactional_id_expiration_ms
     names: list[str] = []
     size = 0
     for name, metadata in transactions.items():
         if metadata.state in IDLE and metadata.last_update_ms <= before_ms:
-            if size >= _MOST_EXPIRED_BYTES:
+            if size >= _MAX_EXPIRED_BYTES:
                 return names, True
             names.append(name)
             size += len(name) * 4 + 32

@@ -1,7 +1,8 @@
-"""What a producer hears when its transaction could not be verified or joined on the way of its records.
+"""Errors for a producer whose transaction could not be verified or joined.
 
-Produce and TxnOffsetCommit ask the coordinator before a partition sees its first record of a transaction. What it answers is put
-into words that each generation of clients handles (KIP-890).
+Produce and TxnOffsetCommit ask the coordinator before a partition gets its first record of a
+transaction. The coordinator's error is converted to one that the client's version can handle
+(KIP-890).
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from millstream.core.errors import ErrorCode
 
 
 class Operation(Enum):
-    """What the client behind a request can do."""
+    """The capabilities of the client of a request."""
 
-    VERIFY_CLASSIC = "it knows none of the new errors"
-    VERIFY = "it knows TRANSACTION_ABORTABLE"
-    JOIN = "its partitions join with the request (transaction.version 2)"
+    VERIFY_CLASSIC = "knows none of the new errors"
+    VERIFY = "knows TRANSACTION_ABORTABLE"
+    JOIN = "adds its partitions with the request (transaction.version 2)"
 
     @property
     def verify_only(self) -> bool:
@@ -37,8 +38,8 @@ def _operation(version: int, *, knows_abortable: int, joins: int) -> Operation:
     return Operation.VERIFY if version >= knows_abortable else Operation.VERIFY_CLASSIC
 
 
-# The coordinator could not be asked, or did not get as far as this partition because it has not heard of another one yet. Producers retry
-# NOT_ENOUGH_REPLICAS without looking for new metadata.
+# The coordinator was not reachable, or did not check this partition because another partition of
+# the request is unknown to it. Producers retry NOT_ENOUGH_REPLICAS without a metadata refresh.
 _UNREACHABLE = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -51,7 +52,7 @@ _UNREACHABLE = frozenset(
 
 
 def produce_error(code: ErrorCode, operation: Operation) -> ErrorCode:
-    """The coordinator's answer as a partition of a produce answer."""
+    """Convert the coordinator's error for a partition of a produce response."""
     if code in _UNREACHABLE:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and operation.verify_only:
@@ -60,9 +61,9 @@ def produce_error(code: ErrorCode, operation: Operation) -> ErrorCode:
 
 
 def offset_commit_error(code: ErrorCode, operation: Operation) -> ErrorCode:
-    """The coordinator's answer as the partitions of a TxnOffsetCommit answer."""
+    """Convert the coordinator's error for the partitions of a TxnOffsetCommit response."""
     if code is ErrorCode.NETWORK_EXCEPTION:
-        # Makes clients retry without looking for the coordinator again.
+        # Clients retry this error without looking up the coordinator again.
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return _understood(code, operation)
 

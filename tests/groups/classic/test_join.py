@@ -8,8 +8,8 @@ from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm, 
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.draft import NEW_MEMBER_JOIN_TIMEOUT_MS
 from millstream.groups.classic.group import ClassicGroup, InitialDelay
-from millstream.groups.classic.states import NEXT, State
-from millstream.groups.effects import Become
+from millstream.groups.classic.states import NEXT_STATES, State
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from millstream.wire.group_records import GroupMetadataKey, GroupMetadataValue
@@ -45,7 +45,7 @@ def empty_record(now_ms: int = NOW) -> CoordinatorRecord:
 
 def shard_with(group: ClassicGroup, settings: GroupSettings = SETTINGS) -> GroupShard:
     shard = new_shard(settings)
-    shard.perform(Become(GROUP, group))
+    shard.perform(SetClassicGroup(GROUP, group))
     return shard
 
 
@@ -57,7 +57,7 @@ def test_a_new_member_must_come_back_with_the_id_it_is_given() -> None:
     assert decide(new_shard(), join()) == Decision(
         (empty_record(),),
         (
-            Become(GROUP, ClassicGroup(GROUP, since_ms=NOW, pending=frozenset({"client-1"}))),
+            SetClassicGroup(GROUP, ClassicGroup(GROUP, since_ms=NOW, pending=frozenset({"client-1"}))),
             Arm(("session", GROUP, "client-1"), NOW + SESSION_MS),
             Reply("w", JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="client-1")),
         ),
@@ -78,7 +78,7 @@ def test_with_its_id_it_joins_and_the_initial_delay_begins() -> None:
     )
     assert decide(shard, join("client-1")) == Decision(
         effects=(
-            Become(GROUP, expected),
+            SetClassicGroup(GROUP, expected),
             Arm(("session", GROUP, "client-1"), NOW + NEW_MEMBER_JOIN_TIMEOUT_MS),
             Arm(("join", GROUP), NOW + DELAY_MS),
         )
@@ -158,7 +158,7 @@ def test_when_the_last_member_has_joined_all_are_answered_and_the_leader_gets_th
     listed = [JoinGroupResponseMember(member_id=name, metadata=RANGE[0][1]) for name in ("a", "b")]
     assert decide(shard_with(group), join("b")) == Decision(
         effects=(
-            Become(GROUP, completed),
+            SetClassicGroup(GROUP, completed),
             Disarm(("join", GROUP)),
             Reply("wa", JoinGroupResponse(member_id="a", members=listed, **about)),
             Arm(("session", GROUP, "a"), NOW + SESSION_MS),
@@ -180,7 +180,7 @@ def test_a_join_to_a_stable_group_begins_a_rebalance() -> None:
     )
     assert decide(shard_with(group), join(), version=3) == Decision(
         effects=(
-            Become(GROUP, expected),
+            SetClassicGroup(GROUP, expected),
             Arm(("session", GROUP, "client-1"), NOW + NEW_MEMBER_JOIN_TIMEOUT_MS),
             Arm(("join", GROUP), NOW + REBALANCE_MS),
         )
@@ -273,8 +273,8 @@ def test_a_leader_that_has_not_rejoined_in_time_is_replaced() -> None:
 
 
 def test_every_transition_of_a_group_is_in_the_table() -> None:
-    assert set(NEXT) == set(State)
+    assert set(NEXT_STATES) == set(State)
     group = group_of(member("a"))
     with pytest.raises(AssertionError):
-        group.move(State.COMPLETING_REBALANCE, NOW)
-    assert all(State.DEAD in after for state, after in NEXT.items() if state is not State.DEAD)
+        group.transition_to(State.COMPLETING_REBALANCE, NOW)
+    assert all(State.DEAD in after for state, after in NEXT_STATES.items() if state is not State.DEAD)

@@ -8,7 +8,7 @@ from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.classic.states import State
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.shard import GroupShard
 from millstream.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from support.groups.world import (
@@ -34,7 +34,7 @@ NOW = 1_000
 
 def shard_with(group: ClassicGroup) -> GroupShard:
     shard = new_shard()
-    shard.perform(Become(GROUP, group))
+    shard.perform(SetClassicGroup(GROUP, group))
     return shard
 
 
@@ -71,7 +71,7 @@ def test_a_restarted_static_leader_takes_its_place_again_without_a_rebalance() -
     assert decision == Decision(
         (replaced.record(),),
         (
-            Become(GROUP, replaced),
+            SetClassicGroup(GROUP, replaced),
             Disarm(("session", GROUP, "old")),
             Arm(("session", GROUP, "one-1"), NOW + SESSION_MS),
             Reply("w", answer),

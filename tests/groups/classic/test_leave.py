@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.states import State
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
 from support.groups.classic import NOW, shard_with
 from support.groups.world import (
@@ -35,7 +35,7 @@ def test_several_leave_at_once_each_with_its_own_answer() -> None:
     ]
     assert decision == Decision(
         effects=(
-            Become(GROUP, left),
+            SetClassicGroup(GROUP, left),
             Disarm(("session", GROUP, "a")),
             Disarm(("session", GROUP, "b")),
             Arm(("join", GROUP), NOW + REBALANCE_MS),

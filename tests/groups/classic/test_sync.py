@@ -6,7 +6,7 @@ from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.group import ClassicGroup
 from millstream.groups.classic.states import State
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.settings import GroupSettings
 from millstream.wire.messages.sync_group import SyncGroupResponse
 from support.groups.classic import NOW, shard_with
@@ -40,7 +40,7 @@ def completing(**members: object) -> ClassicGroup:
 
 def test_a_follower_waits_for_the_assignment() -> None:
     decision = shard_with(completing()).decide_sync(sync("b", 2), context(5), "wb", now_ms=NOW)
-    assert decision == Decision(effects=(Become(GROUP, completing(b="wb")),))
+    assert decision == Decision(effects=(SetClassicGroup(GROUP, completing(b="wb")),))
 
 
 def test_the_leaders_assignment_is_written_and_then_told_to_all_who_wait() -> None:
@@ -59,7 +59,7 @@ def test_the_leaders_assignment_is_written_and_then_told_to_all_who_wait() -> No
     assert decision == Decision(
         (stable.record(),),
         (
-            Become(GROUP, stable),
+            SetClassicGroup(GROUP, stable),
             Disarm(("sync", GROUP)),
             Reply("wa", SyncGroupResponse(assignment=b"0", **about)),
             Arm(("session", GROUP, "a"), NOW + SESSION_MS),

@@ -10,11 +10,11 @@ import pytest
 from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
 from millstream.groups.consumer import records
-from millstream.groups.consumer.draft import Checked
+from millstream.groups.consumer.draft import TopicsChecked
 from millstream.groups.consumer.group import GroupState
 from millstream.groups.consumer.member import Current, Info, MemberState
 from millstream.groups.consumer.subscription import metadata_hash
-from millstream.groups.settings import OwnSettings
+from millstream.groups.settings import GroupOverrides
 from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.wire.messages.consumer_group_describe import (
     Assignment,
@@ -95,7 +95,7 @@ def test_the_first_member_gets_everything(host: ConsumerHost) -> None:
             records.current(GROUP, "m1", current),
         ),
         (
-            Checked(GROUP, 1),
+            TopicsChecked(GROUP, 1),
             Disarm(rebalance("m1")),
             arm_session("m1"),
             Reply("w", told("m1", 2, {ORDERS: range(4)})),
@@ -209,8 +209,8 @@ def test_most_members_choose_the_assignor(host: ConsumerHost) -> None:
 # ---- time between assignments ---------------------------------------------------------------------------------
 
 
-def unhurried(**own: OwnSettings) -> ConsumerHost:
-    settings = replace(SETTINGS, group_consumer_assignment_interval_ms=1_000, own=own)
+def unhurried(**own: GroupOverrides) -> ConsumerHost:
+    settings = replace(SETTINGS, group_consumer_assignment_interval_ms=1_000, overrides=own)
     return ConsumerHost(topics=topics_of(1, orders=4), settings=settings)
 
 
@@ -228,7 +228,7 @@ def test_who_joins_soon_after_an_assignment_waits_for_the_next() -> None:
 
 
 def test_a_group_may_be_in_more_of_a_hurry_than_others() -> None:
-    host = unhurried(**{GROUP: OwnSettings(SESSION_MS, HEARTBEAT_MS, 0)})
+    host = unhurried(**{GROUP: GroupOverrides(SESSION_MS, HEARTBEAT_MS, 0)})
     host.beat(join("m1", "orders"))
     assert host.beat(join("m2", "orders")).member_epoch == 3
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.core.decisions import Arm, Decision, Reply
 from millstream.core.errors import ErrorCode
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.settings import GroupSettings
 from millstream.wire.messages.offset_commit import (
     OffsetCommitResponse,
@@ -42,7 +42,7 @@ def test_a_simple_consumer_commits_without_a_group() -> None:
 
 def test_a_members_commit_renews_its_session() -> None:
     shard = new_shard()
-    shard.perform(Become(GROUP, group_of(member("a"))))
+    shard.perform(SetClassicGroup(GROUP, group_of(member("a"))))
     decision = shard.decide_offset_commit(commit({ORDERS_0: 1}, "a", 1), context(8), "w", now_ms=NOW)
     assert decision.records == (offset_record(0, 1),)
     assert decision.effects[0] == Arm(("session", GROUP, "a"), NOW + SESSION_MS)

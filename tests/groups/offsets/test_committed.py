@@ -53,7 +53,7 @@ def test_they_are_forgotten_when_it_aborts() -> None:
     assert offsets_of(host, ORDERS_0, stable=True) == [-ErrorCode.UNSTABLE_OFFSET_COMMIT]
     host.marker(7, commit=False)
     assert offsets_of(host, ORDERS_0, stable=True) == [-1]
-    assert not host.shard.state.offsets.knows(GROUP)
+    assert not host.shard.state.offsets.has(GROUP)
 
 
 def test_of_a_plain_and_a_transactional_commit_the_later_record_wins() -> None:

@@ -97,8 +97,8 @@ def test_an_empty_group_without_offsets_goes_with_the_next_round_unless_somebody
 
 
 def test_a_round_over_many_offsets_takes_many_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "_LOOK", 10)
-    monkeypatch.setattr(expiry, "_WRITE_BYTES", 300)
+    monkeypatch.setattr(expiry, "_MAX_CHECKED", 10)
+    monkeypatch.setattr(expiry, "_MAX_BYTES", 300)
     host = TinyHost()
     for number in range(20):
         offsets = {("orders", partition): 1 for partition in range(4)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millstream.core.decisions import Decision, Reply
 from millstream.core.errors import ErrorCode
-from millstream.groups.offsets.fetch import Steps, T, refused, single
+from millstream.groups.offsets.fetch import Steps, T, error_response, single
 from millstream.groups.offsets.fetch import group_of as one_group
 from millstream.groups.topics_view import TopicInfo, TopicsView
 from millstream.wire.messages.offset_fetch import (
@@ -107,9 +107,9 @@ def test_v1_tells_an_error_of_the_group_with_every_partition() -> None:
 
 
 def test_refused_fetch_names_the_error_at_the_group_and_at_every_partition() -> None:
-    answer = finished(refused(fetch(ORDERS_0), ErrorCode.NOT_COORDINATOR))
+    answer = finished(error_response(fetch(ORDERS_0), ErrorCode.NOT_COORDINATOR))
     ((topic,), code) = answer.topics, answer.error_code
     assert (answer.group_id, code, topic.name) == (GROUP, ErrorCode.NOT_COORDINATOR, "orders")
     assert [(row.committed_offset, row.error_code) for row in topic.partitions] == [(-1, code)]
     everything = OffsetFetchRequestGroup(group_id=GROUP, topics=None)
-    assert finished(refused(everything, ErrorCode.NOT_COORDINATOR)).topics == []
+    assert finished(error_response(everything, ErrorCode.NOT_COORDINATOR)).topics == []

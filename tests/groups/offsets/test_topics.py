@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.core.decisions import Arm, Decision
-from millstream.groups.effects import SeeTopics, Sweep
+from millstream.groups.effects import SetTopics, Sweep
 from millstream.groups.offsets import expiry
 from millstream.groups.records import offset_tombstone
 from millstream.groups.topics_view import TopicInfo, TopicsView
@@ -34,7 +34,7 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
         shard.apply(record)
     sweep = Sweep(deleted=((GROUP, "orders", ORDERS_ID),))
     decision = shard.on_topics_changed(WITHOUT_ORDERS, now_ms=NOW)
-    assert decision == Decision(effects=(SeeTopics(WITHOUT_ORDERS), sweep, Arm(expiry.SWEEP_TIMER, NOW)))
+    assert decision == Decision(effects=(SetTopics(WITHOUT_ORDERS), sweep, Arm(expiry.SWEEP_TIMER, NOW)))
     shard.perform(sweep)
     assert shard.decide_timeout(expiry.SWEEP_TIMER, now_ms=NOW) == Decision(
         (offset_tombstone(GROUP, "orders", 0), offset_tombstone(GROUP, "orders", 1)), (Sweep(),)
@@ -84,7 +84,7 @@ def test_pending_offsets_of_a_deleted_topic_go_too() -> None:
 
 
 def test_a_deleted_topic_of_many_groups_takes_many_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry, "_WRITE_BYTES", 300)
+    monkeypatch.setattr(expiry, "_MAX_BYTES", 300)
     host = TinyHost()
     for number in range(20):
         offsets = {("orders", partition): 1 for partition in range(4)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millstream.groups.classic.group import ClassicGroup
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard import GroupShard
 from support.groups.world import (
@@ -17,5 +17,5 @@ NOW = 1_000
 
 def shard_with(group: ClassicGroup, settings: GroupSettings = SETTINGS) -> GroupShard:
     shard = new_shard(settings)
-    shard.perform(Become(GROUP, group))
+    shard.perform(SetClassicGroup(GROUP, group))
     return shard

@@ -128,7 +128,7 @@ class TinyHost:
                 self._check_promise(effect)
                 outward.append(effect)
             elif isinstance(effect, IdsFull):
-                self.happened["no room" if effect.refused else "expired early"] += 1
+                self.happened["no room" if effect.rejected else "expired early"] += 1
             else:
                 self.shard.perform(effect)
         self.held.append((len(self.log), tuple(outward)))
@@ -204,7 +204,7 @@ class TinyHost:
         if self.dice.random() >= failing:
             self.next_producer_id += 1
             fresh = self.next_producer_id
-        self.execute(self.shard.decide_producer_id(effect.then, fresh, now_ms=self.now_ms))
+        self.execute(self.shard.decide_producer_id(effect.continuation, fresh, now_ms=self.now_ms))
 
     def fire_timers(self) -> None:
         due = [key for key, at_ms in self.timers.items() if at_ms <= self.now_ms]

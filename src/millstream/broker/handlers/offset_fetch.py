@@ -15,7 +15,7 @@ from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
 from millstream.core.decisions import Decision, Waiter
 from millstream.core.errors import ApiError
-from millstream.groups.offsets.fetch import group_of, refused, single
+from millstream.groups.offsets.fetch import error_response, group_of, single
 from millstream.groups.shard import GroupShard
 from millstream.groups.shard_state import GroupContext
 from millstream.ports.turns import Pace, run_steps
@@ -58,7 +58,7 @@ async def _fetch(
     for group in groups:
         key = group.group_id, group.member_id, group.member_epoch
         if group.group_id in unconfirmed:
-            answer = await run_steps(refused(group, unconfirmed[group.group_id].code))
+            answer = await run_steps(error_response(group, unconfirmed[group.group_id].code))
         elif group.topics is None and key in whole:
             answer = whole[key]
         else:
@@ -95,7 +95,7 @@ async def _one(
             await pace.rest()
         return whole
     except ApiError as error:
-        return await run_steps(refused(group, error.code))
+        return await run_steps(error_response(group, error.code))
 
 
 async def _ask(

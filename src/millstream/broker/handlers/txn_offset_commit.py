@@ -51,8 +51,8 @@ async def _commit(
     services: TransactionalOffsetServices, context: RequestContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
     groups, version = services.groups, context.version
-    if not commit.names_anything(request, version, groups.topics):
-        return commit.refused_transactional(request, version, groups.topics)
+    if not commit.any_partition_exists(request, version, groups.topics):
+        return commit.rejected_transactional(request, version, groups.topics)
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
@@ -69,7 +69,7 @@ async def _commit(
         code = error.code
         if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < _KNOWS_LOADING:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        return commit.refused_transactional(request, version, groups.topics, code)
+        return commit.rejected_transactional(request, version, groups.topics, code)
 
 
 async def _verified(

@@ -187,15 +187,13 @@ class TransactionDriver:
 
     def _warn_full(self, index: int, full: IdsFull) -> None:
         limit = "transactional.ids.memory.max.bytes"
-        if full.refused is None:
+        if full.rejected is None:
             text = (
                 f"{full.expired} unused transactional ids expired early: there are more than {limit} allows"
             )
             self._rate_limited.log(logging.WARNING, "ids expired early", text)
         else:
-            text = (
-                f"no room for transactional id {full.refused[:200]!r} within {limit}: its client has to retry"
-            )
+            text = f"no room for transactional id {full.rejected[:200]!r} within {limit}: its client has to retry"
             self._rate_limited.log(logging.ERROR, "ids refused", text)
 
     async def _allocate_later(self, index: int, effect: AllocateProducerId) -> None:
@@ -209,6 +207,6 @@ class TransactionDriver:
             log.error("no producer id can be had", exc_info=error)
         self.host.go_on(
             index,
-            getattr(effect.then, "waiter", None),
-            lambda shard, now_ms: shard.decide_producer_id(effect.then, producer_id, now_ms=now_ms),
+            getattr(effect.continuation, "waiter", None),
+            lambda shard, now_ms: shard.decide_producer_id(effect.continuation, producer_id, now_ms=now_ms),
         )

@@ -1,7 +1,8 @@
 """The assignors that run on the broker: ``range`` and ``uniform``.
 
-An assignor is a pure function of the members' subscriptions and of the target assignment before; its answer names every member.
-Members are looked at in a fixed order, so the same question has the same answer.
+An assignor is a pure function of the members' subscriptions and their previous target assignment.
+It returns an assignment for every member. Members are processed in a fixed order, so the result is
+deterministic.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ Assigned = dict[str, dict[bytes, set[int]]]
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """What an assignor knows of a member: the topics it wants (only such as exist), and what it was meant to have so far."""
+    """The input of an assignor for a member: its subscribed topics and current target.
+
+    Only topics that exist are listed.
+    """
 
     topics: frozenset[bytes]
     instance_id: str | None = None
@@ -32,8 +36,11 @@ Assignor = Callable[[Members, Counts], dict[str, Partitions]]
 
 
 def assign_range(members: Members, counts: Counts) -> dict[str, Partitions]:
-    """Topic by topic, the members that want it get neighbouring partitions of it, as many as even; the first ones get one more.
-    Topics with equal partition counts and subscribers are thus divided alike, which joins of them rely on."""
+    """Give each member a range of consecutive partitions of each topic it subscribes to.
+
+    The first members get one more if the partitions do not divide evenly. Topics with the same
+    number of partitions and the same subscribers are assigned alike, so that they can be joined.
+    """
     assigned: Assigned = {member_id: {} for member_id in members}
     order = sorted(members, key=lambda member_id: _range_order(member_id, members[member_id]))
     for topic in sorted(counts):
@@ -44,7 +51,7 @@ def assign_range(members: Members, counts: Counts) -> dict[str, Partitions]:
 
 
 def _range_order(member_id: str, member: MemberSpec) -> tuple[bool, str]:
-    """Static members first, by instance id: theirs does not change when they restart."""
+    """Sort static members first, by instance id, which does not change when they restart."""
     static = member.instance_id is not None
     return not static, member.instance_id if member.instance_id is not None else member_id
 
@@ -60,7 +67,7 @@ def _divide(topic: bytes, count: int, readers: list[str], assigned: Assigned) ->
 
 
 def assign_uniform(members: Members, counts: Counts) -> dict[str, Partitions]:
-    """Everybody gets as many partitions as even, and keeps what it has as far as that allows."""
+    """Give all members equally many partitions, and keep as many current ones as possible."""
     if not members:
         return {}
     subscriptions = {member.topics for member in members.values()}
@@ -69,11 +76,11 @@ def assign_uniform(members: Members, counts: Counts) -> dict[str, Partitions]:
     return _frozen(_uniform_heterogeneous(members, counts))
 
 
-# ---- uniform, all members want the same topics --------------------------------------------------------------
+# ---- uniform, all members subscribe to the same topics -------------------------------------------
 
 
 def _uniform_homogeneous(members: Members, counts: Counts, topics: frozenset[bytes]) -> Assigned:
-    """Quotas decide who gives up how much. One more than the quota is allowed first to those that already have more."""
+    """Assign by quotas. Members that already have more get the quotas that are one higher."""
     kept = {member_id: _kept(members[member_id], counts) for member_id in sorted(members)}
     each, extra = divmod(sum(counts[topic] for topic in topics), len(members))
     quotas = {}
@@ -81,10 +88,10 @@ def _uniform_homogeneous(members: Members, counts: Counts, topics: frozenset[byt
         quotas[member_id] = each + (extra > 0)
         extra -= extra > 0
     taken: set[tuple[bytes, int]] = set()
-    for member_id, places in kept.items():
-        del places[quotas[member_id] :]
-        taken.update(places)
-    free = [place for place in _places(topics, counts) if place not in taken]
+    for member_id, partitions in kept.items():
+        del partitions[quotas[member_id] :]
+        taken.update(partitions)
+    free = [partition for partition in _all_partitions(topics, counts) if partition not in taken]
     _deal(free, kept, quotas)
     return _by_topic(kept)
 
@@ -92,20 +99,20 @@ def _uniform_homogeneous(members: Members, counts: Counts, topics: frozenset[byt
 def _deal(
     free: list[tuple[bytes, int]], kept: dict[str, list[tuple[bytes, int]]], quotas: dict[str, int]
 ) -> None:
-    """Round the table, so that the partitions of a topic spread."""
-    hungry = [member_id for member_id in kept if len(kept[member_id]) < quotas[member_id]]
+    """Assign the free partitions round robin, so that the partitions of a topic are spread."""
+    below_quota = [member_id for member_id in kept if len(kept[member_id]) < quotas[member_id]]
     position = 0
-    for place in free:
-        position %= len(hungry)
-        member_id = hungry[position]
-        kept[member_id].append(place)
+    for partition in free:
+        position %= len(below_quota)
+        member_id = below_quota[position]
+        kept[member_id].append(partition)
         if len(kept[member_id]) == quotas[member_id]:
-            del hungry[position]
+            del below_quota[position]
         else:
             position += 1
 
 
-# ---- uniform, in general ------------------------------------------------------------------------------------
+# ---- uniform, in general -------------------------------------------------------------------------
 
 
 def _uniform_heterogeneous(members: Members, counts: Counts) -> Assigned:
@@ -115,9 +122,9 @@ def _uniform_heterogeneous(members: Members, counts: Counts) -> Assigned:
             readers.setdefault(topic, []).append(member_id)
     kept = {member_id: _kept(members[member_id], counts) for member_id in sorted(members)}
     assigned = _by_topic(kept)
-    loads = {member_id: len(places) for member_id, places in kept.items()}
-    taken = {place for places in kept.values() for place in places}
-    # Topics with few readers first: they leave the least choice.
+    loads = {member_id: len(partitions) for member_id, partitions in kept.items()}
+    taken = {partition for partitions in kept.values() for partition in partitions}
+    # Topics with few readers first: they leave the fewest choices.
     for topic in sorted(readers, key=lambda topic: (len(readers[topic]), topic)):
         free = [partition for partition in range(counts[topic]) if (topic, partition) not in taken]
         if free:
@@ -129,22 +136,22 @@ def _uniform_heterogeneous(members: Members, counts: Counts) -> Assigned:
 def _fill(
     topic: bytes, free: list[int], members: list[str], assigned: Assigned, loads: dict[str, int]
 ) -> None:
-    """Each partition to whoever has the least; the first of those that are even."""
-    least = [(loads[member_id], position) for position, member_id in enumerate(members)]
-    heapify(least)
+    """Give each partition to the member with the lowest load; the first one on a tie."""
+    by_load = [(loads[member_id], position) for position, member_id in enumerate(members)]
+    heapify(by_load)
     for partition in free:
-        load, position = least[0]
+        load, position = by_load[0]
         member_id = members[position]
         assigned[member_id].setdefault(topic, set()).add(partition)
         loads[member_id] = load + 1
-        heapreplace(least, (load + 1, position))
+        heapreplace(by_load, (load + 1, position))
 
 
-# ---- shared -------------------------------------------------------------------------------------------------
+# ---- shared --------------------------------------------------------------------------------------
 
 
 def _kept(member: MemberSpec, counts: Counts) -> list[tuple[bytes, int]]:
-    """What the member was meant to have and may keep."""
+    """Return the partitions of the member's current target that it may keep."""
     return [
         (topic, partition)
         for topic in sorted(member.target)
@@ -154,13 +161,13 @@ def _kept(member: MemberSpec, counts: Counts) -> list[tuple[bytes, int]]:
     ]
 
 
-def _places(topics: frozenset[bytes], counts: Counts) -> list[tuple[bytes, int]]:
+def _all_partitions(topics: frozenset[bytes], counts: Counts) -> list[tuple[bytes, int]]:
     return [(topic, partition) for topic in sorted(topics) for partition in range(counts[topic])]
 
 
-def _by_topic(places: Mapping[str, list[tuple[bytes, int]]]) -> Assigned:
-    assigned: Assigned = {member_id: {} for member_id in places}
-    for member_id, rows in places.items():
+def _by_topic(partitions: Mapping[str, list[tuple[bytes, int]]]) -> Assigned:
+    assigned: Assigned = {member_id: {} for member_id in partitions}
+    for member_id, rows in partitions.items():
         for topic, partition in rows:
             assigned[member_id].setdefault(topic, set()).add(partition)
     return assigned

@@ -1,4 +1,4 @@
-"""The answers of classic groups, as declared messages."""
+"""Responses of classic groups."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def join_error(error: ErrorCode, member_id: str = NO_MEMBER) -> JoinGroupRespons
 
 
 def joined(
-    group: ClassicGroup, member_id: str, *, tell_members: bool, skip_assignment: bool = False
+    group: ClassicGroup, member_id: str, *, include_members: bool, skip_assignment: bool = False
 ) -> JoinGroupResponse:
-    """Welcome to the generation; its leader is told who the members are."""
+    """Return the response to a join that succeeded; the leader's response lists the members."""
     return JoinGroupResponse(
         generation_id=group.generation,
         protocol_type=group.protocol_type,
@@ -28,7 +28,7 @@ def joined(
         leader=group.leader or "",
         skip_assignment=skip_assignment,
         member_id=member_id,
-        members=_members(group) if tell_members else [],
+        members=_members(group) if include_members else [],
     )
 
 
@@ -56,7 +56,10 @@ def synced(group: ClassicGroup, member: Member) -> SyncGroupResponse:
 
 
 def described(group: ClassicGroup) -> DescribedGroup:
-    """Protocol and subscriptions are told of a stable group alone: before that they may still change."""
+    """Describe a group. Protocol and subscriptions are included only if the group is stable.
+
+    Before that they may still change.
+    """
     stable = group.state is State.STABLE
     protocol = group.protocol_name if stable else None
     return DescribedGroup(
@@ -80,7 +83,7 @@ def _described_member(member: Member, protocol: str | None) -> DescribedGroupMem
 
 
 def described_dead(group_id: str, version: int) -> DescribedGroup:
-    """A group nobody knows, or of another kind: an error since v6."""
+    """Describe a group that does not exist or is not classic: an error since v6."""
     if version < 6:
         return DescribedGroup(group_id=group_id, group_state=State.DEAD.value)
     return DescribedGroup(

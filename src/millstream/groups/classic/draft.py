@@ -1,7 +1,8 @@
-"""A decision about a classic group in the making: a copy of the group, and the records and effects that follow from changing it.
+"""A decision about a classic group in progress: a copy of the group, with its records and effects.
 
-Here are the steps of a rebalance. A rebalance begins (``prepare_rebalance``) when a member comes, goes or changes; it waits until all
-members have joined or their time is up; then the next generation begins (``complete_join``) and waits for the leader's assignment.
+This module has the steps of a rebalance. A rebalance starts (``prepare_rebalance``) when a member
+joins, leaves or changes. It waits until all members have joined or the rebalance timeout has
+passed. Then the next generation starts (``complete_join``) and waits for the leader's assignment.
 """
 
 from __future__ import annotations
@@ -24,26 +25,29 @@ from millstream.groups.classic import answers
 from millstream.groups.classic.group import ClassicGroup, InitialDelay
 from millstream.groups.classic.member import Member, session_timer
 from millstream.groups.classic.states import State
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.settings import GroupSettings
 from millstream.wire.messages.join_group import JoinGroupResponse
 
-# A new member does not know its id, so it cannot send heartbeats while its join is parked; if its client has given up, nothing else
-# would ever tell. It is told to try again after this time.
+# A new member does not know its id, so it cannot send heartbeats while its join is delayed. If its
+# client has given up, only this timeout removes the member. A client that still waits gets an error
+# and joins again.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 
 def join_timer(group_id: str) -> TimerKey:
-    """The end of the time to join: of the initial delay, or of the rebalance timeout."""
+    """The timer for the end of the initial delay or of the rebalance timeout."""
     return ("join", group_id)
 
 
 def sync_timer(group_id: str) -> TimerKey:
-    """The end of the time to sync."""
+    """The timer for the end of the time to sync."""
     return ("sync", group_id)
 
 
 class Draft:
+    """A copy of a classic group that a decision changes."""
+
     def __init__(self, group: ClassicGroup, settings: GroupSettings, now_ms: int) -> None:
         self.group = group.copy()
         self.settings = settings
@@ -53,13 +57,13 @@ class Draft:
 
     def decision(self) -> Decision:
         group = self.group
-        return Decision(tuple(self.records), (Become(group.group_id, group), *self.effects))
+        return Decision(tuple(self.records), (SetClassicGroup(group.group_id, group), *self.effects))
 
-    # ---- answers and timers ---------------------------------------------------------------------------------
+    # ---- replies and timers ----------------------------------------------------------------------
 
-    def reply(self, to: Waiter[Response] | None, response: Response) -> None:
-        if to is not None:
-            self.effects.append(Reply(to, response))
+    def reply(self, waiter: Waiter[Response] | None, response: Response) -> None:
+        if waiter is not None:
+            self.effects.append(Reply(waiter, response))
 
     def arm_session(self, member: Member, timeout_ms: int | None = None) -> None:
         timeout = member.session_timeout_ms if timeout_ms is None else timeout_ms
@@ -71,26 +75,30 @@ class Draft:
     def _arm_join(self, delay_ms: int) -> None:
         self.effects.append(Arm(join_timer(self.group.group_id), self.now_ms + delay_ms))
 
-    # ---- members --------------------------------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """A new member, with its join parked."""
+        """Add a new member whose join is delayed."""
         group = self.group
         if not group.members:
             group.protocol_type = protocol_type
         if group.state is State.PREPARING_REBALANCE and group.previous is State.EMPTY:
-            group.newcomers = True
+            group.has_new_members = True
         group.pending -= {member.member_id}
         group.put(member)
         self.arm_session(member, NEW_MEMBER_JOIN_TIMEOUT_MS)
 
-    def park_join(self, member: Member, to: Waiter[JoinGroupResponse]) -> None:
-        """Only the last join of a member is answered with the outcome; an earlier one that is still parked is not left hanging."""
+    def delay_join(self, member: Member, waiter: Waiter[JoinGroupResponse]) -> None:
+        """Keep the join until the rebalance completes.
+
+        Only the last join of a member gets the result. An earlier one that is still delayed is
+        answered with an error.
+        """
         self.reply(member.join, answers.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
-        self.group.put(replace(member, join=to))
+        self.group.put(replace(member, join=waiter))
 
     def drop(self, member_id: str) -> None:
-        """The member is out. If it still waits for something it is asked to join anew."""
+        """Remove the member. If it waits for a response, it gets an error and joins again."""
         member = self.group.members.get(member_id)
         if member is not None:
             self.reply(member.join, answers.join_error(ErrorCode.UNKNOWN_MEMBER_ID))
@@ -98,10 +106,10 @@ class Draft:
         self.disarm_session(member_id)
         self.group.remove(member_id)
 
-    # ---- rebalance ------------------------------------------------------------------------------------------
+    # ---- rebalance -------------------------------------------------------------------------------
 
     def rebalance(self) -> None:
-        """The members have changed: begin a rebalance, or get on with the one that is under way."""
+        """Start a rebalance because the members have changed, or continue the current one."""
         if self.group.can_become(State.PREPARING_REBALANCE):
             self.prepare_rebalance()
         else:
@@ -113,16 +121,16 @@ class Draft:
             self._cancel_syncs()
         self._stop_waiting_for_syncs()
         first = group.is_empty
-        group.move(State.PREPARING_REBALANCE, self.now_ms)
+        group.transition_to(State.PREPARING_REBALANCE, self.now_ms)
         if first:
-            self._begin_initial_delay()
+            self._start_initial_delay()
         elif group.all_joined:
             self.complete_join()
         else:
             self._arm_join(group.rebalance_timeout_ms)
 
     def _cancel_syncs(self) -> None:
-        """The assignment will never come: whoever waits for it must join again."""
+        """Answer the delayed syncs: no assignment will come, so their members must join again."""
         for member in list(self.group.members.values()):
             self.group.put(replace(member, assignment=b"", sync=None))
             if member.sync is not None:
@@ -134,20 +142,23 @@ class Draft:
             self.group.unsynced = frozenset()
             self.effects.append(Disarm(sync_timer(self.group.group_id)))
 
-    def _begin_initial_delay(self) -> None:
-        """More members are likely to come: a rebalance for each of them would be a waste."""
+    def _start_initial_delay(self) -> None:
+        """Delay the first rebalance, because more members are likely to join.
+
+        A rebalance for each of them would be wasted work.
+        """
         delay_ms = self.settings.group_initial_rebalance_delay_ms
-        self.group.newcomers = False
+        self.group.has_new_members = False
         self.group.initial = InitialDelay(delay_ms, max(self.group.rebalance_timeout_ms - delay_ms, 0))
         self._arm_join(delay_ms)
 
     def end_initial_delay(self, initial: InitialDelay) -> None:
-        """Goes on waiting as long as somebody has come meanwhile, up to the rebalance timeout in all."""
+        """Extend the initial delay if members have joined during it, up to the rebalance timeout."""
         group = self.group
-        if not group.newcomers or not initial.remaining_ms:
+        if not group.has_new_members or not initial.remaining_ms:
             self.complete_join()
             return
-        group.newcomers = False
+        group.has_new_members = False
         delay_ms = min(self.settings.group_initial_rebalance_delay_ms, initial.remaining_ms)
         group.initial = InitialDelay(delay_ms, max(initial.remaining_ms - initial.delay_ms, 0))
         self._arm_join(delay_ms)
@@ -159,7 +170,11 @@ class Draft:
             self.complete_join()
 
     def complete_join(self) -> None:
-        """The time to join is over. Who has not joined is out, but for static members: those have until their session ends."""
+        """Complete the join phase of a rebalance.
+
+        Members that have not joined are removed, except static members: they stay until their
+        session expires.
+        """
         group = self.group
         for member in list(group.members.values()):
             if member.join is None and member.instance_id is None:
@@ -171,12 +186,15 @@ class Draft:
         group.initial = None
         group.generation += 1
         if group.members:
-            self._begin_generation()
+            self._start_generation()
         else:
             self._become_empty()
 
     def _elect_leader(self) -> bool:
-        """The leader stays if it has joined; otherwise the first that has. False where nobody has."""
+        """Elect the first member that has joined, unless the leader itself has joined.
+
+        Return False if no member has joined.
+        """
         group = self.group
         leader = group.members.get(group.leader or "")
         if leader is not None and leader.join is not None:
@@ -187,15 +205,15 @@ class Draft:
         group.leader = joined.member_id
         return True
 
-    def _begin_generation(self) -> None:
+    def _start_generation(self) -> None:
         group = self.group
         group.protocol_name = group.select_protocol()
         group.subscribed = group.compute_subscribed()
-        group.move(State.COMPLETING_REBALANCE, self.now_ms)
+        group.transition_to(State.COMPLETING_REBALANCE, self.now_ms)
         group.unsynced = frozenset(group.members)
         for member in list(group.members.values()):
             is_leader = member.member_id == group.leader
-            self.reply(member.join, answers.joined(group, member.member_id, tell_members=is_leader))
+            self.reply(member.join, answers.joined(group, member.member_id, include_members=is_leader))
             self.arm_session(member)
             group.put(replace(member, join=None, is_new=False))
         self.effects.append(Arm(sync_timer(group.group_id), self.now_ms + group.rebalance_timeout_ms))
@@ -205,10 +223,10 @@ class Draft:
         group.protocol_name = None
         group.leader = None
         group.subscribed = group.compute_subscribed()
-        group.move(State.EMPTY, self.now_ms)
+        group.transition_to(State.EMPTY, self.now_ms)
         self.records.append(group.record())
 
-    # ---- sync -----------------------------------------------------------------------------------------------
+    # ---- sync ------------------------------------------------------------------------------------
 
     def received_sync(self, member_id: str) -> None:
         group = self.group
@@ -219,9 +237,9 @@ class Draft:
             self.effects.append(Disarm(sync_timer(group.group_id)))
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """The leader has decided. The answers go out once the record of it is durable."""
+        """Store the leader's assignment. The responses are sent once its record is durable."""
         group = self.group
-        group.move(State.STABLE, self.now_ms)
+        group.transition_to(State.STABLE, self.now_ms)
         for member in list(group.members.values()):
             updated = replace(member, assignment=assignments.get(member.member_id, b""), sync=None)
             group.put(updated)
@@ -230,8 +248,11 @@ class Draft:
                 self.arm_session(member)
         self.records.append(group.record())
 
-    def refuse_syncs(self, error: ErrorCode) -> None:
-        """The assignment cannot be written: tell whoever waits for it, and start over."""
+    def reject_syncs(self, error: ErrorCode) -> None:
+        """Answer the delayed syncs with an error and start over.
+
+        Called if the assignment cannot be written.
+        """
         for member in list(self.group.members.values()):
             if member.sync is not None:
                 self.reply(member.sync, answers.sync_error(error))

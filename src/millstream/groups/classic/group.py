@@ -1,7 +1,8 @@
-"""A live classic group: its members, and in which state they are with one another.
+"""A live classic group: its members and its state.
 
-Everything here is soft state. What survives is the record of the last completed sync (``metadata``), from which ``loaded`` makes the
-group again. A group in the table never changes: decisions work on a copy (``classic_draft.py``), which takes its place afterwards.
+All of this is soft state. Only the record of the last completed sync (``metadata``) is durable;
+``loaded`` restores the group from it. A group in the shard's table never changes. Decisions work on
+a copy (``draft.py``), which then replaces the group.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from millstream.core.decisions import CoordinatorRecord
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.member import Member
-from millstream.groups.classic.states import COMMIT, DELETE, NEXT, State
+from millstream.groups.classic.states import COMMIT, DELETE, NEXT_STATES, State
 from millstream.groups.classic.subscription import CONSUMER_PROTOCOL, subscribed_topics
 from millstream.groups.records import NO_TIMESTAMP, group_tombstone
 from millstream.wire.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
@@ -24,7 +25,7 @@ KIND = "classic"
 
 @dataclass(frozen=True, slots=True)
 class InitialDelay:
-    """The first rebalance of an empty group waits for more members: this long now, and this much longer at most."""
+    """The delay of an empty group's first rebalance: current delay, and maximum remaining time."""
 
     delay_ms: int
     remaining_ms: int
@@ -32,6 +33,8 @@ class InitialDelay:
 
 @dataclass(slots=True)
 class ClassicGroup:
+    """The state of a group, its generation and its members."""
+
     group_id: str
     state: State = State.EMPTY
     previous: State = State.DEAD
@@ -43,19 +46,20 @@ class ClassicGroup:
     members: dict[str, Member] = field(default_factory=dict)
     # instance id -> member id
     instances: dict[str, str] = field(default_factory=dict)
-    # Were given an id and told to come back with it (KIP-394).
+    # Ids that were handed out to members that have not joined with them yet (KIP-394).
     pending: frozenset[str] = frozenset()
-    # Have not synced in this generation.
+    # Members that have not synced in this generation.
     unsynced: frozenset[str] = frozenset()
-    # protocol -> how many members support it; how many members wait for the answer to a join
+    # protocol -> number of members that support it
     supported: dict[str, int] = field(default_factory=dict)
+    # Number of members with a delayed join.
     joined: int = 0
-    # Somebody joined during the initial delay.
-    newcomers: bool = False
+    # Whether a member has joined during the initial delay.
+    has_new_members: bool = False
     initial: InitialDelay | None = None
     subscribed: frozenset[str] | None = None
 
-    # ---- what it is -----------------------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -74,21 +78,25 @@ class ClassicGroup:
         return self.protocol_type == CONSUMER_PROTOCOL
 
     def can_become(self, state: State) -> bool:
-        return state in NEXT[self.state]
+        return state in NEXT_STATES[self.state]
 
     def supports(self, protocol_type: str, names: Collection[str]) -> bool:
-        """Whether a member with these protocols can be in one group with the others."""
+        """Return whether a member with these protocols can join the group."""
         if self.is_empty:
             return bool(protocol_type) and bool(names)
-        everyone = len(self.members)
+        member_count = len(self.members)
         return protocol_type == self.protocol_type and any(
-            self.supported.get(name, 0) == everyone for name in names
+            self.supported.get(name, 0) == member_count for name in names
         )
 
     def select_protocol(self) -> str:
-        """Every member votes for the first of its protocols that all support; most votes win, the earliest voter's on a tie."""
-        everyone = len(self.members)
-        candidates = {name for name, count in self.supported.items() if count == everyone}
+        """Return the protocol with the most votes.
+
+        Every member votes for the first of its protocols that all members support. On a tie, the
+        protocol that got a vote first wins.
+        """
+        member_count = len(self.members)
+        candidates = {name for name, count in self.supported.items() if count == member_count}
         votes: dict[str, int] = {}
         for member in self.members.values():
             choice = member.vote(candidates)
@@ -104,7 +112,7 @@ class ClassicGroup:
             return None
         return subscribed_topics(member.metadata(self.protocol_name) for member in self.members.values())
 
-    # ---- checks ---------------------------------------------------------------------------------------------
+    # ---- checks ----------------------------------------------------------------------------------
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if instance_id is not None:
@@ -132,14 +140,15 @@ class ClassicGroup:
         version: int,
     ) -> ErrorCode:
         if epoch < 0 and self.is_empty:
-            # A consumer that assigns itself, or an operator: welcome as long as nobody else is.
+            # A consumer with manual assignment, or an operator: allowed while the group has no
+            # members.
             return ErrorCode.NONE
         if epoch >= 0 or member_id or instance_id is not None:
             error = self.check_generation(member_id, instance_id, epoch)
             if error is not ErrorCode.NONE:
                 return error
         elif not transactional:
-            # Transactional commits before KIP-447 (v0-2) name no member; all others must.
+            # Transactional commits before KIP-447 (v0-2) carry no member id; all others must.
             return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if transactional else COMMIT[self.state]
 
@@ -154,10 +163,13 @@ class ClassicGroup:
     def check_delete(self) -> ErrorCode:
         return DELETE[self.state]
 
-    # ---- offsets --------------------------------------------------------------------------------------------
+    # ---- offsets ---------------------------------------------------------------------------------
 
     def subscribes_to(self, topic: str) -> bool:
-        """When a consumer group's subscription is not known, it is taken to want every topic."""
+        """Return whether the group reads a topic.
+
+        If the subscription of a consumer group is unknown, all topics count as subscribed.
+        """
         if self.subscribed is None:
             return self.is_consumer
         return topic in self.subscribed
@@ -171,7 +183,7 @@ class ClassicGroup:
             return NO_TIMESTAMP
         return None
 
-    # ---- records and listings -------------------------------------------------------------------------------
+    # ---- records and listings --------------------------------------------------------------------
 
     def listed(self) -> ListedGroup:
         return ListedGroup(
@@ -185,7 +197,7 @@ class ClassicGroup:
         return (group_tombstone(self.group_id),)
 
     def record(self) -> CoordinatorRecord:
-        """What is written of the group: its generation, and what every member was assigned."""
+        """Return the record of the group: its generation and the assignment of every member."""
         value = GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -196,7 +208,7 @@ class ClassicGroup:
         )
         return CoordinatorRecord(GroupMetadataKey(group=self.group_id), value)
 
-    # ---- changes, on a copy ---------------------------------------------------------------------------------
+    # ---- changes (only on a copy) ----------------------------------------------------------------
 
     def copy(self) -> ClassicGroup:
         return replace(
@@ -206,14 +218,14 @@ class ClassicGroup:
             supported=dict(self.supported),
         )
 
-    def move(self, state: State, now_ms: int) -> None:
+    def transition_to(self, state: State, now_ms: int) -> None:
         assert self.can_become(state), f"{self.group_id}: {self.state} -> {state}"
         self.previous = self.state
         self.state = state
         self.since_ms = now_ms
 
     def put(self, member: Member) -> None:
-        """Adds a member, or replaces the one with its id."""
+        """Add a member, or replace the member with the same id."""
         self._uncount(self.members.get(member.member_id))
         if self.leader is None:
             self.leader = member.member_id
@@ -262,7 +274,10 @@ def _member_metadata(member: Member, protocol: str | None) -> MemberMetadata:
 def successor_record(
     group_id: str, value: GroupMetadataValue, instance_id: str | None, member_id: str
 ) -> CoordinatorRecord | None:
-    """The group's last record with another member under an instance id; None where it has nobody else there."""
+    """Return the group's last record with a new member id for an instance id.
+
+    Return None if no other member has this instance id.
+    """
     old = next((row for row in value.members if row.group_instance_id == instance_id is not None), None)
     if old is None or old.member_id == member_id:
         return None
@@ -292,7 +307,10 @@ def _renamed(row: MemberMetadata, member_id: str) -> MemberMetadata:
 
 
 def loaded(group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-    """The group as its last record tells: stable, or empty. A rebalance that was under way is forgotten, its members join again."""
+    """Restore a group from its last record: stable, or empty.
+
+    A rebalance that was in progress is lost; its members join again.
+    """
     group = ClassicGroup(
         group_id,
         state=State.STABLE if value.members else State.EMPTY,

@@ -1,4 +1,4 @@
-"""The classic groups of a shard: what their records say, how they are loaded, and how they change kind."""
+"""The classic groups of a shard: records, loading, and conversion to and from consumer groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millstream.groups.classic import answers
 from millstream.groups.classic.draft import Draft, join_timer, sync_timer
 from millstream.groups.classic.group import ClassicGroup, loaded
 from millstream.groups.classic.member import session_timer
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.records import group_tombstone
 from millstream.groups.settings import GroupSettings
 from millstream.groups.shard_state import ShardState
@@ -23,7 +23,10 @@ def apply(state: ShardState, key: GroupMetadataKey, value: GroupMetadataValue | 
 
 
 def on_loaded(state: ShardState, now_ms: int) -> Decision:
-    """Every member gets a fresh session. Groups above a limit that was lowered rebalance, so that some may go."""
+    """Start a new session for every member after loading.
+
+    Groups above a lowered group.max.size rebalance, so that some members are removed.
+    """
     effects: list[object] = []
     for group_id, value in state.metadata.items():
         draft = Draft(loaded(group_id, value), state.settings, now_ms)
@@ -36,8 +39,12 @@ def on_loaded(state: ShardState, now_ms: int) -> Decision:
 
 
 def dissolve(group: ClassicGroup) -> Decision:
-    """The group becomes a consumer group (KIP-848): its record goes, whoever waits is told to come again, its timers stop."""
-    effects: list[object] = [Become(group.group_id, None), Disarm(join_timer(group.group_id))]
+    """Remove a group that becomes a consumer group (KIP-848).
+
+    Its record is deleted, delayed requests are answered with REBALANCE_IN_PROGRESS, and its timers
+    stop.
+    """
+    effects: list[object] = [SetClassicGroup(group.group_id, None), Disarm(join_timer(group.group_id))]
     effects.append(Disarm(sync_timer(group.group_id)))
     for member in group.members.values():
         if member.join is not None:
@@ -51,7 +58,10 @@ def dissolve(group: ClassicGroup) -> Decision:
 
 
 def adopt(group: ClassicGroup, settings: GroupSettings, now_ms: int, *, rebalance: bool) -> Decision:
-    """A consumer group becomes this classic one: it is written, its members' sessions begin, and (mostly) it rebalances at once."""
+    """Create this classic group from a consumer group.
+
+    It is written, the sessions of its members start, and it rebalances at once if ``rebalance``.
+    """
     draft = Draft(group, settings, now_ms)
     draft.records.append(group.record())
     for member in group.members.values():

@@ -1,7 +1,9 @@
-"""JoinGroup to a classic group, or to one that comes into being with it.
+"""JoinGroup for a classic group, or for one that the request creates.
 
-v4+: a member without an id is given one and must come back with it (KIP-394). v5+: static members; a restarted one takes the place of
-its predecessor without a rebalance if the group's protocol stays (KIP-345). v9+: its leader is told not to assign again.
+- v4+: a member without an id gets one and must join again with it (KIP-394).
+- v5+: static members. A restarted static member replaces its predecessor without a rebalance if the
+  group's protocol stays the same (KIP-345).
+- v9+: the response tells a restarted leader to skip the assignment.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from millstream.groups.shard_state import GroupContext, ShardState
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 
 _NEEDS_MEMBER_ID = 4
-_MAY_SKIP_ASSIGNMENT = 9
+_SKIPS_ASSIGNMENT = 9
 
 
 def decide(
@@ -29,70 +31,74 @@ def decide(
     waiter: Waiter[JoinGroupResponse],
     now_ms: int,
 ) -> Decision:
-    """For a group that is classic, or simple, or not there."""
+    """Decide about a join to a group that is classic, simple or unknown."""
     group = state.classic.get(request.group_id)
     if group is None and request.member_id:
-        return _refuse(waiter, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+        return _reject(waiter, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
     is_new_group = group is None
     if group is None:
         group = ClassicGroup(request.group_id, since_ms=now_ms)
     names = {protocol.name for protocol in request.protocols}
     if not _has_room(group, request.member_id, state.settings.group_max_size):
-        return _turn_away(group, state, request, waiter, now_ms)
+        return _reject_and_drop(group, state, request, waiter, now_ms)
     if not group.supports(request.protocol_type, names):
-        return _refuse(waiter, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
+        return _reject(waiter, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id)
     draft = Draft(group, state.settings, now_ms)
     if is_new_group:
         draft.records.append(group.record())
     join = _Join(state, request, context, waiter, draft)
-    return join.newcomer() if not request.member_id else join.known_member()
+    return join.join_new() if not request.member_id else join.join_existing()
 
 
 def check(state: ShardState, request: JoinGroupRequest) -> ErrorCode:
-    """What holds for a join to a group of any kind."""
+    """Check the conditions that apply to joins to groups of any kind."""
     settings = state.settings
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
-    shortest, longest = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
-    if not shortest <= request.session_timeout_ms <= longest:
+    minimum, maximum = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+    if not minimum <= request.session_timeout_ms <= maximum:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     return ErrorCode.NONE
 
 
-def _refuse(
+def _reject(
     waiter: Waiter[JoinGroupResponse], error: ErrorCode, member_id: str = answers.NO_MEMBER
 ) -> Decision:
     return Decision(effects=(Reply(waiter, answers.join_error(error, member_id)),))
 
 
-def _has_room(group: ClassicGroup, member_id: str, most: int) -> bool:
-    """While members join again, those count that have: so that the last ones are out where the limit was lowered."""
+def _has_room(group: ClassicGroup, member_id: str, max_size: int) -> bool:
+    """Return whether the group has room for the member.
+
+    During a rebalance only members that have joined count. If the limit was lowered, the last
+    members to join are rejected.
+    """
     if group.is_empty:
         return True
     member = group.members.get(member_id)
     if group.state is State.PREPARING_REBALANCE:
-        return (member is not None and member.join is not None) or group.joined < most
-    return member is not None or len(group.members) < most
+        return (member is not None and member.join is not None) or group.joined < max_size
+    return member is not None or len(group.members) < max_size
 
 
-def _turn_away(
+def _reject_and_drop(
     group: ClassicGroup,
     state: ShardState,
     request: JoinGroupRequest,
     waiter: Waiter[JoinGroupResponse],
     now_ms: int,
 ) -> Decision:
-    refusal = _refuse(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED)
+    rejection = _reject(waiter, ErrorCode.GROUP_MAX_SIZE_REACHED)
     if request.member_id not in group.members and request.member_id not in group.pending:
-        return refusal
+        return rejection
     draft = Draft(group, state.settings, now_ms)
     draft.drop(request.member_id)
     draft.maybe_complete_join()
-    return draft.decision() + refusal
+    return draft.decision() + rejection
 
 
 class _Join:
-    """One join that passed the first checks, and the draft it works on."""
+    """A join that has passed the first checks, and the draft it changes."""
 
     def __init__(
         self,
@@ -109,26 +115,31 @@ class _Join:
         self.draft = draft
         self.group = draft.group
         self.protocols = protocols_of(request.protocols)
-        # v0 has one timeout for both.
+        # v0 has a single timeout for both.
         self.rebalance_timeout_ms = (
             request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
         )
 
-    # ---- without a member id --------------------------------------------------------------------------------
+    # ---- without a member id ---------------------------------------------------------------------
 
-    def newcomer(self) -> Decision:
+    def join_new(self) -> Decision:
         instance_id = self.request.group_instance_id
         if instance_id is not None:
             member_id = f"{instance_id}-{self.state.new_id()}"
             predecessor = self.group.instances.get(instance_id)
-            return self._succeed(predecessor, member_id) if predecessor else self._enter(member_id)
+            return self._replace_static(predecessor, member_id) if predecessor else self._enter(member_id)
         member_id = f"{self.context.client_id}-{self.state.new_id()}"
         return (
-            self._give_id(member_id) if self.context.version >= _NEEDS_MEMBER_ID else self._enter(member_id)
+            self._hand_out_id(member_id)
+            if self.context.version >= _NEEDS_MEMBER_ID
+            else self._enter(member_id)
         )
 
-    def _give_id(self, member_id: str) -> Decision:
-        """The id is kept for a session; a client that never got this answer leaves no member behind."""
+    def _hand_out_id(self, member_id: str) -> Decision:
+        """Hand out a member id, which expires with the session timeout.
+
+        A client that never gets this response leaves no member behind.
+        """
         draft = self.draft
         self.group.pending |= {member_id}
         deadline = draft.now_ms + self.request.session_timeout_ms
@@ -155,10 +166,10 @@ class _Join:
             join=self.waiter,
         )
 
-    # ---- static members that come back ----------------------------------------------------------------------
+    # ---- static members that rejoin --------------------------------------------------------------
 
-    def _succeed(self, old_id: str, new_id: str) -> Decision:
-        """A static member under a new id takes over everything of the old one, which is fenced."""
+    def _replace_static(self, old_id: str, new_id: str) -> Decision:
+        """Replace a static member by one with a new id, and fence the old id."""
         draft, group = self.draft, self.group
         old = group.members[old_id]
         was_leader, unsynced = group.leader == old_id, old_id in group.unsynced
@@ -174,15 +185,18 @@ class _Join:
             group.unsynced |= {new_id}
         draft.arm_session(successor)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
-            return self._succeed_quietly(old_id, successor, was_leader)
+            return self._replace_without_rebalance(old_id, successor, was_leader)
         self._claim_instance(new_id)
         group.put(replace(successor, join=self.waiter))
         draft.rebalance()
         return draft.decision()
 
     def _claim_instance(self, member_id: str) -> None:
-        """During a rebalance the log still has an earlier member under this instance id. If the coordinator moved now, the rightful one
-        would be fenced by it for good; so the last record is written again with the new id in its place."""
+        """Write the last record again, with the new member id for this instance id.
+
+        During a rebalance the log still has the previous member. If the coordinator changed now, it
+        would load that member and fence the new one for good.
+        """
         value = self.state.metadata.get(self.group.group_id)
         record = value and successor_record(
             self.group.group_id, value, self.request.group_instance_id, member_id
@@ -190,46 +204,53 @@ class _Join:
         if record:
             self.draft.records.append(record)
 
-    def _succeed_quietly(self, old_id: str, successor: Member, was_leader: bool) -> Decision:
-        """No rebalance: the assignment stays. A leader that could mistake its answer for a call to assign must not recognise itself
-        before v9, so it is shown the old leader's id."""
+    def _replace_without_rebalance(self, old_id: str, successor: Member, was_leader: bool) -> Decision:
+        """Replace the member without a rebalance: the assignment stays.
+
+        Before v9 a response cannot tell a leader to skip the assignment. The response then carries
+        the old leader's id, so that the member does not act as the leader.
+        """
         draft, group = self.draft, self.group
         group.subscribed = group.compute_subscribed()
-        skips = self.context.version >= _MAY_SKIP_ASSIGNMENT
-        answer = answers.joined(
+        skips = self.context.version >= _SKIPS_ASSIGNMENT
+        response = answers.joined(
             group,
             successor.member_id,
-            tell_members=skips and was_leader,
+            include_members=skips and was_leader,
             skip_assignment=skips and was_leader,
         )
         if was_leader and not skips:
-            answer.leader = old_id
+            response.leader = old_id
         draft.records.append(group.record())
-        draft.reply(self.waiter, answer)
+        draft.reply(self.waiter, response)
         return draft.decision()
 
-    # ---- with a member id -----------------------------------------------------------------------------------
+    # ---- with a member id ------------------------------------------------------------------------
 
-    def known_member(self) -> Decision:
+    def join_existing(self) -> Decision:
         member_id, group = self.request.member_id, self.group
         if member_id in group.pending and self.request.group_instance_id is None:
             return self._enter(member_id)
         error = group.check_member(member_id, self.request.group_instance_id)
         if error is not ErrorCode.NONE:
-            return _refuse(self.waiter, error, member_id)
+            return _reject(self.waiter, error, member_id)
         member = group.members[member_id]
         if self._changes_nothing(member):
             is_leader = member_id == group.leader
             return Decision(
-                effects=(Reply(self.waiter, answers.joined(group, member_id, tell_members=is_leader)),)
+                effects=(Reply(self.waiter, answers.joined(group, member_id, include_members=is_leader)),)
             )
-        self.draft.park_join(self._updated(member), self.waiter)
+        self.draft.delay_join(self._updated(member), self.waiter)
         self.draft.rebalance()
         return self.draft.decision()
 
     def _changes_nothing(self, member: Member) -> bool:
-        """It may have missed the answer to its join: the generation is told once more. When the group is stable a leader's join
-        always rebalances, because what it assigns may have changed without its subscription (new partitions)."""
+        """Return whether to answer with the current generation again, without a rebalance.
+
+        The member may have missed the response to its join. A join of a stable group's leader
+        always rebalances: its assignment may change without its subscription, for example with new
+        partitions.
+        """
         group = self.group
         if group.state is State.PREPARING_REBALANCE or member.protocols != self.protocols:
             return False

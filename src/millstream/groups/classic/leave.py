@@ -1,4 +1,7 @@
-"""LeaveGroup from a classic group. v0-2 name one member; v3+ many, by member id or (an operator's) by instance id alone."""
+"""LeaveGroup for a classic group.
+
+v0-2 have a single member. v3+ have many, by member id or (for an operator) only by instance id.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def members_of(request: LeaveGroupRequest, version: int) -> Sequence[MemberIdent
 
 
 def response(members: list[MemberResponse], version: int) -> LeaveGroupResponse:
-    """Before v3 there is room for one error only."""
+    """Return the response. Before v3 it has room for a single error."""
     if version >= _BATCHED:
         return LeaveGroupResponse(members=members)
     return LeaveGroupResponse(error_code=members[0].error_code)
@@ -44,7 +47,7 @@ def decide(
     waiter: Waiter[LeaveGroupResponse],
     now_ms: int,
 ) -> Decision:
-    """For a group that is classic, or simple, or not there."""
+    """Decide about members that leave a group that is classic, simple or unknown."""
     group = state.classic.get(request.group_id)
     leaving = members_of(request, context.version)
     if group is None:

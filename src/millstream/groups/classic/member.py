@@ -14,7 +14,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Immutable: a change makes a new one. ``join`` and ``sync`` are who waits for those answers, None where nobody does."""
+    """An immutable member. ``join`` and ``sync`` are the waiters of its delayed requests, or None."""
 
     member_id: str
     instance_id: str | None
@@ -24,26 +24,30 @@ class Member:
     session_timeout_ms: int
     protocols: Protocols
     assignment: bytes = b""
-    # It has not got an answer to its first join yet: it does not know its id and cannot send heartbeats.
+    # It has not received the response to its first join, so it does not know its id and cannot send
+    # heartbeats.
     is_new: bool = False
     join: Waiter[JoinGroupResponse] | None = None
     sync: Waiter[SyncGroupResponse] | None = None
 
     @property
     def waits(self) -> bool:
-        """Parked in a join or a sync it counts as alive, unless it is new: then only its join timeout bounds the wait."""
+        """Whether a delayed join or sync keeps the member alive.
+
+        It does not for a new member, whose wait only its join timeout limits.
+        """
         return not self.is_new and (self.join is not None or self.sync is not None)
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The protocol it likes best among those that all members support."""
+        """Return its most preferred protocol among those that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
 
 def protocols_of(requested: Iterable[JoinGroupRequestProtocol]) -> Protocols:
-    """In the member's order of preference; of a name given twice the first counts."""
+    """Return the protocols in the member's order of preference; the first of duplicates wins."""
     unique: dict[str, bytes] = {}
     for protocol in requested:
         unique.setdefault(protocol.name, protocol.metadata)

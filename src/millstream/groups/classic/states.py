@@ -1,4 +1,7 @@
-"""The states of a classic group, and what each of them allows and answers, as tables."""
+"""The states of a classic group, and the responses of each state as tables.
+
+The descriptions follow Kafka's ClassicGroupState.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,51 @@ from millstream.core.errors import ErrorCode
 
 
 class State(Enum):
-    """As clients see it in DescribeGroups and ListGroups."""
+    """A state of a classic group, with its name in DescribeGroups and ListGroups."""
 
+    # The group has no members, but stays until its offsets have expired. Groups that use Kafka
+    # only for offset commits and have no members are in this state as well.
+    # action: respond normally to joins of new members;
+    #         respond to sync, heartbeat and leave with UNKNOWN_MEMBER_ID;
+    #         allow offset fetches, and commits without a member id
+    # transition: a new member joins -> PREPARING_REBALANCE;
+    #             last offsets expired, or DeleteGroups -> DEAD
     EMPTY = "Empty"
+    # The group waits for its members to join.
+    # action: respond to heartbeats and syncs with REBALANCE_IN_PROGRESS;
+    #         remove a member that leaves;
+    #         delay joins of new and existing members until all of them have joined;
+    #         allow offset commits of the previous generation, and offset fetches
+    # transition: some members have joined by the timeout -> COMPLETING_REBALANCE;
+    #             all members have left -> EMPTY; the group is removed -> DEAD
     PREPARING_REBALANCE = "PreparingRebalance"
+    # The group waits for the assignment of its leader.
+    # action: respond normally to heartbeats;
+    #         delay syncs of followers until the leader's sync brings the assignment;
+    #         respond to offset commits with REBALANCE_IN_PROGRESS; allow offset fetches
+    # transition: sync with the assignment from the leader -> STABLE;
+    #             join of a new or changed member, or a member leaves, fails or does not
+    #             sync in time -> PREPARING_REBALANCE; the group is removed -> DEAD
     COMPLETING_REBALANCE = "CompletingRebalance"
+    # Every member has its assignment.
+    # action: respond normally to heartbeats; respond to syncs with the current assignment;
+    #         respond to joins of followers with unchanged protocols with the current generation;
+    #         allow offset commits of this generation, and offset fetches
+    # transition: a member fails or leaves, the leader joins, or a new or changed member
+    #             joins -> PREPARING_REBALANCE; the group is removed -> DEAD
     STABLE = "Stable"
+    # The group does not exist any more: its tombstone is written, and the shard has no entry
+    # for it. Clients see this state only in the description of an unknown group.
+    # action: respond as for an unknown group
+    # transition: none
     DEAD = "Dead"
 
-    # Members are singletons: identity is as good as the default hash of the name, and much faster.
+    # Enum members are singletons: hashing by identity is correct, and much faster than by name.
     __hash__ = object.__hash__
 
 
-# Dead is a group that is no more: its tombstone was written, and the table of groups has no row for it.
-NEXT: dict[State, frozenset[State]] = {
+# State -> valid next states.
+NEXT_STATES: dict[State, frozenset[State]] = {
     State.EMPTY: frozenset({State.PREPARING_REBALANCE, State.DEAD}),
     State.PREPARING_REBALANCE: frozenset({State.COMPLETING_REBALANCE, State.EMPTY, State.DEAD}),
     State.COMPLETING_REBALANCE: frozenset({State.STABLE, State.PREPARING_REBALANCE, State.DEAD}),
@@ -29,7 +63,8 @@ NEXT: dict[State, frozenset[State]] = {
     State.DEAD: frozenset(),
 }
 
-# What a member's heartbeat hears when its id and generation are right. A member may begin to send them before it has synced.
+# Response to a heartbeat with a valid member id and generation. A member may send heartbeats before
+# it has synced.
 HEARTBEAT: dict[State, ErrorCode] = {
     State.EMPTY: ErrorCode.UNKNOWN_MEMBER_ID,
     State.PREPARING_REBALANCE: ErrorCode.REBALANCE_IN_PROGRESS,
@@ -38,8 +73,8 @@ HEARTBEAT: dict[State, ErrorCode] = {
     State.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 
-# A commit by a member of the current generation. Before the rebalance the member may still save what it has read (that is what the
-# time of PreparingRebalance is for); after it, it must sync first.
+# Response to a commit by a member of the current generation. In PreparingRebalance a member may
+# still commit the records it has read. In CompletingRebalance it must sync first.
 COMMIT: dict[State, ErrorCode] = {
     State.EMPTY: ErrorCode.NONE,
     State.PREPARING_REBALANCE: ErrorCode.NONE,
@@ -48,7 +83,7 @@ COMMIT: dict[State, ErrorCode] = {
     State.DEAD: ErrorCode.COORDINATOR_NOT_AVAILABLE,
 }
 
-# DeleteGroups.
+# Response to DeleteGroups.
 DELETE: dict[State, ErrorCode] = {
     State.EMPTY: ErrorCode.NONE,
     State.PREPARING_REBALANCE: ErrorCode.NON_EMPTY_GROUP,
@@ -57,5 +92,5 @@ DELETE: dict[State, ErrorCode] = {
     State.DEAD: ErrorCode.GROUP_ID_NOT_FOUND,
 }
 
-# A commit by a member keeps its session alive in these.
+# States in which a commit by a member extends its session.
 COMMIT_KEEPS_SESSION = frozenset({State.STABLE, State.PREPARING_REBALANCE})

@@ -1,6 +1,7 @@
-"""Which topics a classic consumer subscribes to, read from the metadata it joins with.
+"""The topics that a classic consumer subscribes to, from the metadata of its join.
 
-Version 0 of the consumer's embedded protocol is a prefix of every later version: int16 version, then the names.
+Version 0 of the consumer's embedded protocol is a prefix of every later version: an int16 version,
+then the topic names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
-    """The topics of all members together; None where one of them cannot be read."""
+    """Return the topics of all members, or None if a subscription cannot be decoded."""
     topics: set[str] = set()
     try:
         for metadata in subscriptions:
@@ -33,6 +34,6 @@ def _topics(metadata: bytes) -> Iterable[str]:
         (length,) = _LENGTH.unpack_from(metadata, position)
         position += _LENGTH.size
         if length < 0 or position + length > len(metadata):
-            raise struct.error("a name beyond the end")
+            raise struct.error("a topic name exceeds the metadata")
         yield metadata[position : position + length].decode()
         position += length

@@ -1,6 +1,7 @@
-"""SyncGroup to a classic group: the leader's brings the assignment, which is written before anybody hears of it.
+"""SyncGroup for a classic group. The leader's sync carries the assignment.
 
-v3+: instance id. v5+: the member says which protocol it believes the group to use.
+The assignment is written before any member gets it. v3+: instance id. v5+: the request carries the
+protocol that the member expects.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from millstream.wire.records.layout import HEADER_SIZE
 def decide(
     state: ShardState, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse], now_ms: int
 ) -> Decision:
-    """For a group that is classic, or simple, or not there."""
+    """Decide about a sync of a group that is classic, simple or unknown."""
     group = state.classic.get(request.group_id)
     error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _check(group, request)
     if group is None or error is not ErrorCode.NONE:
         return Decision(effects=(Reply(waiter, answers.sync_error(error)),))
     draft = Draft(group, state.settings, now_ms)
     if group.state is State.STABLE:
-        return _told_again(draft, request.member_id, waiter)
+        return _repeat_assignment(draft, request.member_id, waiter)
     return _received(draft, request, waiter, state.settings)
 
 
@@ -49,20 +50,20 @@ def _check(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _told_again(draft: Draft, member_id: str, waiter: Waiter[SyncGroupResponse]) -> Decision:
+def _repeat_assignment(draft: Draft, member_id: str, waiter: Waiter[SyncGroupResponse]) -> Decision:
     group = draft.group
-    answer = answers.synced(group, group.members[member_id])
+    response = answers.synced(group, group.members[member_id])
     if member_id not in group.unsynced:
-        return Decision(effects=(Reply(waiter, answer),))
+        return Decision(effects=(Reply(waiter, response),))
     draft.received_sync(member_id)
-    draft.reply(waiter, answer)
+    draft.reply(waiter, response)
     return draft.decision()
 
 
 def _received(
     draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse], settings: GroupSettings
 ) -> Decision:
-    """The group waits for its leader; with the leader's sync it is complete."""
+    """Delay the sync until the leader's sync brings the assignment."""
     group = draft.group
     member = group.members[request.member_id]
     draft.reply(member.sync, answers.sync_error(ErrorCode.REBALANCE_IN_PROGRESS))
@@ -74,11 +75,11 @@ def _received(
 
 
 def _assigned(draft: Draft, request: SyncGroupRequest, settings: GroupSettings) -> Decision:
-    parked = Draft(draft.group, settings, draft.now_ms)
-    parked.effects += draft.effects
+    unassigned = Draft(draft.group, settings, draft.now_ms)
+    unassigned.effects += draft.effects
     draft.assign({row.member_id: row.assignment for row in request.assignments})
     if size_of(draft.records[-1]) + HEADER_SIZE <= settings.max_message_bytes:
         return draft.decision()
-    # Too large to be written: as Kafka answers it, and the members try once more with a new generation.
-    parked.refuse_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
-    return parked.decision()
+    # Too large to write. The error is the same as Kafka's; the members retry with a new generation.
+    unassigned.reject_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
+    return unassigned.decision()

@@ -1,4 +1,4 @@
-"""What happens to a classic group when nobody comes in time."""
+"""Timeouts of classic groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.groups.shard_state import ShardState
 
 
 def session_expired(state: ShardState, group_id: str, member_id: str, now_ms: int) -> Decision:
-    """A member has not been heard of for its session timeout, or never came back with the id it was given."""
+    """Remove a member whose session has expired, or which never joined with the id it got."""
     group = state.classic.get(group_id)
     if group is None:
         return NOTHING
@@ -28,8 +28,8 @@ def session_expired(state: ShardState, group_id: str, member_id: str, now_ms: in
     return draft.decision()
 
 
-def join_time_over(state: ShardState, group_id: str, now_ms: int) -> Decision:
-    """The initial delay or the rebalance timeout has passed."""
+def join_timed_out(state: ShardState, group_id: str, now_ms: int) -> Decision:
+    """Continue after the initial delay or the rebalance timeout."""
     group = state.classic.get(group_id)
     if group is None or group.state is not State.PREPARING_REBALANCE:
         return NOTHING
@@ -41,8 +41,8 @@ def join_time_over(state: ShardState, group_id: str, now_ms: int) -> Decision:
     return draft.decision()
 
 
-def sync_time_over(state: ShardState, group_id: str, now_ms: int) -> Decision:
-    """Members that joined but never asked for their assignment are out."""
+def sync_timed_out(state: ShardState, group_id: str, now_ms: int) -> Decision:
+    """Remove members that joined but never synced."""
     group = state.classic.get(group_id)
     if group is None or not group.unsynced:
         return NOTHING

@@ -1,4 +1,4 @@
-"""What a ConsumerGroupHeartbeat must be like, and which member may send it. Every check raises the ApiError that Kafka answers."""
+"""Checks of ConsumerGroupHeartbeat requests; each raises the ApiError that Kafka returns."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from millstream.groups.consumer.member import (
 from millstream.groups.settings import GroupSettings
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
-# From this version on the client makes up its member id.
+# First version in which the client generates its member id.
 _MEMBER_ID_REQUIRED = 1
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
-    """What holds before any group is looked at."""
+    """Check a request without looking at its group."""
     epoch = request.member_epoch
     needs_id = version >= _MEMBER_ID_REQUIRED or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
-    _require(not needs_id or bool(request.member_id), "a member id is needed")
-    _require(bool(request.group_id), "a group id is needed")
-    _require(request.instance_id != "", "an instance id may be null but not empty")
-    _require(request.rack_id != "", "a rack id may be null but not empty")
+    _require(not needs_id or bool(request.member_id), "member id must not be empty")
+    _require(bool(request.group_id), "group id must not be empty")
+    _require(request.instance_id != "", "instance id must be null or not empty")
+    _require(request.rack_id != "", "rack id must be null or not empty")
     if epoch == JOIN_EPOCH:
         _check_join(request)
     elif epoch == STATIC_LEAVE_EPOCH:
-        _require(request.instance_id is not None, "only a static member can leave for a while")
-    _require(epoch >= STATIC_LEAVE_EPOCH, "there is no such member epoch")
+        _require(request.instance_id is not None, "member epoch -2 requires an instance id")
+    _require(epoch >= STATIC_LEAVE_EPOCH, "member epoch must be at least -2")
     if request.server_assignor is not None and request.server_assignor not in assignors:
-        offered = ", ".join(assignors)
+        supported = ", ".join(assignors)
         raise ApiError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"assignor {request.server_assignor} is not offered here; there are: {offered}",
+            f"assignor {request.server_assignor} is not supported; supported are: {supported}",
         )
 
 
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
-    _require(request.rebalance_timeout_ms != -1, "who joins must tell its rebalance timeout")
-    _require(request.topic_partitions == [], "who joins cannot own partitions, and must say so")
+    _require(request.rebalance_timeout_ms != -1, "a join must have a rebalance timeout")
+    _require(request.topic_partitions == [], "a join must have an empty list of owned partitions")
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
-    _require(subscribes, "who joins must tell what it subscribes to")
+    _require(subscribes, "a join must have a subscription")
 
 
 def _require(condition: bool, message: str) -> None:
@@ -53,18 +53,22 @@ def _require(condition: bool, message: str) -> None:
 def check_room(
     group: ConsumerGroup, member_id: str, instance_id: str | None, settings: GroupSettings
 ) -> None:
-    """A static member that comes back takes no more room than it had."""
+    """Raise if the group is full. A static member that rejoins keeps its place."""
     if instance_id is not None and instance_id in group.instances:
         return
     if len(group.members) >= settings.group_consumer_max_size and member_id not in group.members:
         raise ApiError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"the group has its {settings.group_consumer_max_size} members already",
+            f"the group already has the maximum of {settings.group_consumer_max_size} members",
         )
 
 
 def check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
-    """The epoch before will do while the member owns nothing beyond its assignment: the answer with the new one may have got lost."""
+    """Raise if the epoch of the request is not valid.
+
+    The previous epoch is valid while the member owns only assigned partitions: the response with
+    the new epoch may have been lost.
+    """
     epoch, current = request.member_epoch, member.current
     if epoch in (JOIN_EPOCH, current.epoch):
         return
@@ -92,7 +96,7 @@ def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
 
 
 def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:
-    """The member with this instance id, if it also has this member id."""
+    """Return the member with this instance id; raise if it has another member id."""
     existing = group.static_member(instance_id)
     if existing is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
@@ -104,7 +108,10 @@ def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Con
 
 
 def check_released(existing: ConsumerMember, instance_id: str) -> None:
-    """A static member's place is free once it has said that it goes for a while; a classic one never says so."""
+    """Raise if the instance id is still in use.
+
+    It is free once the member has left temporarily; a classic member leaves without saying so.
+    """
     if not existing.is_classic and existing.current.epoch != STATIC_LEAVE_EPOCH:
         raise ApiError(
             ErrorCode.UNRELEASED_INSTANCE_ID,
@@ -113,4 +120,4 @@ def check_released(existing: ConsumerMember, instance_id: str) -> None:
 
 
 def group_not_found(group_id: str) -> ApiError:
-    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id}")
+    return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"consumer group {group_id} does not exist")

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: a group with its members, what each of them has, and what it is meant to have."""
+"""ConsumerGroupDescribe: a group with its members, their assignments and targets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.groups.consumer.draft import Surroundings
+from millstream.groups.consumer.draft import Environment
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.member import ConsumerMember
 from millstream.groups.topics_view import Topics
@@ -22,16 +22,16 @@ from millstream.wire.messages.consumer_group_describe import (
 _CLASSIC, _CONSUMER = 0, 1
 
 
-def response(around: Surroundings, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
-    return ConsumerGroupDescribeResponse(groups=[_described(around, row) for row in request.group_ids])
+def response(env: Environment, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(groups=[_described(env, row) for row in request.group_ids])
 
 
-def _described(around: Surroundings, group_id: str) -> DescribedGroup:
+def _described(env: Environment, group_id: str) -> DescribedGroup:
     if not group_id:
         return DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID, group_id=group_id)
-    group: ConsumerGroup | None = around.state.consumer.get(group_id)
+    group: ConsumerGroup | None = env.state.consumer.get(group_id)
     if group is None:
-        message = f"there is no consumer group {group_id}"
+        message = f"consumer group {group_id} does not exist"
         return DescribedGroup(
             error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=message, group_id=group_id
         )
@@ -40,13 +40,13 @@ def _described(around: Surroundings, group_id: str) -> DescribedGroup:
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name=group.preferred_assignor(around.assignors),
-        members=[_member(group, member, around.topics) for member in group.members.values()],
+        assignor_name=group.preferred_assignor(env.assignors),
+        members=[_member(group, member, env.topics) for member in group.members.values()],
     )
 
 
 def _member(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> Member:
-    """What it is giving back counts as its own until it has."""
+    """Describe a member. Partitions it is revoking count as assigned until it has revoked them."""
     info, current = member.info, member.current
     held: dict[bytes, list[int]] = {}
     for topic_id, partition in current.partitions():
@@ -67,7 +67,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, topics: Topics) -> Mem
 
 
 def _assignment(partitions: Mapping[bytes, Iterable[Any]], topics: Topics) -> Assignment:
-    """Topics that were deleted meanwhile have no name, and are left out."""
+    """Return an assignment without deleted topics, which have no name."""
     rows = []
     for topic_id, indexes in sorted(partitions.items()):
         name = topics.name_of(topic_id)

@@ -1,6 +1,6 @@
-"""A consumer group (KIP-848): everything its records say, and what follows from it.
+"""A consumer group (KIP-848): the state that its records hold, and indexes derived from it.
 
-``apply`` is the only writer. Nothing about a consumer group is lost in a crash: its state is what the log holds.
+Only ``apply`` changes it. A crash loses nothing about a consumer group: its state is in the log.
 """
 
 from __future__ import annotations
@@ -35,28 +35,29 @@ from millstream.wire.messages.list_groups import ListedGroup
 
 KIND = "consumer"
 PROTOCOL_TYPE = "consumer"
-# The first OffsetCommit in which a member tells its epoch.
+# First version of OffsetCommit with a member epoch.
 _COMMIT_WITH_EPOCH = 9
 _UNCHECKED = -1
-# A group begins with an assignment of nothing to nobody: 0 is what a member joins with, so it is no epoch to be in.
+# A group starts with an empty assignment in this epoch. Members join with 0, so no group is in
+# epoch 0.
 _FIRST_EPOCH = 1
 _NO_EPOCH = -1
 
 
 class GroupState(Enum):
-    """As clients see it in ListGroups and ConsumerGroupDescribe."""
+    """A state of a consumer group, with its name in ListGroups and ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
-    # The subscriptions or topics have changed since the target assignment was made.
+    # Subscriptions or topics have changed since the target assignment was computed.
     ASSIGNING = "Assigning"
-    # Members are on their way to the target assignment.
+    # Not all members have reached the target assignment yet.
     RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
 
 
 class ResolvedRegex(NamedTuple):
-    """The topics that match a regular expression of the group's, as of a version of the topics."""
+    """The topics that match a regular expression of the group, at a version of the topics."""
 
     topics: frozenset[str]
     version: int
@@ -65,7 +66,7 @@ class ResolvedRegex(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """All that the records say of a group, to be compared."""
+    """All that the records hold about a group, for comparisons."""
 
     epoch: int
     metadata_hash: int
@@ -78,6 +79,8 @@ class Durable:
 
 
 class ConsumerGroup:
+    """A consumer group and its members."""
+
     __slots__ = (
         "_shared",
         "assignment_epoch",
@@ -89,7 +92,7 @@ class ConsumerGroup:
         "group_id",
         "has_partition_metadata",
         "instances",
-        "join_by",
+        "join_deadlines",
         "members",
         "metadata_hash",
         "names",
@@ -109,25 +112,28 @@ class ConsumerGroup:
         self.target: dict[str, Partitions] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
         self.has_partition_metadata = False
-        # ---- what follows from the members
+        # ---- derived from the members
         self.instances: dict[str, str] = {}
-        # (topic id, partition) -> who reads it or has not given it back
+        # (topic id, partition) -> member that owns it or has not revoked it yet
         self.owners: dict[tuple[bytes, int], str] = {}
-        # how many members want: a topic by name, a regular expression, an assignor
+        # number of members that use a topic name, a regular expression, an assignor
         self.names: dict[str, int] = {}
         self.patterns: dict[str, int] = {}
         self.assignors: dict[str, int] = {}
         self.classic_count = 0
-        # Soft: the version of the topics against which the subscription was last looked at.
+        # Soft: the version of the topics against which the subscription was last checked.
         self.checked_version = _UNCHECKED
-        # Soft: classic members that were called to join again, and until when.
-        self.join_by: dict[str, int] = {}
-        # Of a copy: the dictionaries that it has not changed yet, and has in common with the group it was made of.
+        # Soft: classic members that must join again, and by when.
+        self.join_deadlines: dict[str, int] = {}
+        # Of a copy: the dictionaries that are still shared with the original group.
         self._shared: set[str] = set()
 
     def copy(self) -> ConsumerGroup:
-        """To decide with, while this group stays as it is. A dictionary is copied when it is first changed: most decisions about
-        a group of thousands concern one member."""
+        """Return a copy to decide with.
+
+        A dictionary is copied when it is first changed, because most decisions about a group with
+        thousands of members concern one member.
+        """
         copy = ConsumerGroup.__new__(ConsumerGroup)
         for name in self.__slots__:
             setattr(copy, name, getattr(self, name))
@@ -135,7 +141,7 @@ class ConsumerGroup:
         return copy
 
     def _own(self, *names: str) -> None:
-        """Before any of these is changed."""
+        """Copy these dictionaries before a change, if they are shared."""
         for name in self._shared.intersection(names):
             setattr(self, name, dict(getattr(self, name)))
             self._shared.remove(name)
@@ -153,11 +159,14 @@ class ConsumerGroup:
             self.has_partition_metadata,
         )
 
-    # ---- records --------------------------------------------------------------------------------------------
+    # ---- records ---------------------------------------------------------------------------------
 
     def apply(self, record: CoordinatorRecord) -> None:
-        """Any record of the group's but its last tombstone. What it says of members that are not there is ignored if it is a
-        tombstone: after compaction the records before it may be gone."""
+        """Apply any record of the group except its last tombstone.
+
+        Tombstones for unknown members are ignored: after compaction the records before them may be
+        gone.
+        """
         _APPLY[type(record.key)](self, record.key, record.value)
 
     def _apply_epoch(self, key: Any, value: Any) -> None:
@@ -201,36 +210,36 @@ class ConsumerGroup:
             resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
             self.regexes[key.regular_expression] = resolved
 
-    # ---- what follows ---------------------------------------------------------------------------------------
+    # ---- derived state ---------------------------------------------------------------------------
 
     def _replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
         self._own("members")
         if old is not None:
-            self._forget(old)
+            self._remove(old)
         if new is not None:
-            self._learn(new)
+            self._add_member(new)
 
-    def _forget(self, member: ConsumerMember) -> None:
+    def _remove(self, member: ConsumerMember) -> None:
         info = member.info
         del self.members[member.member_id]
         if info.instance_id is not None and self.instances.get(info.instance_id) == member.member_id:
             self._own("instances")
             del self.instances[info.instance_id]
-        for place in member.current.partitions():
-            if self.owners.get(place) == member.member_id:
+        for partition in member.current.partitions():
+            if self.owners.get(partition) == member.member_id:
                 self._own("owners")
-                del self.owners[place]
+                del self.owners[partition]
         self._count(info, -1)
 
-    def _learn(self, member: ConsumerMember) -> None:
+    def _add_member(self, member: ConsumerMember) -> None:
         info = member.info
         self.members[member.member_id] = member
         if info.instance_id is not None:
             self._own("instances")
             self.instances[info.instance_id] = member.member_id
-        for place in member.current.partitions():
+        for partition in member.current.partitions():
             self._own("owners")
-            self.owners[place] = member.member_id
+            self.owners[partition] = member.member_id
         self._count(info, 1)
 
     def _count(self, info: Info, by: int) -> None:
@@ -243,7 +252,7 @@ class ConsumerGroup:
             _add(self.assignors, info.assignor, by)
         self.classic_count += by if info.classic is not None else 0
 
-    # ---- what it is -----------------------------------------------------------------------------------------
+    # ---- properties ------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
@@ -265,7 +274,7 @@ class ConsumerGroup:
         return self.members.get(member_id) if member_id is not None else None
 
     def subscribed(self) -> set[str]:
-        """Every topic that a member wants, by name or by regular expression."""
+        """Return every topic that a member subscribes to, by name or by regular expression."""
         topics = set(self.names)
         for pattern in self.patterns:
             resolved = self.regexes.get(pattern)
@@ -274,21 +283,21 @@ class ConsumerGroup:
         return topics
 
     def topics_of(self, info: Info) -> frozenset[str]:
-        """What a member wants. An expression that is not resolved matches nothing yet."""
+        """Return the topics of a member. An unresolved regular expression matches nothing yet."""
         resolved = self.regexes.get(info.regex) if info.regex else None
         return info.topics | resolved.topics if resolved is not None else info.topics
 
     def preferred_assignor(self, known: Sequence[str]) -> str:
-        """Most members decide; the first of those the broker offers where they are even."""
+        """Return the assignor with the most votes; on a tie, the one that the broker lists first."""
         votes = self.assignors
         return max(known, key=lambda name: votes.get(name, 0)) if votes else known[0]
 
     def is_unreleased(self, member_id: str, topic_id: bytes, partition: int) -> bool:
-        """Somebody else reads it, or has not given it back."""
+        """Return whether another member owns the partition or has not revoked it yet."""
         owner = self.owners.get((topic_id, partition))
         return owner is not None and owner != member_id
 
-    # ---- what the shard asks of any group -------------------------------------------------------------------
+    # ---- methods for groups of any kind ----------------------------------------------------------
 
     def listed(self) -> ListedGroup:
         return ListedGroup(
@@ -315,7 +324,10 @@ class ConsumerGroup:
         transactional: bool,
         version: int,
     ) -> ErrorCode:
-        """An older epoch will do for partitions that the member has had since then."""
+        """Check a commit.
+
+        An older epoch is valid for partitions that the member has owned since then.
+        """
         if epoch < 0 and not self.members:
             return ErrorCode.NONE
         if transactional and epoch == -1 and not member_id and instance_id is None:
@@ -354,7 +366,7 @@ class ConsumerGroup:
 
 _DICTIONARIES = ("members", "target", "regexes", "instances", "owners", "names", "patterns", "assignors")
 
-# A member whose assignment is deleted, on its way out.
+# A member whose assignment is deleted, shortly before it is removed.
 _GONE = Current(epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, state=MemberState.STABLE)
 
 

@@ -1,4 +1,4 @@
-"""The consumer groups of a shard (KIP-848): decides about their requests and timers, and applies their records."""
+"""The consumer groups of a shard (KIP-848): decides about their requests and timers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.core.decisions import NOTHING, Arm, CoordinatorRecord, Decision,
 from millstream.core.errors import ApiError
 from millstream.groups.classic.groups import dissolve
 from millstream.groups.consumer import checks, describe, heartbeat, leave
-from millstream.groups.consumer.draft import Checked, Draft, Surroundings
+from millstream.groups.consumer.draft import Draft, Environment, TopicsChecked
 from millstream.groups.consumer.group import KEYS, ConsumerGroup, Durable
 from millstream.groups.consumer.member import (
     JOIN_EPOCH,
@@ -40,13 +40,13 @@ from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespo
 class ConsumerShard:
     """The consumer groups of one ``GroupShard``.
 
-    They keep their live groups in ``ShardState.consumer`` and own every record, effect and timer
-    that ``groups/shard.py`` does not name. The keys of their timers begin with "consumer".
+    Live groups are in ``ShardState.consumer``. This class handles every record, effect and timer
+    that ``groups/shard.py`` does not. The keys of its timers start with "consumer".
     """
 
     def __init__(self, state: ShardState) -> None:
         self.state = state
-        self._around = Surroundings(state, Resolver())
+        self._env = Environment(state, Resolver())
         self._timeouts: dict[Any, Callable[[ConsumerMember], bool]] = {
             "consumer-session": lambda member: True,
             "consumer-join": lambda member: member.is_classic,
@@ -54,14 +54,14 @@ class ConsumerShard:
             "consumer-rebalance": lambda member: member.current.state is MemberState.UNREVOKED_PARTITIONS,
         }
 
-    # ---- state ----------------------------------------------------------------------------------------------
+    # ---- state -----------------------------------------------------------------------------------
 
     @property
     def durable(self) -> dict[str, Durable]:
         return {group_id: group.durable for group_id, group in self.state.consumer.items()}
 
     def apply(self, record: CoordinatorRecord) -> None:
-        """A group is there from its first record on, until the tombstone of its epoch."""
+        """Apply a record. A group exists from its first record until the tombstone of its epoch."""
         key, value = record.key, record.value
         if type(key) not in KEYS:
             return
@@ -79,20 +79,23 @@ class ConsumerShard:
         group = self.state.consumer.get(effect.group_id)
         if group is None:
             return
-        if type(effect) is Checked:
+        if type(effect) is TopicsChecked:
             group.checked_version = effect.version
         elif effect.at_ms is None:
-            group.join_by.pop(effect.member_id, None)
+            group.join_deadlines.pop(effect.member_id, None)
         else:
-            group.join_by[effect.member_id] = effect.at_ms
+            group.join_deadlines[effect.member_id] = effect.at_ms
 
-    # ---- what happens ---------------------------------------------------------------------------------------
+    # ---- events ----------------------------------------------------------------------------------
 
     def on_loaded(self, *, now_ms: int) -> Decision:
-        """Everybody gets a fresh session; who was told to give partitions back, the whole time for it."""
+        """Start a new session for every member after loading.
+
+        Members that are revoking partitions get the full rebalance timeout.
+        """
         effects: list[Any] = []
         for group in self.state.consumer.values():
-            draft = Draft(self._around, group, now_ms)
+            draft = Draft(self._env, group, now_ms)
             for member in group.members.values():
                 draft.arm_session(member)
                 if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
@@ -102,18 +105,18 @@ class ConsumerShard:
         return Decision(effects=tuple(effects))
 
     def decide_timeout(self, key: TimerKey, *, now_ms: int) -> Decision:
-        """Every timer of ours ends a member, if what it waited for is still missing."""
+        """Remove a member if the event its timer waited for has not happened."""
         assert isinstance(key, tuple)
         kind, group_id, member_id = key
         group = self.state.consumer.get(group_id)
         member = group.members.get(member_id) if group is not None else None
         if group is None or member is None or not self._timeouts[kind](member):
             return NOTHING
-        draft = Draft(self._around, group, now_ms)
+        draft = Draft(self._env, group, now_ms)
         conversion.fence_or_downgrade(draft, [member])
         return draft.decision()
 
-    # ---- requests of the consumer protocol ------------------------------------------------------------------
+    # ---- requests of the consumer protocol -------------------------------------------------------
 
     def decide_heartbeat(
         self,
@@ -124,29 +127,32 @@ class ConsumerShard:
         now_ms: int,
     ) -> Decision:
         try:
-            checks.check_request(request, context.version, self._around.assignors)
+            checks.check_request(request, context.version, self._env.assignors)
             draft = self._draft(request, now_ms)
             if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
                 return self._leave(draft, request, waiter)
-            return heartbeat.decide(self._around, draft, request, context, waiter)
+            return heartbeat.decide(self._env, draft, request, context, waiter)
         except ApiError as error:
-            return heartbeat.refusal(waiter, error)
+            return heartbeat.rejection(waiter, error)
 
     def _draft(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Draft:
-        """Of the group it is for. Who joins may bring a group into being, in the place of an empty classic one, or turn a classic
-        group with members into a consumer group."""
+        """Return a draft of the group of a request.
+
+        A join may create the group, replace an empty classic group, or convert a classic group with
+        members.
+        """
         group_id = request.group_id
         group = self.state.consumer.get(group_id)
         if group is not None:
-            return Draft(self._around, group, now_ms)
+            return Draft(self._env, group, now_ms)
         if request.member_epoch != JOIN_EPOCH:
             raise checks.group_not_found(group_id)
         classic = self.state.classic.get(group_id)
         if classic is not None and not classic.is_empty:
-            return conversion.upgrade(self._around, classic, now_ms)
-        draft = heartbeat.new_group(self._around, group_id, now_ms)
+            return conversion.upgrade(self._env, classic, now_ms)
+        draft = heartbeat.new_group(self._env, group_id, now_ms)
         if classic is not None:
-            draft.begin_with(dissolve(classic))
+            draft.prepend(dissolve(classic))
         return draft
 
     def _leave(
@@ -157,9 +163,9 @@ class ConsumerShard:
     ) -> Decision:
         member = leave.leaver(draft, request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            return leave.leave_for_a_while(draft, member, waiter)
+            return leave.leave_temporarily(draft, member, waiter)
         conversion.fence_or_downgrade(draft, [member])
-        draft.effects.append(leave.answer(member, LEAVE_EPOCH, waiter))
+        draft.effects.append(leave.reply(member, LEAVE_EPOCH, waiter))
         return draft.decision()
 
     def decide_describe(
@@ -170,9 +176,9 @@ class ConsumerShard:
         *,
         now_ms: int,
     ) -> Decision:
-        return Decision(effects=(Reply(waiter, describe.response(self._around, request)),))
+        return Decision(effects=(Reply(waiter, describe.response(self._env, request)),))
 
-    # ---- requests of the classic protocol -------------------------------------------------------------------
+    # ---- requests of the classic protocol --------------------------------------------------------
 
     def decide_join(
         self,
@@ -215,4 +221,4 @@ class ConsumerShard:
         return classic_requests.leave(self._draft_of(request, now_ms), request, context, waiter)
 
     def _draft_of(self, request: Any, now_ms: int) -> Draft:
-        return Draft(self._around, self.state.consumer[request.group_id], now_ms)
+        return Draft(self._env, self.state.consumer[request.group_id], now_ms)

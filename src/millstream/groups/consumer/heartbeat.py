@@ -1,6 +1,7 @@
-"""ConsumerGroupHeartbeat: a member joins (epoch 0), stays, changes its subscription, and learns what it is to read.
+"""ConsumerGroupHeartbeat: join (epoch 0), stay alive, change the subscription, get an assignment.
 
-A heartbeat that changes nothing writes nothing and copies nothing: it is by far the most frequent request of such groups.
+A heartbeat without changes writes and copies nothing: it is by far the most frequent request of
+such groups.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from millstream.core.decisions import Arm, Decision, Reply, Waiter
 from millstream.core.errors import ApiError
 from millstream.core.regex import compiled
 from millstream.groups.consumer import checks
-from millstream.groups.consumer.draft import Draft, Surroundings
+from millstream.groups.consumer.draft import Draft, Environment
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.member import (
     JOIN_EPOCH,
@@ -28,52 +29,55 @@ from millstream.wire.messages.consumer_group_heartbeat import (
 )
 
 
-def refusal(waiter: Waiter[ConsumerGroupHeartbeatResponse], error: ApiError) -> Decision:
-    answer = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-    return Decision(effects=(Reply(waiter, answer),))
+def rejection(waiter: Waiter[ConsumerGroupHeartbeatResponse], error: ApiError) -> Decision:
+    response = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+    return Decision(effects=(Reply(waiter, response),))
 
 
 def decide(
-    around: Surroundings,
+    env: Environment,
     draft: Draft,
     request: ConsumerGroupHeartbeatRequest,
     context: GroupContext,
     waiter: Waiter[ConsumerGroupHeartbeatResponse],
 ) -> Decision:
-    """Raises ApiError. The draft is of the group as it is, or of a new one, or of one made from a classic group."""
-    checks.check_room(draft.group, request.member_id, request.instance_id, around.settings)
-    member_id = request.member_id or around.state.new_id()
+    """Decide about a heartbeat; raise ApiError if it is invalid.
+
+    The draft is of the existing group, of a new group, or of one converted from a classic group.
+    """
+    checks.check_room(draft.group, request.member_id, request.instance_id, env.settings)
+    member_id = request.member_id or env.state.new_id()
     member = _find(draft, request, member_id)
-    if _changes_nothing(around, draft, member, request, context):
-        return _alive(around, draft, member, waiter)
-    before = draft.group.preferred_assignor(around.assignors)
+    if _changes_nothing(env, draft, member, request, context):
+        return _stay_alive(env, draft, member, waiter)
+    before = draft.group.preferred_assignor(env.assignors)
     info = _updated(member.info, request, context)
     changed = _subscribe(draft, member, info)
-    assignor_changed = draft.group.preferred_assignor(around.assignors) != before
+    assignor_changed = draft.group.preferred_assignor(env.assignors) != before
     draft.refresh(bump=changed or assignor_changed)
     draft.assign()
     claimed = names_of(request.topic_partitions) if request.topic_partitions is not None else None
     draft.reconcile(member_id, claimed, subscription_changed=changed)
     draft.check_size()
-    return _answered(around, draft, member, request, waiter)
+    return _respond(env, draft, member, request, waiter)
 
 
-def _alive(
-    around: Surroundings, draft: Draft, member: ConsumerMember, waiter: Waiter[ConsumerGroupHeartbeatResponse]
+def _stay_alive(
+    env: Environment, draft: Draft, member: ConsumerMember, waiter: Waiter[ConsumerGroupHeartbeatResponse]
 ) -> Decision:
-    settings = around.settings
+    settings = env.settings
     session = session_timer(draft.group_id, member.member_id)
-    answer = ConsumerGroupHeartbeatResponse(
+    response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.epoch,
         heartbeat_interval_ms=settings.heartbeat_interval_ms(draft.group_id),
     )
     deadline = draft.now_ms + settings.session_timeout_ms(draft.group_id)
-    return Decision((), (Arm(session, deadline), Reply(waiter, answer)))
+    return Decision((), (Arm(session, deadline), Reply(waiter, response)))
 
 
 def _changes_nothing(
-    around: Surroundings,
+    env: Environment,
     draft: Draft,
     member: ConsumerMember,
     request: ConsumerGroupHeartbeatRequest,
@@ -84,7 +88,7 @@ def _changes_nothing(
         request.member_epoch > JOIN_EPOCH
         and member.current.is_reconciled_to(group.assignment_epoch)
         and group.epoch == group.assignment_epoch
-        and group.checked_version == around.topics.version
+        and group.checked_version == env.topics.version
         and request.subscribed_topic_names is None
         and request.subscribed_topic_regex is None
         and request.rebalance_timeout_ms == -1
@@ -97,11 +101,11 @@ def _changes_nothing(
     )
 
 
-# ---- who it is ----------------------------------------------------------------------------------------------
+# ---- member lookup -------------------------------------------------------------------------------
 
 
 def _find(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str) -> ConsumerMember:
-    """The member as it was; one that is new has nothing yet. A static member may take over from its predecessor here."""
+    """Return the existing or a new member. A static member may replace its predecessor."""
     group, joins = draft.group, request.member_epoch == JOIN_EPOCH
     if request.instance_id is not None:
         return _find_static(draft, request, member_id)
@@ -125,17 +129,17 @@ def _find_static(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id
     if existing is None:
         return group.members.get(member_id, ConsumerMember(member_id))
     if existing.member_id == member_id and not existing.is_classic and existing.current.epoch >= 0:
-        # The same process joins again, after an answer that was lost or an epoch that was fenced.
+        # The same process joins again, after a lost response or a fenced epoch.
         return existing
     checks.check_released(existing, request.instance_id)
     return draft.replace_static(existing, member_id)
 
 
-# ---- what it wishes -----------------------------------------------------------------------------------------
+# ---- subscription --------------------------------------------------------------------------------
 
 
 def _updated(info: Info, request: ConsumerGroupHeartbeatRequest, context: GroupContext) -> Info:
-    """What is null in the request stays as it was."""
+    """Return the info of the member; null fields of the request keep their values."""
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     timeout_ms = request.rebalance_timeout_ms
     return Info(
@@ -151,7 +155,7 @@ def _updated(info: Info, request: ConsumerGroupHeartbeatRequest, context: GroupC
 
 
 def _subscribe(draft: Draft, member: ConsumerMember, info: Info) -> bool:
-    """Whether the member now subscribes to something else."""
+    """Update the member and return whether its subscription has changed."""
     if info.regex != member.info.regex and info.regex and info.regex not in draft.group.patterns:
         compiled(info.regex)
     draft.update(member.member_id, info)
@@ -159,31 +163,35 @@ def _subscribe(draft: Draft, member: ConsumerMember, info: Info) -> bool:
     return info.topics != member.info.topics or info.regex != member.info.regex
 
 
-# ---- what it hears ------------------------------------------------------------------------------------------
+# ---- response ------------------------------------------------------------------------------------
 
 
-def _answered(
-    around: Surroundings,
+def _respond(
+    env: Environment,
     draft: Draft,
     before: ConsumerMember,
     request: ConsumerGroupHeartbeatRequest,
     waiter: Waiter[ConsumerGroupHeartbeatResponse],
 ) -> Decision:
-    """The assignment is told to members that join, that send everything (after an error they must), and when it changed."""
+    """Respond to the member.
+
+    The assignment is included if the member joins, if it sends all fields (as it must after an
+    error), or if the assignment has changed.
+    """
     member = draft.group.members[before.member_id]
     draft.arm_session(member)
-    answer = ConsumerGroupHeartbeatResponse(
+    response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.current.epoch,
-        heartbeat_interval_ms=around.settings.heartbeat_interval_ms(draft.group_id),
+        heartbeat_interval_ms=env.settings.heartbeat_interval_ms(draft.group_id),
     )
     if (
         request.member_epoch == JOIN_EPOCH
         or _is_full(request)
         or member.current.assigned != before.current.assigned
     ):
-        answer.assignment = _assignment(member.current.assigned)
-    draft.effects.append(Reply(waiter, answer))
+        response.assignment = _assignment(member.current.assigned)
+    draft.effects.append(Reply(waiter, response))
     return draft.decision()
 
 
@@ -202,5 +210,5 @@ def _assignment(assigned: Owned) -> Assignment:
     )
 
 
-def new_group(around: Surroundings, group_id: str, now_ms: int) -> Draft:
-    return Draft(around, ConsumerGroup(group_id), now_ms)
+def new_group(env: Environment, group_id: str, now_ms: int) -> Draft:
+    return Draft(env, ConsumerGroup(group_id), now_ms)

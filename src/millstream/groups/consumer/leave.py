@@ -1,4 +1,4 @@
-"""Members that leave a consumer group, for a while or for good, and members that are put out of it."""
+"""Members that leave a consumer group, temporarily or for good, and members that are removed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millstream.wire.messages.consumer_group_heartbeat import (
 
 
 def leaver(draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
-    """Who wants to leave. Raises ApiError."""
+    """Return the member that wants to leave; raise ApiError if it is unknown."""
     if request.instance_id is not None:
         return checks.static_member(draft.group, request.instance_id, request.member_id)
     member = draft.group.members.get(request.member_id)
@@ -31,40 +31,46 @@ def leaver(draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemb
     return member
 
 
-def answer(
+def reply(
     member: ConsumerMember, epoch: int, waiter: Waiter[ConsumerGroupHeartbeatResponse]
 ) -> Reply[ConsumerGroupHeartbeatResponse]:
     return Reply(waiter, ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=epoch))
 
 
-def leave_for_a_while(
+def leave_temporarily(
     draft: Draft, member: ConsumerMember, waiter: Waiter[ConsumerGroupHeartbeatResponse]
 ) -> Decision:
-    """What it has is kept for the one that comes back under its instance id before the session ends; it counts as had from the
-    beginning. What it was giving back is free."""
+    """Keep the assignment of a static member until its session expires.
+
+    The member that rejoins with its instance id gets it; the partitions count as owned since epoch
+    0. Partitions that it was revoking are released.
+    """
     current = replace(
         member.current,
         epoch=STATIC_LEAVE_EPOCH,
-        assigned=_from_the_beginning(member.current.assigned),
+        assigned=_owned_since_zero(member.current.assigned),
         revoking={},
     )
     draft.emit(records.current(draft.group_id, member.member_id, current))
     draft.effects.append(Disarm(rebalance_timer(draft.group_id, member.member_id)))
-    draft.effects.append(answer(member, STATIC_LEAVE_EPOCH, waiter))
+    draft.effects.append(reply(member, STATIC_LEAVE_EPOCH, waiter))
     return draft.decision()
 
 
-def _from_the_beginning(assigned: Owned) -> Owned:
+def _owned_since_zero(assigned: Owned) -> Owned:
     return {topic_id: dict.fromkeys(rows, 0) for topic_id, rows in assigned.items()}
 
 
 def fence(draft: Draft, members: Sequence[ConsumerMember]) -> None:
-    """They are out, and what they had is free. The others are assigned anew at the next heartbeat of one of them."""
+    """Remove members and release their partitions.
+
+    The others get a new assignment with the next heartbeat of any member.
+    """
     for member in members:
         draft.remove(member)
     draft.drop_unused_regexes()
     group = draft.group
-    computed = metadata_hash(group.subscribed(), draft.around.topics)
+    computed = metadata_hash(group.subscribed(), draft.env.topics)
     draft.emit(records.group_epoch(draft.group_id, group.epoch + 1, computed))
     if not draft.group.members:
         draft.emit(records.target_epoch(draft.group_id, draft.group.epoch, records.NO_TIME))

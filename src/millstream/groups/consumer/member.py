@@ -1,7 +1,7 @@
-"""A member of a consumer group (KIP-848): what it asked for, and what it has been given so far.
+"""A member of a consumer group (KIP-848): its subscription and its current assignment.
 
-Both halves are records of their own: ``Info`` is written when the member changes its wishes, ``Current`` at every step towards its
-target assignment. All values are immutable; a change makes a new one.
+Each has its record. ``Info`` is written when the member changes its subscription, ``Current`` at
+every step towards its target assignment. All values are immutable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.wire.group_records import (
 
 # topic id -> partitions
 Partitions = Mapping[bytes, frozenset[int]]
-# topic id -> partition -> the group's epoch at which the member got it
+# topic id -> partition -> group epoch at which the member got it
 Owned = Mapping[bytes, Mapping[int, int]]
 
 JOIN_EPOCH = 0
@@ -32,12 +32,12 @@ NO_EPOCH = -1
 
 
 class MemberState(IntEnum):
-    """How far a member is on its way to the target assignment; the numbers are those of the records."""
+    """Progress of a member towards its target assignment; records hold the numbers."""
 
     STABLE = 0
-    # It was told to give partitions back and has not said that it did.
+    # It must revoke partitions and has not confirmed that yet.
     UNREVOKED_PARTITIONS = 1
-    # It waits for partitions that others have not given back.
+    # It waits for partitions that other members have not released.
     UNRELEASED_PARTITIONS = 2
     # Written by a later version.
     UNKNOWN = 127
@@ -52,7 +52,7 @@ _STATES = {int(state): state for state in MemberState}
 
 @dataclass(frozen=True, slots=True)
 class ClassicInfo:
-    """What a member that still speaks the classic protocol (JoinGroup, SyncGroup) brought along."""
+    """The data of a member that still uses the classic protocol (JoinGroup, SyncGroup)."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -60,7 +60,7 @@ class ClassicInfo:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a member wishes."""
+    """The subscription of a member and other data of its requests."""
 
     instance_id: str | None = None
     rack_id: str | None = None
@@ -120,7 +120,10 @@ def _classic_of(value: ClassicMemberMetadata | None) -> ClassicInfo | None:
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What a member has: ``assigned`` is its to read, ``revoking`` it was told to give back and may still be reading."""
+    """The current assignment of a member.
+
+    The member reads ``assigned``. It must revoke ``revoking``, but may still be reading it.
+    """
 
     epoch: int = JOIN_EPOCH
     previous_epoch: int = NO_EPOCH
@@ -147,19 +150,22 @@ class Current:
             revoking=_owned_of(value.partitions_pending_revocation, value.member_epoch),
         )
 
-    def move(self, epoch: int, state: MemberState, assigned: Owned, revoking: Owned | None = None) -> Current:
+    def advanced(
+        self, epoch: int, state: MemberState, assigned: Owned, revoking: Owned | None = None
+    ) -> Current:
+        """Return the assignment in the next epoch or state."""
         return Current(epoch, self.epoch, state, assigned, revoking if revoking is not None else {})
 
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def owned_since(self, topic_id: bytes, partition: int) -> int | None:
-        """The epoch from which on it may commit for the partition; None where it does not have it."""
+        """Return the first epoch with which it may commit for a partition, or None if it lacks it."""
         since = self.assigned.get(topic_id, {}).get(partition)
         return since if since is not None else self.revoking.get(topic_id, {}).get(partition)
 
     def partitions(self) -> Iterable[tuple[bytes, int]]:
-        """Everything that nobody else may get."""
+        """Yield all partitions that no other member may get."""
         for owned in (self.assigned, self.revoking):
             for topic_id, rows in owned.items():
                 for partition in rows:
@@ -178,7 +184,10 @@ def _owned_rows(owned: Owned) -> list[TopicPartitions]:
 
 
 def _owned_of(rows: Iterable[TopicPartitions], default_epoch: int) -> Owned:
-    """Records of Kafka before 4.2 do not tell the epochs: then the member's own is the safe guess."""
+    """Return owned partitions with their epochs.
+
+    Records of Kafka before 4.2 have no epochs. The member's epoch is then a safe default.
+    """
     owned: dict[bytes, dict[int, int]] = {}
     for row in rows:
         epochs = row.assignment_epochs
@@ -190,6 +199,8 @@ def _owned_of(rows: Iterable[TopicPartitions], default_epoch: int) -> Owned:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
+    """A member: its id, subscription and current assignment."""
+
     member_id: str
     info: Info = Info()
     current: Current = Current()
@@ -199,7 +210,7 @@ class ConsumerMember:
         return self.info.classic is not None
 
     def session_timeout_ms(self, default_ms: int) -> int:
-        """A classic member chose its own; for the others the broker's setting holds."""
+        """Return the session timeout of a classic member, or the broker's setting for others."""
         return self.info.classic.session_timeout_ms if self.info.classic is not None else default_ms
 
     def with_info(self, info: Info) -> ConsumerMember:
@@ -210,14 +221,14 @@ class ConsumerMember:
 
 
 def names_of(rows: Iterable[Any]) -> dict[bytes, set[int]]:
-    """Topic partitions of a request, by topic id."""
-    named: dict[bytes, set[int]] = {}
+    """Return the partitions of a request by topic id."""
+    partitions: dict[bytes, set[int]] = {}
     for row in rows:
-        named.setdefault(row.topic_id, set()).update(row.partitions)
-    return named
+        partitions.setdefault(row.topic_id, set()).update(row.partitions)
+    return partitions
 
 
-# ---- timers -------------------------------------------------------------------------------------------------
+# ---- timers --------------------------------------------------------------------------------------
 
 
 def session_timer(group_id: str, member_id: str) -> TimerKey:
@@ -225,15 +236,15 @@ def session_timer(group_id: str, member_id: str) -> TimerKey:
 
 
 def rebalance_timer(group_id: str, member_id: str) -> TimerKey:
-    """The end of the time to give partitions back."""
+    """The timer for the end of the time to revoke partitions."""
     return ("consumer-rebalance", group_id, member_id)
 
 
 def join_timer(group_id: str, member_id: str) -> TimerKey:
-    """The end of a classic member's time to join again."""
+    """The timer for the end of a classic member's time to join again."""
     return ("consumer-join", group_id, member_id)
 
 
 def sync_timer(group_id: str, member_id: str) -> TimerKey:
-    """The end of a classic member's time to ask for its assignment."""
+    """The timer for the end of a classic member's time to sync."""
     return ("consumer-sync", group_id, member_id)

@@ -1,7 +1,8 @@
-"""One member's next step towards its target assignment.
+"""The next step of a member towards its target assignment.
 
-First it gives back what is no longer meant for it, and stays in its epoch until it says that it has. Then it moves to the epoch of the
-target, with everything of it that nobody else holds any more. Thus a partition never has two readers.
+First the member revokes partitions that are not in its target, and stays in its epoch until it
+confirms that. Then it advances to the target epoch, with all partitions of its target that no other
+member holds. So a partition never has two readers.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from dataclasses import replace
 
 from millstream.groups.consumer.member import Current, MemberState, Owned, Partitions
 
-# (topic id, partition) -> is it still with somebody else?
+# (topic id, partition) -> whether another member still holds it
 IsUnreleased = Callable[[bytes, int], bool]
-# What the member says it owns; None where it did not say.
+# Partitions that the member reports to own; None if the request does not list them.
 Claimed = Mapping[bytes, Collection[int]] | None
 
 
 class Fenced(Exception):
-    """The member must give up everything and join again."""
+    """The member must give up all partitions and join again."""
 
 
 def reconcile(
@@ -31,8 +32,11 @@ def reconcile(
     *,
     subscription_changed: bool,
 ) -> Current:
-    """The same value where nothing can be done now. ``subscribed`` are the ids of the topics that the member wants: of others it
-    keeps nothing, whatever the target says."""
+    """Return the next assignment of a member, or the same value if no step is possible now.
+
+    ``subscribed`` are the ids of its topics. It keeps no partitions of other topics, whatever its
+    target is.
+    """
     step = _Step(current, target_epoch, target, subscribed, is_unreleased, claimed)
     if current.state is MemberState.UNKNOWN:
         if claimed is None or any(claimed.values()):
@@ -46,13 +50,18 @@ def reconcile(
 
 
 def owns_any(claimed: Claimed, partitions: Owned) -> bool:
-    """Whether the member may still read one of them. A member that does not say may."""
+    """Return whether the member may still read one of the partitions.
+
+    It may if its request does not list the partitions it owns.
+    """
     if claimed is None:
         return True
     return any(index in partitions.get(topic_id, ()) for topic_id, rows in claimed.items() for index in rows)
 
 
 class _Step:
+    """The inputs of a step."""
+
     def __init__(
         self,
         current: Current,
@@ -70,7 +79,7 @@ class _Step:
         self.claimed = claimed
 
     def unsubscribe(self) -> Current:
-        """Without a new target: give back what it does not want any more."""
+        """Revoke partitions of topics that the member no longer subscribes to."""
         current = self.current
         assigned = {topic: rows for topic, rows in current.assigned.items() if topic in self.subscribed}
         if len(assigned) == len(current.assigned):
@@ -80,32 +89,32 @@ class _Step:
             if topic not in assigned:
                 revoking.setdefault(topic, {}).update(rows)
         if owns_any(self.claimed, revoking):
-            return current.move(current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, revoking)
+            return current.advanced(current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, revoking)
         return replace(current, previous_epoch=current.epoch, assigned=assigned)
 
     def advance(self, epoch: int) -> Current:
         kept: dict[bytes, dict[int, int]] = {}
         dropped: dict[bytes, dict[int, int]] = {}
         for topic, rows in self.current.assigned.items():
-            wanted = self.target.get(topic, frozenset())
+            target = self.target.get(topic, frozenset())
             for partition, since in rows.items():
-                part = kept if partition in wanted else dropped
+                part = kept if partition in target else dropped
                 part.setdefault(topic, {})[partition] = since
         if dropped and owns_any(self.claimed, dropped):
-            return self.current.move(epoch, MemberState.UNREVOKED_PARTITIONS, kept, dropped)
-        waits = self._take_free(kept)
-        state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-        return self.current.move(self.target_epoch, state, kept)
+            return self.current.advanced(epoch, MemberState.UNREVOKED_PARTITIONS, kept, dropped)
+        is_missing = self._take_free(kept)
+        state = MemberState.UNRELEASED_PARTITIONS if is_missing else MemberState.STABLE
+        return self.current.advanced(self.target_epoch, state, kept)
 
     def _take_free(self, kept: dict[bytes, dict[int, int]]) -> bool:
-        """Adds what nobody else holds; tells whether something is missing."""
-        waits = False
-        for topic, wanted in self.target.items():
-            for partition in sorted(wanted):
+        """Add the partitions that no other member holds; return whether some are missing."""
+        is_missing = False
+        for topic, target in self.target.items():
+            for partition in sorted(target):
                 if partition in kept.get(topic, ()):
                     continue
                 if self.is_unreleased(topic, partition):
-                    waits = True
+                    is_missing = True
                 else:
                     kept.setdefault(topic, {})[partition] = self.target_epoch
-        return waits
+        return is_missing

@@ -1,4 +1,4 @@
-"""The records of consumer groups, made from what they say."""
+"""Constructors for the records of consumer groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.wire.group_records import (
     TopicPartition,
 )
 
-# The assignment was made for nobody, or at a time that is not known.
+# The assignment has no members, or its time is unknown.
 NO_TIME = 0
 
 
@@ -68,7 +68,7 @@ def regex_tombstone(group_id: str, pattern: str) -> CoordinatorRecord:
 
 
 def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord, ...]:
-    """In this order: a member must have given everything back before it is gone."""
+    """Return the tombstones of a member, in order: its assignment is deleted before the member."""
     return (
         current(group_id, member_id, None),
         target(group_id, member_id, None),
@@ -79,7 +79,7 @@ def member_tombstones(group_id: str, member_id: str) -> tuple[CoordinatorRecord,
 def group_tombstones(
     group_id: str, member_ids: Iterable[str], patterns: Iterable[str]
 ) -> tuple[CoordinatorRecord, ...]:
-    """Everything about a group, itself last."""
+    """Return the tombstones of everything about a group, the group itself last."""
     ids = list(member_ids)
     return (
         *(current(group_id, member_id, None) for member_id in ids),
@@ -93,5 +93,8 @@ def group_tombstones(
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """Kafka 4.0 kept what it knew of the topics; later versions, and we, keep a hash of it."""
+    """Return the tombstone of the partition metadata, which only Kafka 4.0 writes.
+
+    Later versions, and this broker, write a hash of it instead.
+    """
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)

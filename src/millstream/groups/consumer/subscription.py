@@ -1,4 +1,4 @@
-"""What the subscriptions of a consumer group mean, given the topics there are."""
+"""Subscriptions of a consumer group, resolved with the existing topics."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ _HASH = struct.Struct(">q")
 
 
 def topic_ids(names: Iterable[str], topics: Topics) -> dict[bytes, int]:
-    """The topics that exist, by id, with their numbers of partitions."""
-    found: dict[bytes, int] = {}
+    """Return the ids of the topics that exist, with their numbers of partitions."""
+    partition_counts: dict[bytes, int] = {}
     for name in names:
         topic_id = topics.id_of(name)
         if topic_id is not None and topic_id != NULL_ID:
-            found[topic_id] = topics.partition_count(name) or 0
-    return found
+            partition_counts[topic_id] = topics.partition_count(name) or 0
+    return partition_counts
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """Differs whenever an assignment to these topics might: a topic has come or gone, has more partitions, or other racks. 0 is the
-    hash of no topics. (Kafka hashes with another function; where it meets a hash of ours it assigns anew once.)"""
-    prints = [topics.fingerprint(name) for name in sorted(names)]
-    present = b"".join(one for one in prints if one is not None)
+    """Return a hash that changes whenever an assignment to these topics might change.
+
+    It does if a topic is created or deleted, gets more partitions or other racks. 0 is the hash of
+    no topics. Kafka uses another hash function, so it assigns once more when it reads this hash.
+    """
+    fingerprints = [topics.fingerprint(name) for name in sorted(names)]
+    present = b"".join(fingerprint for fingerprint in fingerprints if fingerprint is not None)
     if not present:
         return 0
     return int(_HASH.unpack(hashlib.blake2b(present, digest_size=8).digest())[0])

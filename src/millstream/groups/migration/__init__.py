@@ -1,1 +1,1 @@
-"""Groups between the two protocols: conversion of live groups, classic requests to consumer groups (KIP-848)."""
+"""Migration between the protocols (KIP-848): conversion of live groups, and classic requests."""

@@ -1,7 +1,7 @@
-"""The requests of the classic protocol to a consumer group, from members that have not moved to the consumer protocol yet.
+"""Requests of the classic protocol to a consumer group, from members that have not migrated yet.
 
-They join, sync and send heartbeats as ever; the broker assigns for them. A join is answered at once, and a heartbeat that has to hear
-of a change tells them to join again.
+They join, sync and send heartbeats as before; the broker assigns the partitions. A join is answered
+at once. If the assignment has changed, the response to a heartbeat makes the member join again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from millstream.groups.classic import answers
 from millstream.groups.classic import leave as classic_leave
 from millstream.groups.classic.member import protocols_of
 from millstream.groups.consumer import checks
-from millstream.groups.consumer.draft import Draft, JoinBy
+from millstream.groups.consumer.draft import Draft, SetJoinDeadline
 from millstream.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
 from millstream.groups.consumer.member import (
     ClassicInfo,
@@ -45,7 +45,7 @@ _NEEDS_MEMBER_ID = 4
 _DISABLED = "disabled"
 
 
-# ---- join ---------------------------------------------------------------------------------------------------
+# ---- join ----------------------------------------------------------------------------------------
 
 
 def join(
@@ -54,8 +54,8 @@ def join(
     try:
         return _join(draft, request, context, waiter)
     except ApiError as error:
-        refusal = answers.join_error(ErrorCode.of(error.code), request.member_id)
-        return Decision(effects=(Reply(waiter, refusal),))
+        rejection = answers.join_error(ErrorCode.of(error.code), request.member_id)
+        return Decision(effects=(Reply(waiter, rejection),))
 
 
 def _join(
@@ -63,17 +63,17 @@ def _join(
 ) -> Decision:
     _check_join(draft, request)
     is_unknown = not request.member_id
-    member_id = request.member_id or draft.around.state.new_id()
+    member_id = request.member_id or draft.env.state.new_id()
     if is_unknown and request.group_instance_id is None and context.version >= _NEEDS_MEMBER_ID:
-        answer = answers.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
-        return Decision(effects=(Reply(waiter, answer),))
+        response = answers.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        return Decision(effects=(Reply(waiter, response),))
     group = draft.group
     predecessor = group.static_member(request.group_instance_id) if request.group_instance_id else None
     downgrades = predecessor is not None and _is_last_consumer(draft, predecessor)
     subscription = _subscription(request)
     if member_id not in group.members and predecessor is None and subscription.owned_partitions:
-        # It was put out and does not know: others may read by now what it believes to own. Kafka takes it in as it is; this way it
-        # gives everything up first.
+        # The member was removed and does not know it: others may already read the partitions it
+        # claims. Kafka accepts such a member. Here it has to give up its partitions first.
         raise checks.unknown_member(group, member_id)
     member = _find(draft, request, member_id)
     info = _info(member, request, context, subscription)
@@ -84,7 +84,7 @@ def _join(
     if not downgrades:
         draft.assign()
     if not downgrades or draft.group.assignment_epoch >= draft.group.epoch:
-        claimed = by_id(subscription.owned_partitions, draft.around.topics)
+        claimed = by_id(subscription.owned_partitions, draft.env.topics)
         draft.reconcile(member_id, claimed, subscription_changed=changed)
     draft.check_size()
     return _joined(draft, member_id, downgrades, waiter)
@@ -92,7 +92,7 @@ def _join(
 
 def _joined(draft: Draft, member_id: str, downgrades: bool, waiter: Waiter[JoinGroupResponse]) -> Decision:
     member = draft.group.members[member_id]
-    answer = JoinGroupResponse(
+    response = JoinGroupResponse(
         generation_id=member.current.epoch,
         protocol_type=PROTOCOL_TYPE,
         protocol_name=_protocol(member)[0],
@@ -104,22 +104,26 @@ def _joined(draft: Draft, member_id: str, downgrades: bool, waiter: Waiter[JoinG
     else:
         draft.effects += [
             Disarm(join_timer(draft.group_id, member_id)),
-            JoinBy(draft.group_id, member_id, None),
+            SetJoinDeadline(draft.group_id, member_id, None),
         ]
         draft.arm_session(member)
         deadline = draft.now_ms + member.info.rebalance_timeout_ms
         draft.effects.append(Arm(sync_timer(draft.group_id, member_id), deadline))
-    draft.effects.append(Reply(waiter, answer))
+    draft.effects.append(Reply(waiter, response))
     return draft.decision()
 
 
 def _check_join(draft: Draft, request: JoinGroupRequest) -> None:
-    group, settings = draft.group, draft.around.settings
+    group, settings = draft.group, draft.env.settings
     if policy(settings) == _DISABLED:
-        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group does not take classic members")
+        raise ApiError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group does not accept members of the classic protocol"
+        )
     checks.check_room(group, request.member_id, request.group_instance_id, settings)
     if request.protocol_type != PROTOCOL_TYPE or not _is_supported(group, request):
-        raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol that all classic members know")
+        raise ApiError(
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "no protocol is supported by all classic members"
+        )
 
 
 def _is_supported(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
@@ -129,18 +133,21 @@ def _is_supported(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
 
 
 def _is_last_consumer(draft: Draft, predecessor: ConsumerMember) -> bool:
-    """The joining member takes the place of the only one that spoke the consumer protocol."""
+    """Return whether the joining member replaces the only one with the consumer protocol."""
     group = draft.group
     alone = not predecessor.is_classic and group.classic_count == len(group.members) - 1
     return alone and may_downgrade(draft, len(group.members))
 
 
 def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
-    """Of the protocol it likes best: the broker's assignors take the place of all of them."""
+    """Return the subscription of the preferred protocol.
+
+    The broker's assignors replace all protocols.
+    """
     try:
         return subscription_of(request.protocols[0].metadata)
     except DecodeError:
-        message = "the subscription cannot be read"
+        message = "the subscription cannot be decoded"
         raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message) from None
 
 
@@ -179,7 +186,7 @@ def _protocol(member: ConsumerMember) -> tuple[str, bytes]:
     return member.info.classic.protocols[0]
 
 
-# ---- sync and heartbeat -------------------------------------------------------------------------------------
+# ---- sync and heartbeat --------------------------------------------------------------------------
 
 
 def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse]) -> Decision:
@@ -187,26 +194,26 @@ def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupRespon
         member = _classic_member(draft.group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
     except ApiError as error:
-        return _sync_refused(draft, error.code, waiter)
+        return _reject_sync(draft, error.code, waiter)
     name, metadata = _protocol(member)
     if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
-        return _sync_refused(draft, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, waiter)
+        return _reject_sync(draft, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, waiter)
     behind = draft.group.assignment_epoch > member.current.epoch
     if behind and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
-        _call_to_join(draft, member)
-        return _sync_refused(draft, ErrorCode.REBALANCE_IN_PROGRESS, waiter)
+        _request_rejoin(draft, member)
+        return _reject_sync(draft, ErrorCode.REBALANCE_IN_PROGRESS, waiter)
     draft.effects.append(Disarm(sync_timer(draft.group_id, member.member_id)))
     draft.arm_session(member)
-    answer = SyncGroupResponse(
+    response = SyncGroupResponse(
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
-        assignment=encode_assignment(member.current.assigned, draft.around.topics, metadata),
+        assignment=encode_assignment(member.current.assigned, draft.env.topics, metadata),
     )
-    draft.effects.append(Reply(waiter, answer))
+    draft.effects.append(Reply(waiter, response))
     return draft.decision()
 
 
-def _sync_refused(draft: Draft, error: int, waiter: Waiter[SyncGroupResponse]) -> Decision:
+def _reject_sync(draft: Draft, error: int, waiter: Waiter[SyncGroupResponse]) -> Decision:
     draft.effects.append(Reply(waiter, answers.sync_error(ErrorCode.of(error))))
     return draft.decision()
 
@@ -219,15 +226,19 @@ def heartbeat(draft: Draft, request: HeartbeatRequest, waiter: Waiter[HeartbeatR
         return Decision(effects=(Reply(waiter, HeartbeatResponse(error_code=error.code)),))
     draft.arm_session(member)
     code = ErrorCode.NONE
-    if _has_to_join(draft.group, member):
+    if _must_rejoin(draft.group, member):
         code = ErrorCode.REBALANCE_IN_PROGRESS
-        _call_to_join(draft, member)
+        _request_rejoin(draft, member)
     draft.effects.append(Reply(waiter, HeartbeatResponse(error_code=code)))
     return draft.decision()
 
 
-def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """There is a newer assignment; or it must tell that it gave partitions back; or those it waits for are free."""
+def _must_rejoin(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    """Return whether the member must join again.
+
+    It must if there is a newer assignment, if it has to confirm a revocation, or if the partitions
+    it waits for are free.
+    """
     current = member.current
     if current.epoch < group.assignment_epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
         return True
@@ -242,14 +253,14 @@ def _waits(group: ConsumerGroup, member: ConsumerMember) -> bool:
     )
 
 
-def _call_to_join(draft: Draft, member: ConsumerMember) -> None:
-    """From the first call on, the member has its rebalance timeout to join; further calls do not prolong it."""
-    if member.member_id in draft.group.join_by:
+def _request_rejoin(draft: Draft, member: ConsumerMember) -> None:
+    """Start the member's rebalance timeout for the join. Further calls do not extend it."""
+    if member.member_id in draft.group.join_deadlines:
         return
     deadline = draft.now_ms + member.info.rebalance_timeout_ms
     draft.effects += [
         Arm(join_timer(draft.group_id, member.member_id), deadline),
-        JoinBy(draft.group_id, member.member_id, deadline),
+        SetJoinDeadline(draft.group_id, member.member_id, deadline),
     ]
 
 
@@ -261,7 +272,7 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
     else:
         raise checks.unknown_member(group, member_id)
     if not member.is_classic:
-        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the member speaks the consumer protocol")
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, "the member uses the consumer protocol")
     return member
 
 
@@ -270,13 +281,13 @@ def _check_generation(member: ConsumerMember, generation: int) -> None:
         raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the member is in epoch {member.current.epoch}")
 
 
-# ---- leave --------------------------------------------------------------------------------------------------
+# ---- leave ---------------------------------------------------------------------------------------
 
 
 def leave(
     draft: Draft, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter[LeaveGroupResponse]
 ) -> Decision:
-    """Members of either protocol: an operator may put out any."""
+    """Remove members of either protocol: an operator may remove any member."""
     rows = []
     leaving: dict[str, ConsumerMember] = {}
     for row in classic_leave.members_of(request, context.version):
@@ -284,8 +295,8 @@ def leave(
         try:
             member = _leaving(draft.group, row)
             leaving[member.member_id] = member
-        except ApiError as refused:
-            error = ErrorCode.of(refused.code)
+        except ApiError as api_error:
+            error = ErrorCode.of(api_error.code)
         rows.append(classic_leave.member_response(row, error))
     fence_or_downgrade(draft, list(leaving.values()))
     draft.effects.append(Reply(waiter, classic_leave.response(rows, context.version)))

@@ -1,7 +1,8 @@
-"""Groups that change from the classic to the consumer protocol, and back, while their members are live (KIP-848).
+"""Conversion of live groups from the classic to the consumer protocol and back (KIP-848).
 
-The first member that joins a classic group with the consumer protocol turns it into a consumer group; the others stay in it with the
-classic protocol (``migration_classic``). When the last consumer-protocol member has left, the group becomes classic again.
+The first member that joins a classic group with the consumer protocol converts it to a consumer
+group. The other members stay in it with the classic protocol (``classic_requests``). When the last
+member with the consumer protocol has left, the group becomes classic again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millstream.groups.classic.groups import adopt, dissolve
 from millstream.groups.classic.member import Member
 from millstream.groups.classic.states import State
 from millstream.groups.consumer import records
-from millstream.groups.consumer.draft import Draft, Surroundings
+from millstream.groups.consumer.draft import Draft, Environment
 from millstream.groups.consumer.group import PROTOCOL_TYPE, ConsumerGroup
 from millstream.groups.consumer.leave import fence
 from millstream.groups.consumer.member import (
@@ -46,21 +47,24 @@ def policy(settings: GroupSettings) -> str:
     return settings.group_consumer_migration_policy.lower()
 
 
-# ---- classic to consumer ------------------------------------------------------------------------------------
+# ---- classic to consumer -------------------------------------------------------------------------
 
 
-def upgrade(around: Surroundings, classic: ClassicGroup, now_ms: int) -> Draft:
-    """The same members with the same assignments, in the epoch of their generation. Raises ApiError."""
-    _check_upgrade(classic, around.settings)
+def upgrade(env: Environment, classic: ClassicGroup, now_ms: int) -> Draft:
+    """Convert a classic group; raise ApiError if that is not possible.
+
+    Members keep their assignments, in the epoch of their generation.
+    """
+    _check_upgrade(classic, env.settings)
     try:
-        members = _upgraded(around, classic)
+        members = _upgraded(env, classic)
     except DecodeError:
-        raise _cannot_upgrade(classic, "its members' subscriptions cannot be read") from None
-    draft = Draft(around, ConsumerGroup(classic.group_id), now_ms)
-    draft.begin_with(dissolve(classic))
+        raise _cannot_upgrade(classic, "the subscriptions of its members cannot be decoded") from None
+    draft = Draft(env, ConsumerGroup(classic.group_id), now_ms)
+    draft.prepend(dissolve(classic))
     for member, _ in members:
         draft.emit(records.member(draft.group_id, member.member_id, member.info))
-    computed = metadata_hash(draft.group.subscribed(), around.topics)
+    computed = metadata_hash(draft.group.subscribed(), env.topics)
     draft.emit(records.group_epoch(draft.group_id, classic.generation, computed))
     for member, target in members:
         draft.emit(records.target(draft.group_id, member.member_id, target))
@@ -73,20 +77,23 @@ def upgrade(around: Surroundings, classic: ClassicGroup, now_ms: int) -> Draft:
 
 def _check_upgrade(classic: ClassicGroup, settings: GroupSettings) -> None:
     if policy(settings) not in _ALLOWS_UPGRADE:
-        raise _cannot_upgrade(classic, "upgrades of live groups are switched off")
+        raise _cannot_upgrade(classic, "group.consumer.migration.policy does not allow upgrades")
     if not classic.is_consumer:
         raise _cannot_upgrade(classic, "its members are not consumers")
     if len(classic.members) > settings.group_consumer_max_size:
         raise _cannot_upgrade(classic, "it has too many members")
 
 
-def _cannot_upgrade(classic: ClassicGroup, why: str) -> ApiError:
-    message = f"classic group {classic.group_id} cannot become a consumer group: {why}"
+def _cannot_upgrade(classic: ClassicGroup, reason: str) -> ApiError:
+    message = f"classic group {classic.group_id} cannot become a consumer group: {reason}"
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[ConsumerMember, Partitions]]:
-    """Raises DecodeError. A partition that the classic leader gave to two members stays with the first."""
+def _upgraded(env: Environment, classic: ClassicGroup) -> list[tuple[ConsumerMember, Partitions]]:
+    """Return the converted members and their targets; raise DecodeError if one cannot be decoded.
+
+    A partition that the classic leader assigned to two members stays with the first.
+    """
     protocol = classic.protocol_name or classic.select_protocol()
     taken: set[tuple[bytes, int]] = set()
     upgraded: list[tuple[ConsumerMember, Partitions]] = []
@@ -94,7 +101,7 @@ def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[Consume
         subscription = subscription_of(member.metadata(protocol))
         assignment = assignment_of(member.assignment)
         if assignment.user_data:
-            raise _cannot_upgrade(classic, "its assignor keeps data of its own in the assignments")
+            raise _cannot_upgrade(classic, "its assignor stores user data in the assignments")
         info = Info(
             instance_id=member.instance_id,
             rack_id=subscription.rack_id,
@@ -106,7 +113,7 @@ def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[Consume
         )
         owned = {
             topic_id: frozenset(index for index in indexes if (topic_id, index) not in taken)
-            for topic_id, indexes in by_id(assignment.assigned_partitions, around.topics).items()
+            for topic_id, indexes in by_id(assignment.assigned_partitions, env.topics).items()
         }
         taken.update((topic_id, index) for topic_id, indexes in owned.items() for index in indexes)
         target = {topic_id: indexes for topic_id, indexes in owned.items() if indexes}
@@ -117,11 +124,11 @@ def _upgraded(around: Surroundings, classic: ClassicGroup) -> list[tuple[Consume
     return upgraded
 
 
-# ---- consumer to classic ------------------------------------------------------------------------------------
+# ---- consumer to classic -------------------------------------------------------------------------
 
 
 def fence_or_downgrade(draft: Draft, members: Sequence[ConsumerMember]) -> None:
-    """They are out. If only classic members are left, the group becomes theirs again, and rebalances."""
+    """Remove members. If only classic members are left, convert the group and rebalance."""
     if members and _can_downgrade(draft, members):
         downgrade(draft, members, rebalance=True)
     elif members:
@@ -136,33 +143,38 @@ def _can_downgrade(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
 
 
 def _fits(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
-    """A classic group is one record, which may be too large where its members, each a record, were not."""
-    out = {member.member_id for member in leaving}
-    classic = _downgraded(draft, [one for one in draft.group.members.values() if one.member_id not in out])
-    made = adopt(classic, draft.around.settings, draft.now_ms, rebalance=True)
-    written = [*draft.group.tombstones(), *made.records]
-    return sum(map(size_of, written)) + HEADER_SIZE <= draft.around.settings.max_message_bytes
+    """Return whether the classic group fits into a record.
+
+    Consumer groups have a record for each member, classic groups a single one.
+    """
+    leaving_ids = {member.member_id for member in leaving}
+    classic = _downgraded(
+        draft, [member for member in draft.group.members.values() if member.member_id not in leaving_ids]
+    )
+    adoption = adopt(classic, draft.env.settings, draft.now_ms, rebalance=True)
+    written = [*draft.group.tombstones(), *adoption.records]
+    return sum(map(size_of, written)) + HEADER_SIZE <= draft.env.settings.max_message_bytes
 
 
 def may_downgrade(draft: Draft, size: int) -> bool:
-    settings = draft.around.settings
+    settings = draft.env.settings
     return policy(settings) in _ALLOWS_DOWNGRADE and size <= settings.group_max_size
 
 
 def downgrade(draft: Draft, leaving: Sequence[ConsumerMember], *, rebalance: bool) -> None:
     group = draft.group
-    out = {member.member_id for member in leaving}
-    staying = [member for member in group.members.values() if member.member_id not in out]
+    leaving_ids = {member.member_id for member in leaving}
+    staying = [member for member in group.members.values() if member.member_id not in leaving_ids]
     classic = _downgraded(draft, staying)
     for member in group.members.values():
         draft.disarm_all(member)
     for record in group.tombstones():
         draft.emit(record)
-    draft.begin_with(adopt(classic, draft.around.settings, draft.now_ms, rebalance=rebalance))
+    draft.prepend(adopt(classic, draft.env.settings, draft.now_ms, rebalance=rebalance))
 
 
 def _downgraded(draft: Draft, members: Sequence[ConsumerMember]) -> ClassicGroup:
-    """In the generation of the group's epoch; everybody with its target assignment."""
+    """Return the classic group: its generation is the group epoch, its assignment the target."""
     classic = ClassicGroup(
         draft.group_id,
         state=State.STABLE,
@@ -187,6 +199,6 @@ def _downgraded(draft: Draft, members: Sequence[ConsumerMember]) -> ClassicGroup
     for row in list(classic.members.values()):
         target = draft.group.target.get(row.member_id, {})
         subscription = row.metadata(classic.protocol_name)
-        classic.put(replace(row, assignment=encode_assignment(target, draft.around.topics, subscription)))
+        classic.put(replace(row, assignment=encode_assignment(target, draft.env.topics, subscription)))
     classic.subscribed = classic.compute_subscribed()
     return classic

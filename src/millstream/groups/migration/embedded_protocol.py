@@ -1,6 +1,7 @@
-"""What classic consumers say to one another inside JoinGroup and SyncGroup, read and written for them by the broker.
+"""The embedded consumer protocol of JoinGroup and SyncGroup, which the broker reads and writes.
 
-Each begins with its version. A later version than we know has the fields we know first.
+Each message starts with its version. A version later than the known ones starts with the known
+fields.
 """
 
 from __future__ import annotations
@@ -35,22 +36,25 @@ class ConsumerProtocolAssignment(Struct, versions="0-3", flexible="none"):
 
 
 def version_of(metadata: bytes) -> int:
-    """Raises DecodeError."""
+    """Return the version; raise DecodeError if it is missing or negative."""
     if len(metadata) < _VERSION.size:
-        raise DecodeError("no version")
+        raise DecodeError("the version is missing")
     version: int = _VERSION.unpack_from(metadata)[0]
     if version < 0:
-        raise DecodeError(f"version {version}")
+        raise DecodeError(f"version {version} is negative")
     return min(version, _LATEST)
 
 
 def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
-    """Raises DecodeError."""
+    """Decode a subscription; raise DecodeError if it is invalid."""
     return ConsumerProtocolSubscription.decode(metadata, version_of(metadata), _VERSION.size)[0]
 
 
 def assignment_of(assignment: bytes) -> ConsumerProtocolAssignment:
-    """Raises DecodeError. A member that never synced has none at all."""
+    """Decode an assignment; raise DecodeError if it is invalid.
+
+    A member that has never synced has an empty assignment.
+    """
     if not assignment:
         return ConsumerProtocolAssignment()
     return ConsumerProtocolAssignment.decode(assignment, version_of(assignment), _VERSION.size)[0]
@@ -59,7 +63,10 @@ def assignment_of(assignment: bytes) -> ConsumerProtocolAssignment:
 def encode_assignment(
     partitions: Mapping[bytes, Iterable[int]], topics: Topics, subscription: bytes
 ) -> bytes:
-    """In the version of the member's subscription, or in the first where that cannot be read. Topics that were deleted meanwhile are left out."""
+    """Encode an assignment in the version of the member's subscription.
+
+    If the subscription cannot be decoded, version 0 is used. Deleted topics are left out.
+    """
     rows = []
     for topic_id, indexes in sorted(partitions.items()):
         name = topics.name_of(topic_id)
@@ -74,10 +81,10 @@ def encode_assignment(
 
 
 def by_id(rows: Iterable[OwnedTopic], topics: Topics) -> dict[bytes, set[int]]:
-    """Named topics by id; those that do not exist are left out."""
-    found: dict[bytes, set[int]] = {}
+    """Return partitions by topic id, without topics that do not exist."""
+    partitions: dict[bytes, set[int]] = {}
     for row in rows:
         topic_id = topics.id_of(row.topic)
         if topic_id is not None and topic_id != NULL_ID:
-            found.setdefault(topic_id, set()).update(row.partitions)
-    return found
+            partitions.setdefault(topic_id, set()).update(row.partitions)
+    return partitions

@@ -1,7 +1,11 @@
-"""OffsetCommit and TxnOffsetCommit: the same rules about topics, members and metadata; the latter waits for its transaction.
+"""OffsetCommit and TxnOffsetCommit: checks of topics, members and metadata, and the records.
 
-OffsetCommit v2-4 may carry a retention time of its own, v7+ an instance id, v9+ tells an unknown group apart, v10+ names topics by id.
-TxnOffsetCommit v3+ names the member (KIP-447), v6+ names topics by id and tells an unknown group apart.
+Both follow the same rules; offsets of TxnOffsetCommit take effect when the transaction commits.
+
+- OffsetCommit: v2-4 may carry a retention time, v7+ an instance id. v9+ have an error for an
+  unknown group. v10+ have topic ids.
+- TxnOffsetCommit: v3+ carry the member (KIP-447). v6+ have topic ids and an error for an unknown
+  group.
 """
 
 from __future__ import annotations
@@ -34,13 +38,13 @@ from millstream.wire.messages.txn_offset_commit import (
 from millstream.wire.records.layout import HEADER_SIZE
 
 _TOPIC_IDS = 10
-_TELLS_UNKNOWN_GROUP = 9
+_KNOWS_UNKNOWN_GROUP = 9
 _TXN_TOPIC_IDS = 6
-_TXN_TELLS_UNKNOWN_GROUP = 6
-_TXN_TELLS_STALE_EPOCH = 6
+_TXN_KNOWS_UNKNOWN_GROUP = 6
+_TXN_KNOWS_STALE_EPOCH = 6
 _NO_RETENTION_TIME = -1
-# The most bytes a record of a commit has beside its group id and its metadata.
-_REST_OF_RECORD = 1024
+# Maximum bytes of a commit's record, without its group id and metadata.
+_RECORD_OVERHEAD = 1024
 
 
 def decide(
@@ -61,23 +65,26 @@ def decide(
     expires = NO_TIMESTAMP if retention_ms == _NO_RETENTION_TIME else now_ms + retention_ms
     records, errors = _records(state, request.group_id, rows, now_ms, expires)
     if _too_large(state, records):
-        refusal = _all_fail(rows, ErrorCode.UNKNOWN_SERVER_ERROR)
-        return Decision(effects=(Reply(waiter, _response(rows, refusal)),))
+        rejection = _all_fail(rows, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return Decision(effects=(Reply(waiter, _response(rows, rejection)),))
     return Decision(
         tuple(records), (*_session(state, request, now_ms), Reply(waiter, _response(rows, errors)))
     )
 
 
-def refused_transactional(
+def rejected_transactional(
     request: TxnOffsetCommitRequest, version: int, topics: Topics, code: ErrorCode = ErrorCode.NONE
 ) -> TxnOffsetCommitResponse:
-    """The answer of a coordinator that was not asked, or refuses: what does not exist is told so all the same."""
+    """Return the response if the commit is rejected before it reaches a group.
+
+    Partitions that do not exist still get their own error.
+    """
     rows = resolve(request.topics, topics, by_id=version >= _TXN_TOPIC_IDS)
     return _txn_response(rows, _all_fail(rows, code))
 
 
-def names_anything(request: TxnOffsetCommitRequest, version: int, topics: Topics) -> bool:
-    """Whether a partition of the request exists; where none does, nobody has to be asked."""
+def any_partition_exists(request: TxnOffsetCommitRequest, version: int, topics: Topics) -> bool:
+    """Return whether any partition of the request exists. If none does, no group needs to decide."""
     return any(row.exists for row in resolve(request.topics, topics, by_id=version >= _TXN_TOPIC_IDS))
 
 
@@ -97,8 +104,8 @@ def decide_transactional(
         return Decision(effects=(Reply(waiter, _txn_response(rows, _all_fail(rows, error))),))
     records, errors = _records(state, request.group_id, rows, now_ms, NO_TIMESTAMP)
     if _too_large(state, records):
-        refusal = _all_fail(rows, ErrorCode.UNKNOWN_SERVER_ERROR)
-        return Decision(effects=(Reply(waiter, _txn_response(rows, refusal)),))
+        rejection = _all_fail(rows, ErrorCode.UNKNOWN_SERVER_ERROR)
+        return Decision(effects=(Reply(waiter, _txn_response(rows, rejection)),))
     reply = Reply(waiter, _txn_response(rows, errors))
     if not records:
         return Decision(effects=(reply,))
@@ -106,7 +113,7 @@ def decide_transactional(
     return Decision(tuple(records), (reply,), transactional=transaction)
 
 
-# ---- may they commit? ---------------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
 def _check(
@@ -116,9 +123,10 @@ def _check(
     epoch = request.generation_id_or_member_epoch
     if group is None:
         if epoch < 0:
-            return ErrorCode.NONE  # the first commit of a simple group
-        tells = context.version >= _TELLS_UNKNOWN_GROUP
-        return ErrorCode.GROUP_ID_NOT_FOUND if tells else ErrorCode.ILLEGAL_GENERATION
+            # The first commit of a simple group.
+            return ErrorCode.NONE
+        has_error = context.version >= _KNOWS_UNKNOWN_GROUP
+        return ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.ILLEGAL_GENERATION
     return group.check_offset_commit(
         request.member_id,
         request.group_instance_id,
@@ -139,8 +147,8 @@ def _check_transactional(
     if group is None:
         if epoch < 0:
             return ErrorCode.NONE
-        tells = context.version >= _TXN_TELLS_UNKNOWN_GROUP
-        return ErrorCode.GROUP_ID_NOT_FOUND if tells else ErrorCode.ILLEGAL_GENERATION
+        has_error = context.version >= _TXN_KNOWS_UNKNOWN_GROUP
+        return ErrorCode.GROUP_ID_NOT_FOUND if has_error else ErrorCode.ILLEGAL_GENERATION
     error = group.check_offset_commit(
         request.member_id,
         request.group_instance_id,
@@ -149,13 +157,13 @@ def _check_transactional(
         transactional=True,
         version=context.version,
     )
-    if error is ErrorCode.STALE_MEMBER_EPOCH and context.version < _TXN_TELLS_STALE_EPOCH:
+    if error is ErrorCode.STALE_MEMBER_EPOCH and context.version < _TXN_KNOWS_STALE_EPOCH:
         return ErrorCode.ILLEGAL_GENERATION
     return error
 
 
 def _session(state: ShardState, request: OffsetCommitRequest, now_ms: int) -> tuple[Arm, ...]:
-    """A commit is a sign of life of a classic member."""
+    """Extend the session of a classic member: a commit shows that it is alive."""
     group = state.classic.get(request.group_id)
     if group is None or group.state not in COMMIT_KEEPS_SESSION:
         return ()
@@ -163,31 +171,34 @@ def _session(state: ShardState, request: OffsetCommitRequest, now_ms: int) -> tu
     return (Arm(session_timer(group.group_id, member.member_id), now_ms + member.session_timeout_ms),)
 
 
-# ---- what is written ----------------------------------------------------------------------------------------
+# ---- records -------------------------------------------------------------------------------------
 
 
 def _records(
     state: ShardState, group_id: str, rows: Sequence[Row], now_ms: int, expires: int
 ) -> tuple[list[CoordinatorRecord], list[tuple[ErrorCode, ...]]]:
-    longest = state.settings.offset_metadata_max_bytes
+    max_metadata = state.settings.offset_metadata_max_bytes
     records: list[CoordinatorRecord] = []
     errors: list[tuple[ErrorCode, ...]] = []
     for row in rows:
-        told = []
+        row_errors = []
         for partition, error in zip(row.partitions, row.errors, strict=True):
             if error is ErrorCode.NONE:
-                if len(partition.committed_metadata or "") > longest:
+                if len(partition.committed_metadata or "") > max_metadata:
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
                     key = OffsetCommitKey(group=group_id, topic=row.name, partition=partition.partition_index)
                     records.append(CoordinatorRecord(key, _value(partition, row.topic_id, now_ms, expires)))
-            told.append(error)
-        errors.append(tuple(told))
+            row_errors.append(error)
+        errors.append(tuple(row_errors))
     return records, errors
 
 
 def _value(partition: Any, topic_id: bytes, now_ms: int, expires: int) -> OffsetCommitValue:
-    """The version of the value that carries an expiry has no room for a leader epoch or a topic id."""
+    """Return the value of the record.
+
+    The version of the value that has an expiry has no leader epoch and no topic id.
+    """
     plain = expires == NO_TIMESTAMP
     return OffsetCommitValue(
         offset=partition.committed_offset,
@@ -200,16 +211,16 @@ def _value(partition: Any, topic_id: bytes, now_ms: int, expires: int) -> Offset
 
 
 def _too_large(state: ShardState, records: Sequence[CoordinatorRecord]) -> bool:
-    """The exact sizes are added up only where they could matter."""
+    """Return whether the records exceed a batch. Exact sizes are computed only if they can matter."""
     if not records:
         return False
-    most = 4 * (state.settings.offset_metadata_max_bytes + len(records[0].key.group)) + _REST_OF_RECORD
-    if len(records) * most <= state.settings.max_message_bytes:
+    max_record = 4 * (state.settings.offset_metadata_max_bytes + len(records[0].key.group)) + _RECORD_OVERHEAD
+    if len(records) * max_record <= state.settings.max_message_bytes:
         return False
     return sum(map(size_of, records)) + HEADER_SIZE > state.settings.max_message_bytes
 
 
-# ---- what is answered ---------------------------------------------------------------------------------------
+# ---- responses -----------------------------------------------------------------------------------
 
 _Errors = Sequence[tuple[ErrorCode, ...]]
 
@@ -219,8 +230,8 @@ def _as_resolved(rows: Sequence[Row]) -> _Errors:
 
 
 def _all_fail(rows: Sequence[Row], error: ErrorCode) -> _Errors:
-    """The group refuses: every partition that is there hears why."""
-    return [tuple(error if told is ErrorCode.NONE else told for told in row.errors) for row in rows]
+    """Return the group's error for every partition that exists."""
+    return [tuple(error if own is ErrorCode.NONE else own for own in row.errors) for row in rows]
 
 
 def _response(rows: Sequence[Row], errors: _Errors) -> OffsetCommitResponse:
@@ -231,10 +242,10 @@ def _response(rows: Sequence[Row], errors: _Errors) -> OffsetCommitResponse:
                 topic_id=row.topic_id,
                 partitions=[
                     OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
-                    for partition, error in zip(row.partitions, told, strict=True)
+                    for partition, error in zip(row.partitions, row_errors, strict=True)
                 ],
             )
-            for row, told in zip(rows, errors, strict=True)
+            for row, row_errors in zip(rows, errors, strict=True)
         ]
     )
 
@@ -249,9 +260,9 @@ def _txn_response(rows: Sequence[Row], errors: _Errors) -> TxnOffsetCommitRespon
                     TxnOffsetCommitResponsePartition(
                         partition_index=partition.partition_index, error_code=error
                     )
-                    for partition, error in zip(row.partitions, told, strict=True)
+                    for partition, error in zip(row.partitions, row_errors, strict=True)
                 ],
             )
-            for row, told in zip(rows, errors, strict=True)
+            for row, row_errors in zip(rows, errors, strict=True)
         ]
     )

@@ -1,4 +1,4 @@
-"""Committed offsets: what ``apply`` made of the offset records, and those of open transactions, which count once they commit."""
+"""Committed offsets, and the pending offsets of open transactions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from millstream.wire.group_records import OffsetCommitKey, OffsetCommitValue
 
 
 class Committed(NamedTuple):
-    """``order`` grows with every record: of a transactional and a plain commit the later *record* wins, whenever its marker comes."""
+    """A committed offset. ``order`` grows with every record.
+
+    Of a transactional and a plain commit, the later *record* wins, whenever the marker is written.
+    """
 
     value: OffsetCommitValue
     order: int
@@ -22,21 +25,21 @@ _Key = tuple[str, str, int]
 
 
 class Offsets:
-    """group -> topic -> partition -> what was committed. Indexes beside it are derived from it alone."""
+    """group -> topic -> partition -> committed offset, with indexes that are derived from it."""
 
     def __init__(self) -> None:
         self._committed: dict[str, _ByTopic] = {}
-        # producer id -> what waits for its marker
+        # producer id -> offsets that wait for its marker
         self._pending: dict[int, dict[_Key, Committed]] = {}
-        # group -> (topic, partition) -> the producers with an open transaction on it
+        # group -> (topic, partition) -> producers with an open transaction on it
         self._open: dict[str, dict[tuple[str, int], set[int]]] = {}
-        # topic -> the groups with an offset of it, committed or pending
+        # topic -> groups with a committed or pending offset of it
         self._topics: dict[str, set[str]] = {}
         self._order = 0
 
-    # ---- reading --------------------------------------------------------------------------------------------
+    # ---- queries ---------------------------------------------------------------------------------
 
-    def knows(self, group: str) -> bool:
+    def has(self, group: str) -> bool:
         return group in self._committed or group in self._open
 
     def groups(self) -> Iterator[str]:
@@ -53,14 +56,14 @@ class Offsets:
         return self._committed.get(group, {})
 
     def get(self, group: str, topic: str, partition: int) -> OffsetCommitValue | None:
-        found = self._committed.get(group, {}).get(topic, {}).get(partition)
-        return found.value if found is not None else None
+        committed = self._committed.get(group, {}).get(topic, {}).get(partition)
+        return committed.value if committed is not None else None
 
     def has_open_transaction(self, group: str) -> bool:
         return group in self._open
 
     def is_open(self, group: str, topic: str, partition: int) -> bool:
-        """Whether a transaction that has not ended yet commits this partition."""
+        """Return whether an open transaction commits this partition."""
         of_group = self._open.get(group)
         return of_group is not None and (topic, partition) in of_group
 
@@ -68,7 +71,7 @@ class Offsets:
         return self._open.get(group, {})
 
     def values(self, group: str, topic: str, partition: int) -> Iterator[OffsetCommitValue]:
-        """What is committed, and what open transactions would commit."""
+        """Yield the committed offset and the pending offsets of open transactions."""
         committed = self.get(group, topic, partition)
         if committed is not None:
             yield committed
@@ -76,7 +79,7 @@ class Offsets:
             yield self._pending[producer_id][group, topic, partition].value
 
     def tombstones(self, group: str) -> list[CoordinatorRecord]:
-        """One for every partition, also where a transaction alone has an offset."""
+        """Return a tombstone for every partition with a committed or pending offset."""
         keys = dict.fromkeys((topic, n) for topic, rows in self.of(group).items() for n in rows)
         keys.update(dict.fromkeys(self.open_partitions(group)))
         return [offset_tombstone(group, topic, partition) for topic, partition in keys]
@@ -96,11 +99,11 @@ class Offsets:
         }
         return committed, pending
 
-    # ---- writing --------------------------------------------------------------------------------------------
+    # ---- changes ---------------------------------------------------------------------------------
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         if value is None:
-            self._forget(key.group, key.topic, key.partition)
+            self._remove(key.group, key.topic, key.partition)
         else:
             self._put(key.group, key.topic, key.partition, Committed(value, self._next()))
 
@@ -132,7 +135,7 @@ class Offsets:
             self._topics.setdefault(topic, set()).add(group)
         rows[partition] = row
 
-    def _forget(self, group: str, topic: str, partition: int) -> None:
+    def _remove(self, group: str, topic: str, partition: int) -> None:
         by_topic = self._committed.get(group, {})
         rows = by_topic.get(topic, {})
         rows.pop(partition, None)
@@ -141,9 +144,9 @@ class Offsets:
         if not by_topic:
             self._committed.pop(group, None)
         for producer_id in list(self._open.get(group, {}).get((topic, partition), ())):
-            waiting = self._pending[producer_id]
-            del waiting[group, topic, partition]
-            if not waiting:
+            pending = self._pending[producer_id]
+            del pending[group, topic, partition]
+            if not pending:
                 del self._pending[producer_id]
             self._close(group, topic, partition, producer_id)
         self._prune_topic(group, topic)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from millstream.core.decisions import CoordinatorRecord, Decision, Disarm, Reply, Waiter
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.member import session_timer
-from millstream.groups.effects import Become
+from millstream.groups.effects import SetClassicGroup
 from millstream.groups.offsets.topics import Row, resolve
 from millstream.groups.records import offset_tombstone, size_of
 from millstream.groups.shard_state import Group, ShardState
@@ -29,11 +29,11 @@ def decide_offset_delete(
     state: ShardState, request: OffsetDeleteRequest, waiter: Waiter[OffsetDeleteResponse]
 ) -> Decision:
     if not request.group_id:
-        return _refuse(waiter, ErrorCode.INVALID_GROUP_ID)
+        return _reject(waiter, ErrorCode.INVALID_GROUP_ID)
     group = state.find(request.group_id)
     error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
     if group is None or error is not ErrorCode.NONE:
-        return _refuse(waiter, error)
+        return _reject(waiter, error)
     records: list[CoordinatorRecord] = []
     topics = []
     for row in resolve(request.topics, state.topics, by_id=False):
@@ -42,14 +42,17 @@ def decide_offset_delete(
     return Decision(tuple(records), (Reply(waiter, OffsetDeleteResponse(topics=topics)),))
 
 
-def _refuse(waiter: Waiter[OffsetDeleteResponse], error: ErrorCode) -> Decision:
+def _reject(waiter: Waiter[OffsetDeleteResponse], error: ErrorCode) -> Decision:
     return Decision(effects=(Reply(waiter, OffsetDeleteResponse(error_code=error)),))
 
 
 def _delete(
     state: ShardState, group: Group, row: Row, records: list[CoordinatorRecord]
 ) -> Sequence[ErrorCode]:
-    """What the group still reads it keeps. Partitions without an offset need no tombstone."""
+    """Delete offsets of topics that the group does not subscribe to.
+
+    Partitions without an offset need no tombstone.
+    """
     if group.subscribes_to(row.name):
         return [error or ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for error in row.errors]
     for partition, error in zip(row.partitions, row.errors, strict=True):
@@ -72,7 +75,10 @@ def _topic(row: Row, errors: Sequence[ErrorCode]) -> OffsetDeleteResponseTopic:
 def decide_delete(
     state: ShardState, request: DeleteGroupsRequest, waiter: Waiter[DeleteGroupsResponse]
 ) -> Decision:
-    """Each group is deleted with all its offsets, or not at all; one that is named twice is unknown the second time."""
+    """Delete each group with all its offsets, or not at all.
+
+    If a group is listed twice, it is unknown the second time.
+    """
     decision = Decision()
     results = []
     deleted: set[str] = set()
@@ -91,13 +97,16 @@ def decide_delete(
 
 
 def remove(state: ShardState, group: Group) -> Decision:
-    """Everything about a group goes. Who was given an id to join with will be told that it is unknown."""
+    """Delete everything about a group.
+
+    A member that joins later with an id it got before is rejected as unknown.
+    """
     offsets = tuple(state.offsets.tombstones(group.group_id))
     classic = state.classic.get(group.group_id)
     if classic is None:
         return Decision((*offsets, *(group.tombstones() if group.group_id in state.consumer else ())))
     timers = tuple(Disarm(session_timer(group.group_id, member_id)) for member_id in sorted(classic.pending))
-    return Decision((*offsets, *group.tombstones()), (Become(group.group_id, None), *timers))
+    return Decision((*offsets, *group.tombstones()), (SetClassicGroup(group.group_id, None), *timers))
 
 
 def _fits(state: ShardState, records: Sequence[CoordinatorRecord]) -> bool:

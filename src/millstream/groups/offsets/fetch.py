@@ -1,8 +1,12 @@
-"""OffsetFetch for one group: named partitions, or all that were ever committed (topics null, v2+).
+"""OffsetFetch for a group: the requested partitions, or all that have an offset (topics null, v2+).
 
-An unknown group has committed nothing: offset -1, no error. v7+: who asks for stable offsets hears UNSTABLE_OFFSET_COMMIT while a
-transaction that may change them is open. v9+: members of consumer groups are checked. v10+: topics by id.
-Versions before 8 ask for one group and answer in another shape: ``group_of`` and ``single``.
+An unknown group has no committed offsets: offset -1, no error.
+
+- v7+: a request for stable offsets gets UNSTABLE_OFFSET_COMMIT while a transaction that may change
+  them is open.
+- v9+: members of consumer groups are checked.
+- v10+: topics by id.
+- Versions before 8 have a single group and another shape: see ``group_of`` and ``single``.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ _TOPIC_IDS = 10
 _TOP_LEVEL_ERROR = 2
 
 T = TypeVar("T")
-# A request may name hundreds of thousands of partitions: the caller takes a rest between steps.
+# A request may have hundreds of thousands of partitions: the caller yields to the event loop
+# between steps.
 Steps = Generator[Any, None, T]
 
 
@@ -48,8 +53,8 @@ def decide(
     if group is not None:
         error = group.check_offset_fetch(request.member_id, request.member_epoch)
     if error is not ErrorCode.NONE:
-        answer = OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
-        return Decision(effects=(Reply(waiter, answer),))
+        response = OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
+        return Decision(effects=(Reply(waiter, response),))
     by_id = context.version >= _TOPIC_IDS
     fetch = _Fetch(state, request.group_id, require_stable)
     if request.topics is None:
@@ -83,7 +88,7 @@ class _Fetch:
         return rows
 
     def everything(self, by_id: bool) -> list[OffsetFetchResponseTopics]:
-        """Topics that have no id any more cannot be told of by id."""
+        """Return all committed offsets. By id, topics that have no id any more are left out."""
         rows = []
         for name, partitions in self.committed.items():
             topic_id = self.topics.id_of(name) or NULL_ID
@@ -96,22 +101,22 @@ class _Fetch:
         current = self.topics.id_of(name) or NULL_ID
         rows = []
         for partition in partitions:
-            found = committed.get(partition)
+            offset = committed.get(partition)
             if self.unstable and self.offsets.is_open(self.group_id, name, partition):
                 rows.append(_none(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-            elif found is None or _of_another(found.value, current):
+            elif offset is None or _of_recreated(offset.value, current):
                 rows.append(_none(partition, ErrorCode.NONE))
             else:
-                rows.append(_found(partition, found.value))
+                rows.append(_offset(partition, offset.value))
         return OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=rows)
 
 
-def _of_another(value: OffsetCommitValue, topic_id: bytes) -> bool:
-    """The topic was deleted and created again: an offset of the old one says nothing about the new."""
+def _of_recreated(value: OffsetCommitValue, topic_id: bytes) -> bool:
+    """Return whether the offset belongs to a deleted topic that had the same name."""
     return NULL_ID not in (topic_id, value.topic_id) and value.topic_id != topic_id
 
 
-def _found(partition: int, value: OffsetCommitValue) -> OffsetFetchResponsePartitions:
+def _offset(partition: int, value: OffsetCommitValue) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(
         partition_index=partition,
         committed_offset=value.offset,
@@ -131,26 +136,26 @@ def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=rows)
 
 
-def refused(request: OffsetFetchRequestGroup, error: ErrorCode) -> Steps[OffsetFetchResponseGroup]:
-    """The error of a group, also at every partition: some clients look nowhere else."""
-    answer = OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
+def error_response(request: OffsetFetchRequestGroup, error: ErrorCode) -> Steps[OffsetFetchResponseGroup]:
+    """Return the error of a group, also for every partition: some clients check only partitions."""
+    group = OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
     for topic in request.topics or ():
         rows: list[OffsetFetchResponsePartitions] = []
-        answer.topics.append(
+        group.topics.append(
             OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=rows)
         )
         for index in topic.partition_indexes:
             rows.append(_none(index, error))
             yield
         yield
-    return answer
+    return group
 
 
-# ---- one group, v1-7 ----------------------------------------------------------------------------------------
+# ---- single group, v1-7 --------------------------------------------------------------------------
 
 
 def group_of(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
-    """The request of v1-7 in the shape of the later ones."""
+    """Convert a request of v1-7 to the form of later versions."""
     if request.topics is None:
         return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
     topics = []
@@ -161,15 +166,16 @@ def group_of(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
 
 
 def single(
-    answer: OffsetFetchResponseGroup, request: OffsetFetchRequestGroup, version: int
+    group: OffsetFetchResponseGroup, request: OffsetFetchRequestGroup, version: int
 ) -> Steps[OffsetFetchResponse]:
-    """The answer in the shape of v1-7. v1 has no error for the group: every partition carries it."""
-    if answer.error_code and version < _TOP_LEVEL_ERROR:
-        answer = yield from refused(request, ErrorCode.of(answer.error_code))
-    response = OffsetFetchResponse(error_code=answer.error_code)
-    answer.topics.reverse()
-    while answer.topics:
-        topic = answer.topics.pop()  # released here: all of them at once would take long
+    """Convert a response to the form of v1-7. In v1 only partitions have errors."""
+    if group.error_code and version < _TOP_LEVEL_ERROR:
+        group = yield from error_response(request, ErrorCode.of(group.error_code))
+    response = OffsetFetchResponse(error_code=group.error_code)
+    group.topics.reverse()
+    while group.topics:
+        # Release topics step by step: freeing all of them at once would take long.
+        topic = group.topics.pop()
         rows: list[OffsetFetchResponsePartition] = []
         response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=rows))
         for row in topic.partitions:

@@ -1,6 +1,7 @@
-"""Which topics and partitions of a request are there, told by name or by id.
+"""Resolve the topics and partitions of a request, by name or by id.
 
-Before anything is asked of a group, what does not exist is set aside with its own error; the group then decides about the rest.
+Topics and partitions that do not exist get their own error first. The group then decides about the
+rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from millstream.groups.topics_view import Topics
 
 
 class Row(NamedTuple):
-    """One topic of a request with its partitions, and the error of each that is none (NONE: ask the group)."""
+    """A topic of a request with its partitions and their errors.
+
+    NONE is the error of a partition that exists: the group decides about it.
+    """
 
     name: str
     topic_id: bytes
