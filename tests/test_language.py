@@ -20,6 +20,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/cli",
     "src/millstream/core",
     "src/millstream/local",
+    "src/millstream/ports",
     "src/millstream/testing",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
