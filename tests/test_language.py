@@ -22,6 +22,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/local",
     "src/millstream/ports",
     "src/millstream/testing",
+    "src/millstream/wire",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",
