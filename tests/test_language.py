@@ -22,9 +22,11 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/core",
     "src/millstream/groups",
     "src/millstream/local",
+    "src/millstream/ports",
     "src/millstream/replication",
     "src/millstream/testing",
     "src/millstream/transactions",
+    "src/millstream/wire",
     "tests/control",
     "tests/replication",
 )

@@ -231,12 +231,12 @@ def test_slices_keep_groups_whole_and_begin_with_the_head() -> None:
     head = [Check("/epoch", 3)]
     groups: list[list[Write]] = [[Put(f"/{n}", b"x" * 100), Delete(f"/{n}/y")] for n in range(10)]
     most = multi_bytes(head) + 3 * multi_bytes(groups[0])
-    made = list(sliced(head, groups, most_bytes=most))
+    made = list(sliced(head, groups, max_bytes=most))
     assert all(one[0] == head[0] for one in made)
     assert [write for one in made for write in one[1:]] == [write for group in groups for write in group]
     assert [len(one) for one in made] == [7, 7, 7, 3]
     assert list(sliced(head, [])) == []
-    assert [len(one) for one in sliced(head, groups, most_bytes=1)] == [3] * 10
+    assert [len(one) for one in sliced(head, groups, max_bytes=1)] == [3] * 10
 
 
 # ---- watches ----------------------------------------------------------------------------------------------------

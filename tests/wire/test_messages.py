@@ -11,7 +11,7 @@ import pytest
 from kio.serial import entity_reader, entity_writer
 
 from millstream.wire.apis import APIS, Api
-from millstream.wire.compiler import MOST_TAGS, compile_codec
+from millstream.wire.compiler import MAX_TAGS, compile_codec
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.schema import NULL_UUID, DecodeError, Struct
 from support.samples import VERSIONS, sample
@@ -159,7 +159,7 @@ def test_more_tagged_fields_than_any_message_has_are_refused(name: str) -> None:
     """A frame full of empty ones would keep the loop busy for minutes."""
     api = next(api for api in APIS if api.name == name)
     data = bytes(api.request_class()().encode(12))
-    for count, ok in ((MOST_TAGS, True), (MOST_TAGS + 1, False)):
+    for count, ok in ((MAX_TAGS, True), (MAX_TAGS + 1, False)):
         fields = b"".join(bytes((20 + tag, 0)) for tag in range(count))
         extended = memoryview(data[:-1] + bytes((count,)) + fields)
         if ok:

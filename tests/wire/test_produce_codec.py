@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from millstream.wire import produce_codec
-from millstream.wire.compiler import MOST_TAGS, write_uvarint
+from millstream.wire.compiler import MAX_TAGS, write_uvarint
 from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -22,7 +22,7 @@ from millstream.wire.messages.produce import (
 )
 from millstream.wire.messages.produce import NodeEndpoint as DeclaredNode
 from millstream.wire.node_endpoints import NodeEndpoint
-from millstream.wire.produce_codec import Answer
+from millstream.wire.produce_codec import PartitionResult
 from millstream.wire.schema import DecodeError
 
 VERSIONS = range(14)
@@ -93,16 +93,16 @@ def test_damaged_requests_are_refused_or_read_like_the_generated_codec(version: 
 
 
 ANSWERS = [
-    Answer(0, 0, 17, -1, 3),
-    Answer(1, 2, -1, -1, -1, (), "corrupt"),
-    Answer(2, 87, -1, 55, -1, ((0, "null key"), (300, "é" * 90)), None),
-    Answer(3, 6, message="led elsewhere", current_leader=(2, 9)),
-    Answer(4, 6, current_leader=(2, 10)),
+    PartitionResult(0, 0, 17, -1, 3),
+    PartitionResult(1, 2, -1, -1, -1, (), "corrupt"),
+    PartitionResult(2, 87, -1, 55, -1, ((0, "null key"), (300, "é" * 90)), None),
+    PartitionResult(3, 6, message="led elsewhere", current_leader=(2, 9)),
+    PartitionResult(4, 6, current_leader=(2, 10)),
 ]
 NODES = [NodeEndpoint(2, "two.example", 9092), NodeEndpoint(3, "h" * 200, 70_000, "rack")]
 
 
-def declared(answer: Answer) -> PartitionProduceResponse:
+def declared(answer: PartitionResult) -> PartitionProduceResponse:
     leader = answer.current_leader or (-1, -1)
     return PartitionProduceResponse(
         index=answer.partition,
@@ -120,7 +120,7 @@ def declared(answer: Answer) -> PartitionProduceResponse:
 
 
 def reference(
-    version: int, topics: list[tuple[str | bytes, list[Answer]]], nodes: Sequence[NodeEndpoint] = ()
+    version: int, topics: list[tuple[str | bytes, list[PartitionResult]]], nodes: Sequence[NodeEndpoint] = ()
 ) -> bytes:
     out = begin_response(0, version, 42)
     ProduceResponse(
@@ -139,8 +139,8 @@ def reference(
 
 def test_tagged_fields_count_like_partitions() -> None:
     """Those of all partitions together take as long to skip as they are many."""
-    one = b"\0\0\0\0" + b"\x00" + bytes((MOST_TAGS,)) + bytes(2 * MOST_TAGS)
-    assert MOST_TAGS < 128
+    one = b"\0\0\0\0" + b"\x00" + bytes((MAX_TAGS,)) + bytes(2 * MAX_TAGS)
+    assert MAX_TAGS < 128
     for count, ok in ((100, True), (200, False)):
         size = bytearray()
         write_uvarint(size, count + 1)
@@ -165,7 +165,7 @@ def test_responses_have_the_bytes_of_the_generated_codec(version: int) -> None:
 @pytest.mark.parametrize("answer", ANSWERS)
 @pytest.mark.parametrize("name", ["t", "t" * 126, "t" * 127, "t" * 249])
 def test_an_answer_for_one_partition_has_a_shortcut_with_the_same_bytes(
-    version: int, answer: Answer, name: str
+    version: int, answer: PartitionResult, name: str
 ) -> None:
     key: str | bytes = name.encode()[:16].ljust(16) if version >= 13 else name
     topics = [(key, [answer])]

@@ -1,1 +1,1 @@
-"""Ports: files, network, clock, worker processes and coordination, each a Protocol with its real implementation."""
+"""Ports: files, network, clock, workers, coordination; each a Protocol and its implementation."""

@@ -1,4 +1,4 @@
-"""The clock, as a port: wall time for records and retention, monotonic time for waits."""
+"""The clock port: wall-clock time for records and retention, monotonic time for waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where time comes from; the simulation has its own."""
+    """A source of time. The simulation has another implementation."""
 
     def now_ms(self) -> int:
         """Milliseconds since the epoch."""
@@ -17,7 +17,7 @@ class Clock(Protocol):
 
 
 def steady_ms(clock: Clock) -> int:
-    """Milliseconds that never jump: for how long something lasts, where the clock on the wall may be set back or ahead meanwhile."""
+    """Return monotonic milliseconds, for durations: the wall clock may be set back or forward."""
     return int(clock.monotonic_s() * 1000)
 
 

@@ -1,8 +1,8 @@
-"""Coordination, as a port: a small tree of versioned nodes with atomic multi-writes, sessions and watches: ZooKeeper's shape.
+"""The coordination port: a small tree of versioned nodes with atomic multis, sessions and watches.
 
-One broker alone keeps the tree in a file of its own (``embedded_coordination.py``); a cluster keeps it in ZooKeeper
-(``zookeeper_coordination.py``). Paths and contents are the same in both (``control/znodes.py``), and one suite of tests
-holds all of them to what is said here.
+The model is ZooKeeper's. A single broker keeps the tree in a file (``embedded_coordination.py``); a
+cluster keeps it in ZooKeeper (``zookeeper/coordination.py``). Paths and contents are the same in
+both. One test suite checks that all implementations follow the contract below.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 ANY_VERSION = -1
-# ZooKeeper drops the connection of whoever sends more than 1 MiB at once (jute.maxbuffer).
+# ZooKeeper closes the connection of a client that sends a request over 1 MiB (jute.maxbuffer).
 MAX_MULTI_BYTES = 1_000_000
 
 
 class CoordinationError(Exception):
-    """The operation was refused, and nothing of it was applied; only ConnectionLost leaves that open."""
+    """The operation was rejected and not applied. Only after ConnectionLost is that unknown."""
 
 
 class NoNode(CoordinationError):
@@ -34,20 +34,26 @@ class BadVersion(CoordinationError):
 
 
 class TooLarge(CoordinationError):
-    """The multi is larger than the service takes: write it in slices (``sliced``)."""
+    """The multi exceeds the size limit of the service. Write it in slices (``sliced``)."""
 
 
 class ConnectionLost(CoordinationError):
-    """There is no connection, or it broke before the answer came. Whether a write was applied is UNKNOWN: read again, when
-    the session is CONNECTED, and only then decide."""
+    """There is no connection, or it broke before the response arrived.
+
+    Whether a write was applied is UNKNOWN: wait until the session is CONNECTED, read again, and
+    only then decide.
+    """
 
 
 class SessionExpired(CoordinationError):
-    """The session is over and its ephemeral nodes are gone. Nothing of this write was applied."""
+    """The session has expired and its ephemeral nodes are deleted. The write was not applied."""
 
 
 class Node(NamedTuple):
-    """A node as it was read. ``created`` is the czxid: higher for every later creation (the embedded store has 0)."""
+    """A node as it was read.
+
+    ``created`` is the czxid: higher for every later creation (always 0 in the embedded store).
+    """
 
     data: bytes
     version: int
@@ -56,7 +62,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node; its parents appear by themselves. An ephemeral one goes with the session that made it."""
+    """Create a node, and missing parents. An ephemeral node is deleted when its session ends."""
 
     path: str
     data: bytes
@@ -73,14 +79,14 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a node and everything below it; one that does not exist is no error."""
+    """Delete a node and everything below it. A missing node is not an error."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Let the multi pass only if the node has this version as the multi begins."""
+    """Reject the multi unless the node has this version when the multi begins."""
 
     path: str
     version: int
@@ -90,52 +96,65 @@ Write = Create | Put | Delete | Check
 
 
 class SessionState(Enum):
-    """CONNECTED; SUSPENDED: the connection is lost, the session may live on; EXPIRED: the session is over, and a new one
-    is being opened (CONNECTED again, with every ephemeral node gone)."""
+    """The state of a session.
+
+    SUSPENDED: the connection is lost, but the session may still be alive. EXPIRED: the session has
+    ended and a new one is being opened. It will be CONNECTED without any of the ephemeral nodes.
+    """
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
     EXPIRED = "expired"
 
 
-# Ends a watch or a subscription; may be called again.
+# Cancels a watch or a subscription; idempotent.
 Cancel = Callable[[], None]
 
 
 class Coordination(Protocol):
-    """What the controller and the brokers need from a coordination service. Reads, writes and callbacks belong to the event
-    loop; nothing of it blocks. While the session is not CONNECTED every call raises ConnectionLost or SessionExpired."""
+    """The operations that the controller and the brokers need from a coordination service.
+
+    All calls and callbacks run on the event loop, and none of them blocks. While the session is not
+    CONNECTED, every call raises ConnectionLost or SessionExpired.
+    """
 
     @property
     def session(self) -> SessionState:
-        """How it stands with the session."""
+        """The state of the session."""
 
     def on_session(self, callback: Callable[[SessionState], None]) -> Cancel:
-        """``callback(state)`` at every change of the session. After EXPIRED the next CONNECTED is a new session."""
+        """Call ``callback(state)`` at every state change of the session.
+
+        After EXPIRED, the next CONNECTED is a new session.
+        """
 
     async def load(self) -> dict[str, Node]:
-        """Every node, by path."""
+        """Return every node, by path."""
 
     async def get(self, path: str) -> Node | None:
-        """One node; None where there is none."""
+        """Return the node, or None if it does not exist."""
 
     async def children(self, path: str) -> dict[str, Node]:
-        """The nodes directly below, by name; none where the node itself does not exist."""
+        """Return the children by name; empty if the node itself does not exist."""
 
     async def multi(self, writes: Sequence[Write]) -> None:
-        """Apply all, durably, or none: then a CoordinationError says why (see ConnectionLost)."""
+        """Apply all writes durably, or raise CoordinationError and apply none (see ConnectionLost)."""
 
     def watch(self, path: str, callback: Callable[[], None]) -> Cancel:
-        """``callback()`` whenever the node may have been made, changed or deleted, or a direct child made or deleted, and
-        after every reconnect and new session: the caller reads again. Reading when it was called misses nothing. It
-        may be called for nothing; changes that follow each other closely may be told once."""
+        """Call ``callback()`` when the node, or its set of children, may have changed.
+
+        Changes are: the node created, changed or deleted, or a direct child created or deleted. The
+        callback is also called after every reconnect and new session. A caller that reads again in
+        each callback misses nothing. There may be spurious calls, and changes in quick succession
+        may be merged into one call.
+        """
 
     async def close(self) -> None:
-        """End the session: its ephemeral nodes go at once. Called twice it does nothing."""
+        """End the session and delete its ephemeral nodes at once. Idempotent."""
 
 
 def multi_bytes(writes: Iterable[Write]) -> int:
-    """What a multi may take on the wire, at most: parents that have to be made are counted for each node."""
+    """Estimate the size of a multi on the wire. Missing parents are not counted."""
     return sum(_write_bytes(write) for write in writes)
 
 
@@ -147,18 +166,21 @@ def _write_bytes(write: Write) -> int:
 
 
 def sliced(
-    head: Sequence[Write], groups: Iterable[Sequence[Write]], *, most_bytes: int = MAX_MULTI_BYTES // 4
+    head: Sequence[Write], groups: Iterable[Sequence[Write]], *, max_bytes: int = MAX_MULTI_BYTES // 4
 ) -> Iterator[list[Write]]:
-    """The groups in as few multis as their size allows, each beginning with ``head`` (the check of an epoch); a group is never
-    divided. A quarter of the limit by default: parents to be made, and what a Delete finds below, come on top, and the loop is
-    not held up for long."""
+    """Yield the groups in as few multis as their size allows, each starting with ``head``.
+
+    ``head`` is the check of an epoch. A group is never split. The default is a quarter of the
+    limit: missing parents and the nodes below a deleted node come on top, and a smaller multi does
+    not block the event loop for long.
+    """
     batch, size = list(head), multi_bytes(head)
     for group in groups:
-        more = multi_bytes(group)
-        if len(batch) > len(head) and size + more > most_bytes:
+        group_size = multi_bytes(group)
+        if len(batch) > len(head) and size + group_size > max_bytes:
             yield batch
             batch, size = list(head), multi_bytes(head)
         batch += group
-        size += more
+        size += group_size
     if len(batch) > len(head):
         yield batch

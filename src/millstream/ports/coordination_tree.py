@@ -1,4 +1,7 @@
-"""The tree behind a coordination service that lives in memory: versions, czxids, owners of ephemeral nodes, and multis that happen whole or not at all."""
+"""The tree of an in-memory coordination service.
+
+It has versions, czxids, owners of ephemeral nodes, and atomic multis.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from millstream.ports.coordination import (
 
 class _ZNode(NamedTuple):
     node: Node
-    owner: int  # the session of an ephemeral node, else 0
+    # The session of an ephemeral node, else 0.
+    owner: int
 
 
 def parent(path: str) -> str:
@@ -32,7 +36,7 @@ def parent(path: str) -> str:
 
 
 class Tree:
-    """What all servers of the ensemble agree on."""
+    """The state that all servers of the ensemble agree on."""
 
     def __init__(self) -> None:
         self.zxid = 0
@@ -40,21 +44,21 @@ class Tree:
         self._children: dict[str, dict[str, None]] = {}
 
     def get(self, path: str) -> Node | None:
-        found = self._nodes.get(path)
-        return found.node if found is not None else None
+        znode = self._nodes.get(path)
+        return znode.node if znode is not None else None
 
     def load(self) -> dict[str, Node]:
-        return {path: found.node for path, found in self._nodes.items()}
+        return {path: znode.node for path, znode in self._nodes.items()}
 
     def children(self, path: str) -> dict[str, Node]:
         below = self._children.get(path.rstrip("/"), {})
         return {child.rpartition("/")[2]: self._nodes[child].node for child in below}
 
     def owned_by(self, session: int) -> list[str]:
-        return [path for path, found in self._nodes.items() if found.owner == session]
+        return [path for path, znode in self._nodes.items() if znode.owner == session]
 
     def multi(self, writes: Sequence[Write], session: int) -> set[str]:
-        """Applies all or raises; the paths that were touched."""
+        """Apply all writes or raise. Return the paths that were touched."""
         size = multi_bytes(writes) + multi_bytes(self._below(writes))
         if size > MAX_MULTI_BYTES:
             raise TooLarge(f"{size} bytes in one multi")
@@ -73,13 +77,13 @@ class Tree:
         return touched
 
     def _below(self, writes: Sequence[Write]) -> Iterator[Delete]:
-        """ZooKeeper deletes node by node."""
+        """Yield a deletion of each node below the deleted ones: ZooKeeper deletes node by node."""
         for write in writes:
             if isinstance(write, Delete):
                 for child in self._children.get(write.path, ()):
-                    one = Delete(child)
-                    yield one
-                    yield from self._below([one])
+                    delete = Delete(child)
+                    yield delete
+                    yield from self._below([delete])
 
     def _check(self, check: Check) -> None:
         node = self.get(check.path)
@@ -92,22 +96,22 @@ class Tree:
         if isinstance(write, Create):
             if write.path in self._nodes:
                 raise NodeExists(write.path)
-            self._make(write.path, write.data, session if write.ephemeral else 0, touched)
+            self._create(write.path, write.data, session if write.ephemeral else 0, touched)
         elif isinstance(write, Put):
-            found = self._nodes.get(write.path)
-            if found is None:
-                self._make(write.path, write.data, 0, touched)
+            znode = self._nodes.get(write.path)
+            if znode is None:
+                self._create(write.path, write.data, 0, touched)
             else:
-                changed = found.node._replace(data=write.data, version=found.node.version + 1)
-                self._nodes[write.path] = found._replace(node=changed)
+                changed = znode.node._replace(data=write.data, version=znode.node.version + 1)
+                self._nodes[write.path] = znode._replace(node=changed)
                 touched.add(write.path)
         elif isinstance(write, Delete):
             self._remove(write.path, touched)
 
-    def _make(self, path: str, data: bytes, owner: int, touched: set[str]) -> None:
+    def _create(self, path: str, data: bytes, owner: int, touched: set[str]) -> None:
         above = parent(path)
         if above and above not in self._nodes:
-            self._make(above, b"", 0, touched)
+            self._create(above, b"", 0, touched)
         self._nodes[path] = _ZNode(Node(data, 0, self.zxid), owner)
         self._children.setdefault(above, {})[path] = None
         touched |= {path, above}
@@ -120,7 +124,7 @@ class Tree:
             touched |= {path, parent(path)}
 
     def remove_all(self, paths: Iterable[str]) -> set[str]:
-        """What goes with a session."""
+        """Delete the ephemeral nodes of a session that ends. Return the paths that were touched."""
         self.zxid += 1
         touched: set[str] = set()
         for path in paths:

@@ -1,9 +1,12 @@
-"""The coordination tree of a single broker: a journal in one file, nothing to start. The session never ends.
+"""The coordination tree of a single broker: a journal in one file, and a session that never ends.
 
-Each line is a checksum and one multi as JSON, fsynced before it counts. The last line may be torn by a crash and is then
-dropped; anything else that does not read is told and refused, because guessing would forget topics. The journal
-is rewritten as one line when it is opened and whenever it has grown well beyond what it holds; a row of that line also
-has the node's version. Ephemeral nodes live as long as the process and are never written.
+Each line is a checksum and one multi as JSON. A multi is applied only after its line is fsynced. A
+crash may leave the last line torn; it is then dropped. Any other unreadable line is an error,
+because guessing would lose topics.
+
+The journal is rewritten as a single line when it is opened, and again when it has grown well beyond
+the size of its contents. Rows of that line also carry the node's version. Ephemeral nodes live as
+long as the process and are never written.
 """
 
 from __future__ import annotations
@@ -45,16 +48,20 @@ _REMEDY = (
 
 
 STORE_FILE = "millstream.store"
-# Beside a store that is being moved to ZooKeeper, or has been: says where to.
-MOVED_FILE = "millstream.moved"
+# A marker file beside a store that is being migrated to ZooKeeper, or has been. It names the
+# target.
+MIGRATION_FILE = "millstream.moved"
 
 
 class CorruptStore(Exception):
-    """The journal cannot be read; the message says where."""
+    """The journal cannot be read; the message names the line."""
 
 
 class _Entry(NamedTuple):
-    """What one write does to one node; None deletes it with all below. ``version`` stands in snapshots only."""
+    """The effect of one write on one node.
+
+    Data None deletes the node and everything below it. ``version`` is set in snapshots only.
+    """
 
     path: str
     data: bytes | None
@@ -70,7 +77,7 @@ class EmbeddedCoordination:
         self._path = path
         self._nodes: dict[str, Node] = {}
         self._ephemeral: set[str] = set()
-        # A deletion takes what is below with it, and must not look through every other node to find it.
+        # A deletion removes all descendants, and must not search every other node to find them.
         self._children: defaultdict[str, set[str]] = defaultdict(set)
         self._watches: defaultdict[str, list[Callable[[], None]]] = defaultdict(list)
         self._touched: set[str] = set()
@@ -78,7 +85,7 @@ class EmbeddedCoordination:
         self._lock = asyncio.Lock()
         self._snapshot_size = 0
 
-    # ---- the session, which is always there ----------------------------------------------------------------
+    # ---- the session, always connected -----------------------------------------------------------
 
     @property
     def session(self) -> SessionState:
@@ -87,7 +94,7 @@ class EmbeddedCoordination:
     def on_session(self, callback: Callable[[SessionState], None]) -> Cancel:
         return lambda: None
 
-    # ---- reading --------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     async def load(self) -> dict[str, Node]:
         self._open()
@@ -112,7 +119,7 @@ class EmbeddedCoordination:
 
         return cancel
 
-    # ---- the journal ----------------------------------------------------------------------------------------
+    # ---- the journal -----------------------------------------------------------------------------
 
     def _open(self) -> None:
         if self._file is not None:
@@ -130,10 +137,10 @@ class EmbeddedCoordination:
                 continue
             entries = _decode_line(line)
             if entries is None:
-                # The first line was written whole and then renamed into place: no crash tears it.
+                # A crash cannot tear the first line: it is written to a file that is then renamed.
                 if number > 1 and _is_torn(line, lines[number:]):
                     log.warning(
-                        "%s, line %d is incomplete: a crash ended this write, it is left out",
+                        "%s, line %d is incomplete: dropped a write that a crash interrupted",
                         self._path,
                         number,
                     )
@@ -148,23 +155,24 @@ class EmbeddedCoordination:
         self._snapshot_size = self._file.size
 
     def _snapshot(self) -> list[_Entry]:
-        """Every lasting node but those that appear by themselves, as parents of others."""
+        """Return every persistent node, except parents that are created automatically."""
         return [
             _Entry(path, node.data, version=node.version)
             for path, node in self._nodes.items()
-            if path not in self._ephemeral and (node.data or node.version or not self._lasting_below(path))
+            if path not in self._ephemeral
+            and (node.data or node.version or not self._has_persistent_child(path))
         ]
 
-    def _lasting_below(self, path: str) -> bool:
+    def _has_persistent_child(self, path: str) -> bool:
         return any(child not in self._ephemeral for child in self._children.get(path, ()))
 
-    def _shorten(self) -> None:
-        """What was written is in the journal already: where it cannot be rewritten, it goes on as it is."""
+    def _compact(self) -> None:
+        """Rewrite the journal; if that fails, continue with the long one, which is complete."""
         try:
             self._rewrite()
         except OSError as error:
-            log.warning("the metadata store %s cannot be rewritten and grows on: %s", self._path, error)
-            # Either the old file or the new one, and both hold the same.
+            log.warning("the metadata store %s cannot be compacted and keeps growing: %s", self._path, error)
+            # This is either the old file or the new one; both have the same contents.
             self._file = self._files.open(self._path)
             self._snapshot_size = self._file.size
 
@@ -175,11 +183,11 @@ class EmbeddedCoordination:
         try:
             self._file.sync()
         except OSError:
-            # Refused, so it must not come back at the next start either.
+            # The write is rejected, so it must not reappear at the next startup.
             self._file.truncate(before)
             raise
 
-    # ---- the tree -------------------------------------------------------------------------------------------
+    # ---- the tree --------------------------------------------------------------------------------
 
     def _apply(self, entry: _Entry) -> None:
         path = entry.path
@@ -190,7 +198,7 @@ class EmbeddedCoordination:
             return
         old = self._nodes.get(path)
         if old is None:
-            self._make(path)
+            self._insert(path)
         version = entry.version
         if version is None:
             version = 0 if old is None else old.version + 1
@@ -199,11 +207,11 @@ class EmbeddedCoordination:
             self._ephemeral.add(path)
         self._touched.add(path)
 
-    def _make(self, path: str) -> None:
-        """Takes a place in the tree, with the parents that are missing."""
+    def _insert(self, path: str) -> None:
+        """Insert an empty node into the tree, with its missing parents."""
         above = _parent(path)
         if above and above not in self._nodes:
-            self._make(above)
+            self._insert(above)
         self._nodes[path] = Node(b"", 0, 0)
         self._children[above].add(path)
         self._touched |= {path, above}
@@ -215,8 +223,8 @@ class EmbeddedCoordination:
         for child in self._children.pop(path, ()):
             self._remove(child)
 
-    def _tell(self) -> None:
-        """Calls those that watch what was touched, once each."""
+    def _notify_watches(self) -> None:
+        """Schedule the callbacks of watches on touched paths, once each."""
         touched, self._touched = self._touched, set()
         loop = asyncio.get_running_loop()
         for path in self._watches.keys() & {path or "/" for path in touched}:
@@ -224,29 +232,30 @@ class EmbeddedCoordination:
                 loop.call_soon(self._call, path, callback)
 
     def _call(self, path: str, callback: Callable[[], None]) -> None:
-        if callback in self._watches[path]:  # not cancelled meanwhile
+        # The watch may have been cancelled since the call was scheduled.
+        if callback in self._watches[path]:
             callback()
 
-    # ---- writing --------------------------------------------------------------------------------------------
+    # ---- writing ---------------------------------------------------------------------------------
 
     async def multi(self, writes: Sequence[Write]) -> None:
         async with self._lock:
             self._open()
             entries = self._plan(writes)
-            lasting = [entry for entry in entries if not entry.ephemeral]
+            persistent = [entry for entry in entries if not entry.ephemeral]
             loop = asyncio.get_running_loop()
-            if lasting:
-                await loop.run_in_executor(None, self._persist, _encode_line(lasting))
+            if persistent:
+                await loop.run_in_executor(None, self._persist, _encode_line(persistent))
             self._touched.clear()
             for entry in entries:
                 self._apply(entry)
-            self._tell()
+            self._notify_watches()
             assert self._file is not None
             if self._file.size > _REWRITE_AT + 2 * self._snapshot_size:
-                await loop.run_in_executor(None, self._shorten)
+                await loop.run_in_executor(None, self._compact)
 
     def _plan(self, writes: Sequence[Write]) -> list[_Entry]:
-        """What the writes change; raises before anything is changed."""
+        """Return the changes that the writes make; raise before anything is changed."""
         for write in writes:
             if isinstance(write, Check):
                 self._check_version(write)
@@ -273,14 +282,14 @@ class EmbeddedCoordination:
 
 
 class _Plan:
-    """The writes of one multi, each seeing what those before it did."""
+    """The writes of one multi. Each write sees the effects of the writes before it."""
 
     def __init__(self, nodes: dict[str, Node], ephemeral: set[str]) -> None:
         self._nodes = nodes
         self._ephemeral = ephemeral
-        # path -> the number of the entry that made or deleted it, last
-        self._made: dict[str, int] = {}
-        self._gone: dict[str, int] = {}
+        # By path, the number of the last entry that created or deleted it.
+        self._created: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
         self.entries: list[_Entry] = []
 
     def add(self, write: Write) -> None:
@@ -292,39 +301,43 @@ class _Plan:
             self._set(write.path, write.data, self._is_ephemeral(write.path))
         elif isinstance(write, Delete):
             self.entries.append(_Entry(write.path, None, self._is_ephemeral(write.path)))
-            self._gone[write.path] = len(self.entries)
+            self._deleted[write.path] = len(self.entries)
 
     def _set(self, path: str, data: bytes, ephemeral: bool) -> None:
-        self._make_parents(_parent(path), explicitly=ephemeral)
+        self._create_parents(_parent(path), explicitly=ephemeral)
         self.entries.append(_Entry(path, data, ephemeral))
-        self._made[path] = len(self.entries)
+        self._created[path] = len(self.entries)
 
-    def _make_parents(self, path: str, *, explicitly: bool) -> None:
-        """They appear by themselves; those of an ephemeral node have to be written, for it is not."""
+    def _create_parents(self, path: str, *, explicitly: bool) -> None:
+        """Plan the missing parents of a node.
+
+        Replaying a persistent node creates its parents automatically. An ephemeral node is not in
+        the journal, so its parents need entries.
+        """
         if not path or self._exists(path):
             return
-        self._make_parents(_parent(path), explicitly=explicitly)
+        self._create_parents(_parent(path), explicitly=explicitly)
         if explicitly:
             self.entries.append(_Entry(path, b""))
-        # Otherwise it comes with the entry that follows.
-        self._made[path] = len(self.entries) + (not explicitly)
+        # Without an entry of its parents, the entry that follows creates them.
+        self._created[path] = len(self.entries) + (not explicitly)
 
     def _exists(self, path: str) -> bool:
-        gone = self._last_deletion(path) if self._gone else 0
-        return self._made.get(path, 0) > gone or (path in self._nodes and not gone)
+        deleted = self._last_deletion(path) if self._deleted else 0
+        return self._created.get(path, 0) > deleted or (path in self._nodes and not deleted)
 
     def _last_deletion(self, path: str) -> int:
-        """Of the node or of one above it; 0 where there was none."""
+        """Return the number of the last deletion of the node or an ancestor, or 0."""
         last = 0
         while path:
-            last = max(last, self._gone.get(path, 0))
+            last = max(last, self._deleted.get(path, 0))
             path = _parent(path)
         return last
 
     def _is_ephemeral(self, path: str) -> bool:
         if not self._exists(path):
             return False
-        number = self._made.get(path, 0)
+        number = self._created.get(path, 0)
         return path in self._ephemeral if not number else self.entries[number - 1].ephemeral
 
 
@@ -344,7 +357,7 @@ def _row(entry: _Entry) -> list[str | int | None]:
 
 
 def _decode_line(line: bytes) -> list[_Entry] | None:
-    """The entries, or None where the line is damaged."""
+    """Return the entries, or None if the line is damaged."""
     checksum, _, body = line.partition(b" ")
     if len(checksum) != 8 or b"%08x" % zlib.crc32(body) != checksum:
         return None
@@ -355,13 +368,16 @@ def _decode_line(line: bytes) -> list[_Entry] | None:
 
 
 def _is_torn(line: bytes, after: list[bytes]) -> bool:
-    """Whether a damaged line is the trace of a write that a crash ended: it is the last one, and lacks its newline or has
-    zeros where a page did not reach the disk. JSON has none."""
+    """Return whether a damaged line comes from a write that a crash interrupted.
+
+    It is then the last line, and either lacks its newline or has zero bytes where a page did not
+    reach the disk. JSON has no zero bytes.
+    """
     return not after or (after == [b""] and b"\x00" in line)
 
 
 def _text(data: bytes) -> str:
-    """Nodes are JSON and stay readable in the file; anything else is kept in base64."""
+    """Return the data as text: readable if it is UTF-8 (nodes are JSON), else in base64."""
     try:
         return "=" + data.decode()
     except UnicodeDecodeError:

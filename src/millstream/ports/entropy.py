@@ -1,4 +1,4 @@
-"""Chance, as a port: ids that nobody else makes, and the jitter that keeps clients and timers apart."""
+"""The randomness port: unique ids, and jitter that keeps clients and timers apart."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class Entropy(Protocol):
-    """Where chance comes from; the simulation draws it from its seed."""
+    """A source of randomness. The simulation derives it from its seed."""
 
     def uuid(self) -> uuid.UUID:
         """A random id (version 4)."""
 
     def random(self) -> float:
-        """Evenly from 0 up to, but not, 1: for jitter, never for secrets."""
+        """Return a uniform number in [0, 1): for jitter, never for secrets."""
 
 
 class SystemEntropy:
-    """The operating system's."""
+    """Randomness of the operating system."""
 
     def uuid(self) -> uuid.UUID:
         return uuid.uuid4()

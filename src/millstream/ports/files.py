@@ -1,9 +1,9 @@
-"""The disk as the log sees it: a Protocol, its real implementation, and slices of files for readers.
+"""The disk as the log sees it: a Protocol, its implementation, and slices of files for readers.
 
-Everything the log does to a disk goes through `Files`, so that a simulated disk can take its place and lose what was
-not synced. A `File` owns a descriptor that closes when the last reference goes: a slow reader may hold a `FileSlice`
-of a segment that was deleted long ago. Appends write at the known end of the file, so bytes that a failed write
-left behind are cut, or, if even that fails, overwritten by the next append.
+All disk access of the log goes through `Files`, so that a simulated disk can replace it and lose
+unsynced data. A `File` owns a descriptor that is closed with the last reference: a slow reader may
+hold a `FileSlice` of a segment that was deleted long ago. Appends write at the known end of the
+file. Bytes that a failed write left behind are truncated, or else overwritten by the next append.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _IOV_MAX = 1024
 
 
 class File(Protocol):
-    """An open file that grows at its end and is read anywhere; `size` is what was appended successfully."""
+    """An open append-only file with random reads. `size` counts successfully appended bytes."""
 
     path: str
     size: int
 
     def append(self, views: Sequence[Buffer]) -> None:
-        """Write all of it at the end; on failure cut back to the old size and raise OSError."""
+        """Write all views at the end. On failure, truncate to the old size and raise OSError."""
 
     def pread(self, position: int, n: int) -> bytes:
-        """Up to n bytes (fewer only at the end of the file); may wait for the disk."""
+        """Read up to n bytes (fewer only at the end of the file); may wait for the disk."""
 
     def pread_nowait(self, position: int, n: int) -> bytes | bytearray | None:
-        """Like pread, but None where not all of it is in memory."""
+        """Like pread, but return None if some of the bytes are not in memory."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -45,7 +45,7 @@ class File(Protocol):
         """Make the contents durable; blocks, so call it in a thread."""
 
     def start_writeback(self, position: int, n: int) -> None:
-        """Ask the kernel to begin writing these bytes out, without a promise; may block, so call it in a thread."""
+        """Hint to the kernel to start writing these bytes; may block, so call it in a thread."""
 
     def close(self) -> None: ...
 
@@ -58,7 +58,10 @@ class Lock(Protocol):
 
 @runtime_checkable
 class Files(Protocol):
-    """The operations on paths. A created, renamed or removed name is durable only after `sync_dir` of its parent."""
+    """The operations on paths.
+
+    A created, renamed or removed name is durable only after `sync_dir` of its parent directory.
+    """
 
     def open(self, path: str, *, create: bool = False) -> File: ...
     def listdir(self, path: str) -> list[str]: ...
@@ -85,7 +88,7 @@ class Files(Protocol):
 
 
 class FileSlice:
-    """A range of a file, for an answer that is written later; keeps the file open as long as it lives."""
+    """A range of a file, for a response that is sent later. It keeps the file open."""
 
     __slots__ = ("file", "length", "position")
 
@@ -95,7 +98,7 @@ class FileSlice:
         self.length = length
 
     def read_nowait(self, skip: int = 0, n: int | None = None) -> bytes | bytearray | None:
-        """Bytes of the slice that are in memory; None where reading them would wait for the disk."""
+        """Read bytes of the slice, or return None if that would wait for the disk."""
         return self.file.pread_nowait(self.position + skip, self._count(skip, n))
 
     def read(self, skip: int = 0, n: int | None = None) -> bytes:
@@ -114,7 +117,8 @@ class RealFile:
 
     __slots__ = ("__weakref__", "_fd", "path", "size")
 
-    nowait_works = _RWF_NOWAIT != 0  # for all files; switched off by the first file system that refuses
+    # Shared by all files; disabled by the first file system that does not support it.
+    nowait_works = _RWF_NOWAIT != 0
 
     def __init__(self, path: str, *, create: bool = False) -> None:
         self._fd = -1
@@ -124,7 +128,7 @@ class RealFile:
         self.size = os.fstat(self._fd).st_size
 
     def fileno(self) -> int:
-        """For sendfile."""
+        """Return the descriptor, for sendfile."""
         return self._fd
 
     def append(self, views: Sequence[Buffer]) -> None:
@@ -134,7 +138,7 @@ class RealFile:
             if written != total:
                 self._write_rest(b"".join(views), written)
         except OSError:
-            self._cut_back()
+            self._undo_append()
             raise
         self.size += total
 
@@ -143,11 +147,12 @@ class RealFile:
         while written < len(data):
             written += os.pwrite(self._fd, view[written:], self.size + written)
 
-    def _cut_back(self) -> None:
+    def _undo_append(self) -> None:
         try:
             os.ftruncate(self._fd, self.size)
         except OSError:
-            pass  # the append's own error is the one to tell; the next append overwrites the rest
+            # The caller raises the error of the append. The next append overwrites these bytes.
+            pass
 
     def pread(self, position: int, n: int) -> bytes:
         return os.pread(self._fd, n, position)
@@ -157,7 +162,7 @@ class RealFile:
             return os.pread(self._fd, n, position)
         buffer = bytearray(n)
         try:
-            got = os.preadv(self._fd, (buffer,), position, _RWF_NOWAIT)
+            count = os.preadv(self._fd, (buffer,), position, _RWF_NOWAIT)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -165,10 +170,10 @@ class RealFile:
                 raise
             RealFile.nowait_works = False
             return os.pread(self._fd, n, position)
-        if got < n:
-            if position + got < self.size:
+        if count < n:
+            if position + count < self.size:
                 return None
-            del buffer[got:]
+            del buffer[count:]
         return buffer
 
     def truncate(self, size: int) -> None:
@@ -194,7 +199,10 @@ class RealFile:
 
 
 class RealLock:
-    """An exclusive lock on a file, seen by Apache Kafka too (POSIX lock) and within this process (flock)."""
+    """An exclusive lock on a file.
+
+    A POSIX lock, which Apache Kafka also takes, and a flock, which works within this process too.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -256,8 +264,10 @@ class RealFiles:
             os.close(fd)
 
     def sync_all(self, path: str) -> bool:
-        """Make the whole file system of a path durable, which is quicker than thousands of files one by one. False
-        where there is no such call."""
+        """Sync the whole file system of a path, which is faster than syncing thousands of files.
+
+        Return False if the platform has no such call.
+        """
         libc = _load_libc()
         if not hasattr(libc, "syncfs"):
             return False
@@ -274,7 +284,7 @@ class RealFiles:
             return file.readall()
 
     def read_end(self, path: str, n: int) -> bytes:
-        """The last n bytes (or all of a shorter file)."""
+        """Return the last n bytes, or all of a shorter file."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.pread(fd, n, max(0, os.fstat(fd).st_size - n))
@@ -287,7 +297,7 @@ class RealFiles:
             _write_all(file.fileno(), data)
 
     def write_atomic(self, path: str, data: Buffer) -> None:
-        """Replace the contents so that after a crash either the old or the new ones are there."""
+        """Replace the contents; a crash leaves either the old or the new contents."""
         temporary = path + ".tmp"
         with open(temporary, "wb", buffering=0) as file:
             _write_all(file.fileno(), data)
@@ -296,7 +306,7 @@ class RealFiles:
         self.sync_dir(os.path.dirname(path) or ".")
 
     def lock(self, path: str) -> Lock | None:
-        """None where somebody else holds the lock."""
+        """Take the lock, or return None if it is held elsewhere."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -309,7 +319,7 @@ class RealFiles:
         return RealLock(fd)
 
     def space(self, path: str) -> tuple[int, int]:
-        """(total, usable) bytes of the file system."""
+        """Return (total, usable) bytes of the file system."""
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
@@ -317,7 +327,10 @@ class RealFiles:
         return self.space(path)[1]
 
     def boot_id(self) -> str:
-        """Another one after every start of the machine: what was written and not synced before that may be lost. Empty where unknown."""
+        """Return an id that changes at every boot of the machine, or "" if unknown.
+
+        A boot may lose data that was written but not synced before it.
+        """
         try:
             with open(_BOOT_ID) as file:
                 return file.read().strip()
@@ -334,7 +347,8 @@ def _write_all(fd: int, data: Buffer) -> None:
 if sys.platform == "darwin":
 
     def _sync_fd(fd: int) -> None:
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync alone leaves data in the drive's cache there
+        # On macOS, fsync alone leaves data in the drive's cache.
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
 
 else:
 
@@ -346,7 +360,10 @@ _libc: Any = None
 
 
 def _load_libc() -> Any:
-    """The C library on Linux, for what Python does not offer; loaded on first use, for ctypes takes a while."""
+    """Return the C library on Linux, for calls that Python lacks.
+
+    It is loaded on first use, because importing ctypes is slow.
+    """
     global _libc
     if _libc is None and sys.platform.startswith("linux"):
         import ctypes
@@ -358,7 +375,8 @@ def _load_libc() -> Any:
 
 
 def _sync_file_range(fd: int, position: int, n: int) -> None:
-    """Linux only; elsewhere the kernel is left to itself."""
+    """Start writeback on Linux; do nothing on other systems."""
     libc = _load_libc()
     if hasattr(libc, "sync_file_range"):
-        libc.sync_file_range(fd, position, n, 2)  # SYNC_FILE_RANGE_WRITE; only a hint, so errors are ignored
+        # 2 is SYNC_FILE_RANGE_WRITE. It is only a hint, so errors are ignored.
+        libc.sync_file_range(fd, position, n, 2)

@@ -1,7 +1,8 @@
-"""The network, as a port: byte streams that never block, and listeners that accept them.
+"""The network port: byte streams that never block, and listeners that accept them.
 
-Raw non-blocking sockets on ``loop.add_reader``/``add_writer``: as fast as uvloop's transports, working on asyncio as well, and
-the only way to receive into a buffer of our own and to send several buffers with one call.
+The implementation uses raw non-blocking sockets on ``loop.add_reader``/``add_writer``. They are as
+fast as uvloop's transports and work on asyncio as well. No other way allows receiving into our
+buffers and sending several buffers with one call.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-# Why a connection ended; none of these is worth a stack trace.
-GONE = (ConnectionError, TimeoutError, BrokenPipeError)
-# accept() out of descriptors: pause instead of spinning.
+# Errors of a connection that ended; none of these is worth a stack trace.
+DISCONNECT_ERRORS = (ConnectionError, TimeoutError, BrokenPipeError)
+# Errors of accept() without free descriptors: pause instead of spinning.
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _ACCEPT_PAUSE_S = 0.5
-# Where the system has no POLLRDHUP, only a reset is seen.
+# Without POLLRDHUP, only a reset is detected.
 _PEER_GONE: int = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
@@ -30,42 +31,42 @@ class Stream(Protocol):
 
     @property
     def descriptor(self) -> int:
-        """Its file descriptor: the lowest number that was free, so it tells how many are in use."""
+        """The file descriptor. It was the lowest free number, so it shows how many are in use."""
 
     def receive_into(self, buffer: memoryview) -> int | None:
-        """Bytes received, 0 at the end of the stream, None when nothing is there yet."""
+        """Return the number of bytes received: 0 at the end of the stream, None if no data yet."""
 
     def send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
-        """Bytes taken, possibly 0."""
+        """Return the number of bytes accepted, possibly 0."""
 
     def watch_readable(self, callback: Callable[[], None] | None) -> None:
-        """Calls back whenever data can be received; None stops that."""
+        """Call back whenever data can be received; None stops that."""
 
     def watch_writable(self, callback: Callable[[], None] | None) -> None:
-        """Calls back whenever data can be sent; None stops that."""
+        """Call back whenever data can be sent; None stops that."""
 
     def peer_is_gone(self) -> bool:
-        """Whether the other end has closed, also where data that it sent before has not been received yet."""
+        """Return whether the peer has closed, even if some of its data is not received yet."""
 
     def close(self) -> None:
-        """Ends the stream; no callback comes any more."""
+        """Close the stream. No callback is called afterwards."""
 
 
 class Listener(Protocol):
-    """An address at which streams are accepted."""
+    """A bound address that accepts streams."""
 
     host: str
     port: int
 
     def start(self) -> None:
-        """From now on connections are taken; before, they are refused, so that no client waits for a recovery."""
+        """Start accepting. Before that, connections are refused: no client waits for a recovery."""
 
     def close(self) -> None:
-        """Nothing is accepted any more; what was accepted stays."""
+        """Stop accepting. Accepted streams stay open."""
 
 
 class Network(Protocol):
-    """Where streams come from. Asked once per listener and per connection, never per byte."""
+    """A source of streams. It is used per listener and per connection, never per byte."""
 
     def listen(
         self,
@@ -77,10 +78,10 @@ class Network(Protocol):
         send_buffer: int = -1,
         receive_buffer: int = -1,
     ) -> Listener:
-        """Takes the address (port 0: any free one); raises OSError where it cannot be had."""
+        """Bind the address (port 0: any free port); raise OSError if that is not possible."""
 
     async def connect(self, host: str, port: int, timeout_s: float) -> Stream:
-        """A stream to a listener; raises OSError, TimeoutError among them."""
+        """Return a stream to a listener; raise OSError, which includes TimeoutError."""
 
 
 class SocketNetwork:
@@ -109,8 +110,8 @@ class SocketNetwork:
     async def connect(self, host: str, port: int, timeout_s: float) -> Stream:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            family, _kind, _protocol, _name, address = found[0]
+            addresses = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, _kind, _protocol, _name, address = addresses[0]
             sock = socket.socket(family, socket.SOCK_STREAM)
             try:
                 _tune(sock)
@@ -203,7 +204,7 @@ class SocketListener:
         self._loop.add_reader(self._socket.fileno(), self._on_readable)
 
     def _on_readable(self) -> None:
-        # Bounded, so that a flood of connections does not starve the ones that are there.
+        # Bounded, so that a flood of connections does not starve existing ones.
         for _ in range(64):
             try:
                 sock, address = self._socket.accept()
@@ -213,7 +214,7 @@ class SocketListener:
                 if error.errno in _EXHAUSTED:
                     self._pause()
                     return
-                continue  # the network error of a connection that is gone already, as accept(2) says
+                continue  # a network error of the new connection, see accept(2)
             try:
                 _tune(sock)
             except OSError:
@@ -246,7 +247,8 @@ def _bind(host: str, port: int, send_buffer: int, receive_buffer: int) -> socket
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit these; left alone, the kernel tunes them, which is faster on one machine.
+        # Accepted sockets inherit these. Without them the kernel tunes the buffers, which is faster
+        # on one machine.
         if send_buffer > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         if receive_buffer > 0:

@@ -1,12 +1,14 @@
-"""Turns of the event loop, shared by everything that has much to do.
+"""Fair sharing of the event loop between long pieces of work.
 
-One append may end the waiting of hundreds of fetches, and one request may name a hundred thousand resources. In one turn
-of the loop either would take seconds in which no one else is served. Work that can be long is therefore done in steps:
+One append may complete hundreds of delayed fetches, and one request may name a hundred thousand
+resources. In a single turn (iteration) of the loop, either would block all other work for seconds.
+Potentially long work is therefore done in steps:
 
-* a generator that yields after each step (``in_slices``), whose first slice runs at once (``run_first_slice``);
+* a generator that yields after each step (``in_slices``), whose first slice runs at once
+  (``run_first_slice``);
 * a coroutine that rests between its steps (``Pace``).
 
-A turn is shared by all of them, round robin.
+All of them share each turn, round robin.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ K = TypeVar("K")
 T = TypeVar("T")
 Steps = Generator[Any, None, T]
 
-# How long the work of one turn may hold the loop, together, and one piece of it.
+# Time per turn for all such work together, and for a single piece of it.
 _SLICE_S = 0.004
 _QUANTUM_S = 0.001
 
 
 class _Turn:
-    """What is left of the turn that a loop is in, and the work that waits for its share of the next ones."""
+    """The remaining time of the current turn of a loop, and the work queued for the next turns."""
 
     __slots__ = ("_scheduled", "_waiting", "open", "until")
 
@@ -47,7 +49,7 @@ class _Turn:
             loop.call_soon(self._run, loop)
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Give each in turn a quantum, for as long as a turn may last; the first always gets one."""
+        """Give each piece of work a quantum until the turn ends; the first always gets one."""
         waiting = self._waiting
         now = loop.time()
         until = now + _SLICE_S
@@ -58,7 +60,8 @@ class _Turn:
                     waiting.append(work)
                 now = loop.time()
             elif not work.done():
-                work.set_result(None)  # its task runs in the next turn, for about a quantum
+                # Its task runs in the next turn, for about a quantum.
+                work.set_result(None)
                 until -= _QUANTUM_S
             if now >= until:
                 break
@@ -68,7 +71,7 @@ class _Turn:
 
 
 class _Job:
-    """A generator on its way, and the future of its result."""
+    """A running generator, and the future of its result."""
 
     __slots__ = ("_loop", "_steps", "result")
 
@@ -78,7 +81,7 @@ class _Job:
         self.result: asyncio.Future[Any] = loop.create_future()
 
     def run(self, until: float) -> bool:
-        """Whether the work has ended: with its result, by an error, or because no one waits for it."""
+        """Run for a quantum. Return whether the work ended: result, error or cancelled waiter."""
         if self.result.done():
             self._steps.close()
             return True
@@ -107,23 +110,26 @@ def _turn(loop: asyncio.AbstractEventLoop) -> _Turn:
 
 
 def has_time() -> bool:
-    """Whether the turn has time left for one more piece of work; the first of a turn always has.
+    """Return whether the turn has time for another piece of work; always true for the first one.
 
-    Whoever has to wait asks again in the next turn (``call_soon``).
+    If not, the caller tries again in the next turn (``call_soon``).
     """
     loop = asyncio.get_running_loop()
     turn = _turns.get(loop) or _turn(loop)
     if not turn.open:
         turn.open = True
         turn.until = loop.time() + _SLICE_S
-        # In line before all who are told to wait for the next turn.
+        # Scheduled before all callers that must wait for the next turn.
         loop.call_soon(turn.end)
         return True
     return loop.time() < turn.until
 
 
 def run_first_slice(steps: Steps[T]) -> tuple[T] | None:
-    """Do as much as fits into a quantum. Return the result if that was all, else None: go on with ``in_slices``."""
+    """Run as many steps as fit into a quantum.
+
+    Return the result if that completed the work, else None: continue with ``in_slices``.
+    """
     time = asyncio.get_running_loop().time
     until = time() + _QUANTUM_S
     try:
@@ -136,7 +142,7 @@ def run_first_slice(steps: Steps[T]) -> tuple[T] | None:
 
 
 def in_slices(steps: Steps[T]) -> Awaitable[T]:
-    """Carry out the steps in slices of the coming turns, and return what the generator returns."""
+    """Run the steps in slices of the coming turns, and return the generator's result."""
     loop = asyncio.get_running_loop()
     job = _Job(steps, loop)
     _turn(loop).add(job, loop)
@@ -144,13 +150,13 @@ def in_slices(steps: Steps[T]) -> Awaitable[T]:
 
 
 async def run_steps(steps: Steps[T]) -> T:
-    """Carry out the steps: at once if they fit into a quantum, else in slices."""
+    """Run the steps: at once if they fit into a quantum, else in slices."""
     finished = run_first_slice(steps)
     return finished[0] if finished is not None else await in_slices(steps)
 
 
 class Pace:
-    """Lets others have their turns between the steps of a coroutine."""
+    """Lets other work run between the steps of a coroutine."""
 
     __slots__ = ("_loop", "_until")
 
@@ -159,16 +165,16 @@ class Pace:
         self._until = self._loop.time() + _QUANTUM_S
 
     async def rest(self) -> None:
-        """Between two steps: returns at once while the quantum lasts, else when it is the coroutine's turn again."""
+        """Wait between two steps, until it is the coroutine's turn; not while the quantum lasts."""
         if self._loop.time() >= self._until:
-            place: asyncio.Future[None] = self._loop.create_future()
-            _turn(self._loop).add(place, self._loop)
-            await place
+            turn: asyncio.Future[None] = self._loop.create_future()
+            _turn(self._loop).add(turn, self._loop)
+            await turn
             self._until = self._loop.time() + _QUANTUM_S
 
 
 async def once_each(items: Iterable[K], work: Callable[[K], Awaitable[T]]) -> list[T]:
-    """What the work gives for each item, one after the other. For one that is repeated it is done once."""
+    """Return the result of the work for each item, in order; repeated items are worked on once."""
     pace = Pace()
     known: dict[K, T] = {}
     results: list[T] = []

@@ -1,8 +1,9 @@
-"""The child's side of a worker process, and the frames that both sides speak.
+"""The child's side of a worker process, and the frames that both sides exchange.
 
-A frame carries a short tuple. Its bytes-like elements travel raw beside the pickle of the others, so that a 10 MB
-batch is neither copied by the pickler nor held twice: they arrive as writable memoryviews. This module imports
-nothing heavy: it decides how fast a child starts.
+A frame carries a short tuple. Its bytes-like elements are sent raw, beside the pickle of the
+others, and arrive as writable memoryviews. So a 10 MB batch is neither copied by the pickler nor
+held twice. This module imports nothing heavy, because its imports determine how fast a child
+starts.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_HEAD = struct.Struct(">QQ")  # size of the pickle, size of the raw elements together
+# Size of the pickle, and total size of the raw elements.
+_HEAD = struct.Struct(">QQ")
 
-Part = bytes | memoryview
+FramePart = bytes | memoryview
 
 
 class JobFailed(Exception):
-    """A job raised something that cannot be pickled; the text says what it was."""
+    """A job raised an exception that cannot be pickled; the text describes it."""
 
 
-def pack_frame(values: Sequence[Any]) -> list[Part]:
-    """The parts of a frame, to be written one after the other."""
+def pack_frame(values: Sequence[Any]) -> list[FramePart]:
+    """Return the parts of a frame, to be written one after the other."""
     raw = {
         i: memoryview(v).cast("B")
         for i, v in enumerate(values)
@@ -53,7 +55,7 @@ def _unpack_body(body: bytearray, pickled_size: int) -> list[Any]:
 
 
 class FrameReader:
-    """Takes frames out of a stream as its bytes come: read into `space()`, then tell `filled()` how many came."""
+    """Extracts frames from a stream: read into `space()`, then call `filled()` with the count."""
 
     def __init__(self) -> None:
         self._expect_head()
@@ -67,7 +69,7 @@ class FrameReader:
         return memoryview(self._buffer)[self._at :]
 
     def filled(self, count: int) -> list[Any] | None:
-        """The values of a frame that is now complete, or None."""
+        """Return the values of a frame if it is now complete, else None."""
         self._at += count
         if self._at < len(self._buffer):
             return None
@@ -82,14 +84,14 @@ class FrameReader:
 
 
 def resolve(function: str) -> Callable[..., Any]:
-    """The callable named `module:name`."""
+    """Return the callable named `module:name`."""
     module, _, name = function.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+    resolved: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return resolved
 
 
 def _portable(error: BaseException) -> BaseException:
-    """The exception itself when the parent can unpickle it, else one that says the same."""
+    """Return the exception itself if the parent can unpickle it, else a JobFailed with its text."""
     try:
         pickle.loads(pickle.dumps(error))
         return error
@@ -97,7 +99,7 @@ def _portable(error: BaseException) -> BaseException:
         return JobFailed(f"{type(error).__name__}: {error}")
 
 
-def _answer(function: str, args: Sequence[Any]) -> list[Part]:
+def _run_job(function: str, args: Sequence[Any]) -> list[FramePart]:
     try:
         return pack_frame((True, resolve(function)(*args), ""))
     except BaseException as error:
@@ -105,8 +107,8 @@ def _answer(function: str, args: Sequence[Any]) -> list[Part]:
         return pack_frame((False, _portable(error), where))
 
 
-def _write_all(fd: int, parts: Sequence[Part]) -> None:
-    """A parent that is gone wants no answer: then this process ends without a word."""
+def _write_all(fd: int, parts: Sequence[FramePart]) -> None:
+    """Write all parts. Exit silently if the parent has exited."""
     try:
         for part in parts:
             view = memoryview(part)
@@ -117,8 +119,10 @@ def _write_all(fd: int, parts: Sequence[Part]) -> None:
 
 
 def _read_jobs(fd: int, jobs: queue.SimpleQueue[list[Any]]) -> None:
-    """Reads until the parent closes the pipe or dies. Then this process ends at once, also in the middle of a job:
-    a job that outlives its broker would write beside the next one."""
+    """Read jobs until the parent closes the pipe or dies, then exit at once, even during a job.
+
+    A job that outlives its broker would write to the same files as the next broker.
+    """
     reader = FrameReader()
     while count := os.readv(fd, [reader.space()]):
         values = reader.filled(count)
@@ -127,24 +131,26 @@ def _read_jobs(fd: int, jobs: queue.SimpleQueue[list[Any]]) -> None:
     os._exit(0)
 
 
-def _be_humble(nice: int) -> None:
-    """Lets the broker go first: lower priority, and the first to go when memory runs out."""
+def _lower_priority(nice: int) -> None:
+    """Give the broker precedence: lower CPU priority, and killed first when memory runs out."""
     os.nice(nice)
     try:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("500")
     except OSError:
-        pass  # not Linux, or a sealed /proc
+        pass  # not Linux, or /proc is read-only
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which then closes us
-    _be_humble(int(sys.argv[1]))
+    # Ctrl-C is for the broker, which then closes its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _lower_priority(int(sys.argv[1]))
     replies = os.dup(1)
-    os.dup2(2, 1)  # a job that prints must not break the frames
+    # A job that prints must not break the frames.
+    os.dup2(2, 1)
     jobs: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
     threading.Thread(target=_read_jobs, args=(os.dup(0), jobs), daemon=True).start()
     while True:
         function, *args = jobs.get()
-        _write_all(replies, _answer(function, args))
+        _write_all(replies, _run_job(function, args))
         del args

@@ -1,8 +1,10 @@
-"""Child processes for work that would hold up the event loop: compaction, recompression, format conversion.
+"""Child processes for work that would block the event loop.
 
-A Python thread beside the loop costs it milliseconds of latency for every switch; a process costs it nothing. One
-`Worker` is one child, started at the first job and again after it died. Jobs are named `"module:function"`, run one at
-a time in the order they came, and their arguments and results are pickled (see `worker_child` for raw bytes).
+Examples are compaction, recompression and format conversion. A Python thread beside the loop costs
+it milliseconds of latency at every switch; a process costs it nothing. One `Worker` is one child,
+which is started at the first job and restarted after it died. Jobs are named `"module:function"`
+and run one at a time, in order. Their arguments and results are pickled (see `worker_child` for raw
+bytes).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import subprocess
 import sys
 from typing import Any, Protocol
 
-from millstream.ports.worker_child import FrameReader, JobFailed, Part, pack_frame, resolve
+from millstream.ports.worker_child import FramePart, FrameReader, JobFailed, pack_frame, resolve
 
 __all__ = [
     "InlineWorker",
@@ -26,26 +28,28 @@ __all__ = [
     "WorkerDied",
 ]
 
-_WRITE_CHUNK = 1 << 18  # bytes given to the pipe per callback: some 30 us
-_F_SETPIPE_SZ = 1031  # Linux: fcntl.F_SETPIPE_SZ
+# Maximum bytes written to the pipe per callback: about 30 us.
+_WRITE_CHUNK = 1 << 18
+# fcntl.F_SETPIPE_SZ on Linux.
+_F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 18
 _CHILD = "from millstream.ports.worker_child import main; main()"
 
 
 class WorkerDied(Exception):
-    """The child ended while it ran this job: killed, out of memory, or a crash in native code."""
+    """The child died during this job: killed, out of memory, or a crash in native code."""
 
 
 class WorkerBusy(Exception):
-    """Too many jobs wait for this worker already."""
+    """The queue of this worker is full."""
 
 
 class WorkerClosed(Exception):
-    """The worker was closed before the job was done."""
+    """The worker was closed before the job completed."""
 
 
 class JobRunner(Protocol):
-    """Whoever runs jobs: a worker process, or in simulation the loop itself."""
+    """Runs jobs: a worker process, or in simulation the event loop itself."""
 
     async def run(self, function: str, *args: Any) -> Any: ...
 
@@ -53,7 +57,7 @@ class JobRunner(Protocol):
 
 
 class NewWorker(Protocol):
-    """How workers are made: `Worker`, or in simulation something that needs no process."""
+    """A factory of workers: `Worker`, or in simulation a class that needs no process."""
 
     def __call__(
         self, name: str, *, idle_exit_s: float | None = None, kill_on_cancel: bool = False
@@ -63,7 +67,7 @@ class NewWorker(Protocol):
 class InlineWorker:
     """Runs each job at once in this process: for simulation and for tests of the callers.
 
-    Bytes-like results come as writable memoryviews, as they do from a child.
+    Bytes-like results are returned as writable memoryviews, as from a child.
     """
 
     async def run(self, function: str, *args: Any) -> Any:
@@ -79,9 +83,10 @@ class InlineWorker:
 class Worker:
     """A child process that runs one job at a time.
 
-    `queue_limit` bounds the jobs that wait; one more raises WorkerBusy. `idle_exit_s` ends the child after so long
-    without a job, which gives its memory back. With `kill_on_cancel`, cancelling `run` kills the child and returns when
-    it is gone; else a cancelled job runs to its end and its result is dropped.
+    `queue_limit` is the maximum number of queued jobs; a further job raises WorkerBusy. A child
+    without a job for `idle_exit_s` exits, which frees its memory. With `kill_on_cancel`, cancelling
+    `run` kills the child and returns when it has exited. Otherwise a cancelled job completes and
+    its result is dropped.
     """
 
     def __init__(
@@ -106,7 +111,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the child, or None while there is none."""
+        """The process id of the child, or None if it is not running."""
         return self._child.process.pid if self._child is not None and not self._child.ended else None
 
     @property
@@ -114,7 +119,10 @@ class Worker:
         return self._turn.locked()
 
     async def run(self, function: str, *args: Any) -> Any:
-        """The result of `module:name` called with args in the child; raises what the job raised, or WorkerDied."""
+        """Call `module:name` with args in the child and return its result.
+
+        Raise the exception that the job raised, or WorkerDied.
+        """
         await self._take_turn()
         try:
             if self._closed:
@@ -124,7 +132,8 @@ class Worker:
         except BaseException:
             self._turn.release()
             raise
-        # The turn ends with the job, not with its caller: one who was cancelled must not let a second job in.
+        # The turn ends with the job, not with its caller: a cancelled caller must not admit a
+        # second job while the first one runs.
         reply.add_done_callback(self._job_done)
         return await self._result(child, reply)
 
@@ -132,7 +141,7 @@ class Worker:
         if self._closed:
             raise WorkerClosed(f"{self.name} is closed")
         if self.waiting >= self.queue_limit:
-            raise WorkerBusy(f"{self.waiting} jobs wait for {self.name} already")
+            raise WorkerBusy(f"the queue of {self.name} is full: {self.waiting} jobs")
         self.waiting += 1
         try:
             await self._turn.acquire()
@@ -150,8 +159,9 @@ class Worker:
         if done:
             return value
         value.add_note(where)
-        # The traceback of an error holds the frames of all callers, and with them the bytes of the job. Nothing in
-        # these frames may hold the error: that would be a cycle, and the garbage collector runs rarely.
+        # The traceback of an error refers to the frames of all callers, and so to the bytes of the
+        # job. If these frames referred to the error, that would be a cycle, and the garbage
+        # collector runs rarely.
         outcome.clear()
         try:
             raise value
@@ -163,13 +173,15 @@ class Worker:
             self._idle_timer.cancel()
             self._idle_timer = None
         if self._child is not None and self._child.process.poll() is not None:
-            self._child.dismiss()  # died while it was idle, and the loop has not seen it yet
+            # It died while idle, and the loop has not noticed yet.
+            self._child.dismiss()
         if self._child is None or self._child.ended:
             self._child = _Child(self.name, self.nice)
         return self._child
 
     def _job_done(self, reply: asyncio.Future[list[Any]]) -> None:
-        reply.exception()  # seen, also where the caller is gone
+        # Mark the exception as retrieved, even if the caller was cancelled.
+        reply.exception()
         self._turn.release()
         if self.idle_exit_s is not None and not self.waiting and not self._closed:
             loop = asyncio.get_running_loop()
@@ -181,7 +193,7 @@ class Worker:
             self._child.dismiss()
 
     async def close(self) -> None:
-        """Ends the child. A job under way fails with WorkerClosed, as do those that wait."""
+        """Kill the child. Running and queued jobs fail with WorkerClosed."""
         self._closed = True
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -191,7 +203,7 @@ class Worker:
 
 
 class _Child:
-    """One process and its two pipes, driven by callbacks of the loop; at most one frame is under way."""
+    """A process and its two pipes, driven by callbacks of the loop. It runs one job at a time."""
 
     def __init__(self, name: str, nice: int) -> None:
         self.name = name
@@ -208,7 +220,7 @@ class _Child:
         os.set_blocking(self._stdout, False)
         self._loop.add_reader(self._stdout, self._on_readable)
 
-    def send(self, parts: list[Part]) -> asyncio.Future[list[Any]]:
+    def send(self, parts: list[FramePart]) -> asyncio.Future[list[Any]]:
         self._reply = self._loop.create_future()
         self._to_write = [memoryview(part) for part in parts]
         self._on_writable()
@@ -222,7 +234,8 @@ class _Child:
         except BlockingIOError:
             return
         except OSError:
-            self._stop_writing()  # the child is gone; the end of its output tells the job
+            # The child has exited; the end of its output fails the job.
+            self._stop_writing()
             return
         rest = self._to_write[0][count:]
         self._to_write[:1] = [rest] if len(rest) else []
@@ -243,18 +256,19 @@ class _Child:
             return
         try:
             values = self._reader.filled(count)
-        except Exception as error:  # a result that only the child can unpickle
+        except Exception as error:
+            # Only the child can unpickle this result.
             values = [False, JobFailed("the result cannot be unpickled"), repr(error)]
         if values is not None and self._reply is not None:
             reply, self._reply = self._reply, None
             reply.set_result(values)
 
     def dismiss(self) -> None:
-        """Ends a child that has nothing to do."""
+        """End an idle child."""
         self._end(None)
 
     async def kill(self, why: Exception | None = None) -> None:
-        """Ends the child whatever it does, and returns when it is gone."""
+        """Kill the child, even during a job, and return when it has exited."""
         self._end(why)
         assert self._exited is not None
         await asyncio.shield(self._exited)
@@ -270,7 +284,7 @@ class _Child:
         self._exited.add_done_callback(lambda _: self._fail_job(why))
 
     def _reap(self) -> int:
-        """Closes the pipes and waits for the process, in a thread: a process that is swapped out takes its time."""
+        """Close the pipes and wait, in a thread: a swapped-out process exits slowly."""
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
@@ -280,13 +294,13 @@ class _Child:
         if self._reply is not None:
             reply, self._reply = self._reply, None
             died = WorkerDied(
-                f"{self.name} (process {self.process.pid}) ended with {self.process.returncode} in a job"
+                f"{self.name} (process {self.process.pid}) exited with {self.process.returncode} during a job"
             )
             reply.set_exception(why or died)
 
 
 def _spawn(name: str, nice: int) -> subprocess.Popen[bytes]:
-    """Starts the child with this process's import path; takes about a millisecond (vfork)."""
+    """Start the child with this process's import path; takes about a millisecond (vfork)."""
     path = os.pathsep.join(p for p in sys.path if p)
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", _CHILD, str(nice), name],
@@ -295,12 +309,12 @@ def _spawn(name: str, nice: int) -> subprocess.Popen[bytes]:
         bufsize=0,
         env={**os.environ, "PYTHONPATH": path},
     )
-    _widen(process)
+    _enlarge_pipes(process)
     return process
 
 
-def _widen(process: subprocess.Popen[bytes]) -> None:
-    """Larger pipes need fewer wake-ups; where the system refuses, the small ones do."""
+def _enlarge_pipes(process: subprocess.Popen[bytes]) -> None:
+    """Enlarge the pipes, for fewer wake-ups; keep the default size if the system rejects it."""
     import fcntl
 
     for pipe in (process.stdin, process.stdout):

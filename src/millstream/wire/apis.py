@@ -17,9 +17,9 @@ from millstream.wire.schema import Struct
 class Pipelining(Enum):
     """The later requests of a connection that may pass a decided request whose response is pending.
 
-    Clients rely on requests of a connection taking effect in the order sent. Kafka handles no request
-    before the previous response is sent, and neither does this broker by default. A request that is
-    answered at once never holds back others.
+    Clients rely on requests of a connection taking effect in the order sent. Kafka handles no
+    request before the previous response is sent, and neither does this broker by default. A request
+    that is answered at once never holds back others.
     """
 
     NONE = "none"
@@ -76,7 +76,7 @@ class Api(NamedTuple):
 
 
 NEVER_FLEXIBLE = 32767
-# As whom brokers ask each other for ApiVersions: they are told of the internal ones too.
+# The client software name of brokers in ApiVersions: they also get the internal APIs.
 BROKER_SOFTWARE = "millstream-broker"
 
 APIS: tuple[Api, ...] = (
@@ -145,5 +145,5 @@ BY_NAME: dict[str, Api] = {api.name: api for api in APIS}
 
 
 def api_of(request: Struct) -> Api:
-    """The API that a request belongs to."""
+    """Return the API of a request."""
     return BY_NAME[type(request).__name__.removesuffix("Request")]

@@ -1,7 +1,7 @@
-"""Writes the decode and encode function of a message version as Python source and compiles it.
+"""Generates the decode and encode functions of a message version as Python source, and compiles it.
 
-Runs of fixed-size fields become one ``struct`` call; nested structs become functions of the same module scope;
-every variable length is checked against what is left before it is used.
+Runs of fixed-size fields become one ``struct`` call. Nested structs become functions of the same
+module scope. Every variable length is checked against the remaining bytes before it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIZES = {kind: _struct.calcsize(">" + code) for kind, code in _FIXED.items()}
 
 
 def read_uvarint(data: memoryview | bytes, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes."""
+    """Read an unsigned varint of at most five bytes. Return its value and end."""
     value = shift = 0
     while True:
         byte = data[position]
@@ -42,14 +42,15 @@ def read_uvarint(data: memoryview | bytes, position: int) -> tuple[int, int]:
             return value | byte << shift, position + 1
 
 
-# The longest string in bytes, also where the length on the wire could be larger: records and older versions have 15 bits for it.
-LONGEST_STRING = 0x7FFF
+# Maximum bytes of a string, even if its length on the wire could be larger: records and older
+# versions have 15 bits for it.
+MAX_STRING_BYTES = 0x7FFF
 
 
 def read_string_length(data: memoryview | bytes, position: int) -> tuple[int, int]:
-    """The length of a compact string, plus one."""
+    """Read the length of a compact string, plus one. Return it and its end."""
     value, position = read_uvarint(data, position)
-    if value > LONGEST_STRING + 1:
+    if value > MAX_STRING_BYTES + 1:
         raise DecodeError(f"a string of {value - 1} bytes is too long")
     return value, position
 
@@ -66,22 +67,23 @@ def _text(data: memoryview | bytes, start: int, end: int) -> str:
     return str(data[start:end], "utf-8")
 
 
-# The longest array that is read: an item may be a single byte on the wire and a hundred in memory.
-MOST_ITEMS = 1 << 18
-# The most tagged fields of one struct that are read. No message has ten; a frame full of empty ones would take minutes to skip.
-MOST_TAGS = 100
+# Maximum length of an array: an item may take one byte on the wire and a hundred in memory.
+MAX_ITEMS = 1 << 18
+# Maximum number of tagged fields in a struct. No message has ten. Skipping a frame full of empty
+# ones would take minutes.
+MAX_TAGS = 100
 
 
 def read_tag_count(data: memoryview | bytes, position: int) -> tuple[int, int]:
-    """How many tagged fields follow."""
+    """Read the number of tagged fields. Return it and its end."""
     count, position = read_uvarint(data, position)
-    if count > MOST_TAGS:
-        raise DecodeError(f"{count} tagged fields; at most {MOST_TAGS} are read")
+    if count > MAX_TAGS:
+        raise DecodeError(f"{count} tagged fields; the maximum is {MAX_TAGS}")
     return count, position
 
 
 def skip_tags(data: memoryview | bytes, position: int, limit: int) -> int:
-    """Where the tagged fields that begin at ``position`` end."""
+    """Return the end of the tagged fields that begin at ``position``."""
     count, position = read_tag_count(data, position)
     for _ in range(count):
         _tag, position = read_uvarint(data, position)
@@ -95,7 +97,7 @@ def skip_tags(data: memoryview | bytes, position: int, limit: int) -> int:
 def compile_codec(
     cls: type[Struct], version: int, flexible: bool
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """(decode(data, position) -> (message, end), encode(message, out))."""
+    """Return the functions decode(data, position) -> (message, end) and encode(message, out)."""
     scope = _compiled(cls, _Source(version, flexible))
     inner = scope[f"d_{cls.__name__}"]
 
@@ -113,9 +115,10 @@ def compile_codec(
 def compile_steps(
     cls: type[Struct], version: int, flexible: bool
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The same two functions as generators, which yield after every item of an array.
+    """Return the same two functions as generators, which yield after every item of an array.
 
-    A message of a hundred thousand items takes a second; whoever drives the generator can give others a turn.
+    A message with a hundred thousand items takes a second. The caller of the generator can let
+    other work run in between.
     """
     scope = _compiled(cls, _Source(version, flexible, stepwise=True))
     inner = scope[f"d_{cls.__name__}"]
@@ -132,7 +135,7 @@ def compile_steps(
     return decode, scope[f"e_{cls.__name__}"]
 
 
-# What reading garbage raises, whatever the bytes are.
+# All exceptions that decoding of arbitrary bytes can raise.
 _BAD_DATA = (IndexError, _struct.error, UnicodeDecodeError, ValueError, OverflowError, MemoryError)
 
 
@@ -147,7 +150,7 @@ class _Source:
     """Collects source lines and the names they use."""
 
     def __init__(self, version: int, flexible: bool, *, stepwise: bool = False) -> None:
-        """``stepwise``: the functions of structs are generators."""
+        """With ``stepwise``, the functions of structs are generators."""
         self.version = version
         self.flexible = flexible
         self._call, self._step = ("(yield from {})", ["yield"]) if stepwise else ("{}", [])
@@ -164,7 +167,7 @@ class _Source:
         }
 
     def packer(self, kinds: list[str]) -> str:
-        """The scope name of a compiled struct for these kinds."""
+        """Return the scope name of a compiled ``struct.Struct`` for these kinds."""
         code = ">" + "".join(_FIXED[kind] for kind in kinds)
         name = "S_" + code[1:].replace("?", "o")
         if name not in self.scope:
@@ -189,7 +192,7 @@ class _Source:
         self.lines += self.decoder(cls, plain, tagged, absent)
         self.lines += self.encoder(cls, plain, tagged)
 
-    # ---- decoding -------------------------------------------------------------------------------------------
+    # ---- decoding --------------------------------------------------------------------------------
 
     def decoder(
         self, cls: type[Struct], plain: list[Field], tagged: dict[int, Field], absent: list[Field]
@@ -207,7 +210,7 @@ class _Source:
         return lines
 
     def _generator(self) -> list[str]:
-        """What makes a generator of a function that has nothing to yield."""
+        """Return lines that make a function without a yield a generator."""
         return [" if False: yield"] if self._step else []
 
     def decode_fields(self, fields: list[Field]) -> list[str]:
@@ -231,7 +234,7 @@ class _Source:
         return [f"{targets}{comma} = {self.packer([f.kind for f in run])}(b, p)", f"p += {size}"]
 
     def decode_length(self, kind: str) -> list[str]:
-        """``n`` = the length, -1 for null."""
+        """Return lines that set ``n`` to the length, or -1 for null."""
         if self.flexible:
             read = "uvs" if kind == "string" else "uv"
             return ["n = b[p]", "if n < 128: n -= 1; p += 1", f"else: n, p = {read}(b, p); n -= 1"]
@@ -272,7 +275,7 @@ class _Source:
     def decode_array(self, field: Field, target: str) -> list[str]:
         lines = [
             f"if n > end - p: raise DecodeError('{field.name}: count beyond the end')",
-            f"if n > {MOST_ITEMS}: raise DecodeError('{field.name}: more than {MOST_ITEMS} items')",
+            f"if n > {MAX_ITEMS}: raise DecodeError('{field.name}: more than {MAX_ITEMS} items')",
         ]
         if isinstance(field.item, type):
             return [
@@ -318,7 +321,7 @@ class _Source:
             lines.append("  if p != stop: raise DecodeError('tagged field of the wrong size')")
         return [*lines, " p = stop"]
 
-    # ---- encoding -------------------------------------------------------------------------------------------
+    # ---- encoding --------------------------------------------------------------------------------
 
     def encoder(self, cls: type[Struct], plain: list[Field], tagged: dict[int, Field]) -> list[str]:
         lines = [f"def e_{cls.__name__}(m, out):", *self._generator()]
@@ -392,11 +395,11 @@ class _Source:
             return ["out.append(0)"]
         lines = ["tags = 0", "body = bytearray()"]
         for tag, field in sorted(tagged.items()):
-            fresh = field.default_source()
+            default = field.default_source()
             if isinstance(field.default, type):
                 self.scope[field.default.__name__] = field.default
             lines += [
-                f"if m.{field.name} != {fresh}:",
+                f"if m.{field.name} != {default}:",
                 " tags += 1",
                 f" wuv(body, {tag})",
                 " keep, out = out, bytearray()",

@@ -1,7 +1,8 @@
-"""Fetch responses written by hand: the records stay where they are and are sent from there.
+"""A handwritten encoder of Fetch responses, which sends records from where they are stored.
 
-The generated codec of ``messages/fetch.py`` would need the records as bytes in memory. This one returns the response as a list of
-parts in which anything with a length can stand for records. A test holds both against each other for all versions.
+The generated codec of ``messages/fetch.py`` would need the records as bytes in memory. This encoder
+returns the response as a list of parts, in which any object with a length can represent records. A
+test compares both for all versions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from millstream.wire.frames import begin_response, finish_response
 from millstream.wire.node_endpoints import NodeEndpoint, write_tags
 
 FETCH_KEY = 1
+# The first versions with flexible encoding, topic ids, and endpoints of new leaders.
 FLEXIBLE = 12
 BY_ID = 13
 WITH_NODES = 16
@@ -23,7 +25,7 @@ _R = TypeVar("_R")
 
 
 class PartitionData(NamedTuple, Generic[_R]):
-    """One partition of the answer. ``records`` is sent as it is; ``size`` is its length in bytes."""
+    """One partition of a response. ``records`` is sent unchanged; ``size`` is its byte length."""
 
     partition: int
     error_code: int
@@ -58,7 +60,7 @@ def encode(
     error_code: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> list[bytearray | _R]:
-    """The whole response, size included. ``nodes`` are where the leaders are that it names."""
+    """Encode a whole response, with its size. ``nodes`` are the endpoints of its leaders."""
     writer = _Writer[_R](version, correlation_id, session_id, error_code)
     writer.count(len(topics))
     for topic, partitions in topics:
@@ -74,7 +76,7 @@ def encode_steps(
     session_id: int = 0,
     nodes: Sequence[NodeEndpoint] = (),
 ) -> Generator[None, None, list[bytearray | _R]]:
-    """The same as a generator that yields after every partition."""
+    """``encode`` as a generator that yields after every partition."""
     writer = _Writer[_R](version, correlation_id, session_id, 0)
     writer.count(len(topics))
     for topic, partitions in topics:
@@ -83,14 +85,14 @@ def encode_steps(
 
 
 class _Writer(Generic[_R]):
-    """Grows a buffer, and starts a new one behind each piece of records."""
+    """Writes to a buffer, and starts a new one after each part of records."""
 
     def __init__(self, version: int, correlation_id: int, session_id: int, error_code: int) -> None:
         self.version = version
         self.flexible = version >= FLEXIBLE
         self.head = self.out = begin_response(FETCH_KEY, version, correlation_id)
         self.parts: list[bytearray | _R] = [self.head]
-        self.elsewhere = 0
+        self.record_bytes = 0
         if version >= 1:
             self.out += _I32(0)
         if version >= 7:
@@ -122,7 +124,8 @@ class _Writer(Generic[_R]):
         self, topic: str | bytes, partitions: Sequence[PartitionData[_R]]
     ) -> Generator[None, None, None]:
         self.topic(topic, ())
-        del self.out[-2 if self.flexible else -4 :]  # that it has no partitions
+        # Remove the partition count of 0 (and the empty tags).
+        del self.out[-2 if self.flexible else -4 :]
         self.count(len(partitions))
         for partition in partitions:
             self.partition(partition)
@@ -166,7 +169,7 @@ class _Writer(Generic[_R]):
         self.count(data.size)
         if data.records is not None and data.size:
             self.parts.append(data.records)
-            self.elsewhere += data.size
+            self.record_bytes += data.size
             self.out = bytearray()
             self.parts.append(self.out)
 
@@ -186,6 +189,6 @@ class _Writer(Generic[_R]):
     def finish(self, nodes: Sequence[NodeEndpoint]) -> list[bytearray | _R]:
         if self.flexible:
             write_tags(self.out, nodes)
-        inside = sum(len(part) for part in self.parts if isinstance(part, bytearray))
-        finish_response(self.head, self.elsewhere + inside - len(self.head))
+        buffered = sum(len(part) for part in self.parts if isinstance(part, bytearray))
+        finish_response(self.head, self.record_bytes + buffered - len(self.head))
         return self.parts

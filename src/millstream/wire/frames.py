@@ -1,8 +1,9 @@
-"""Request and response headers: what stands around every message.
+"""Request and response headers.
 
-A request: size, api key, version, correlation id, client id (always a classic string), and tagged fields when the version is
-flexible. A response: size, correlation id, and tagged fields when flexible; ApiVersions answers never have those, so
-that a client can read them before it knows anything.
+A request header has the size, API key, version, correlation id, client id (always a non-compact
+string) and, in flexible versions, tagged fields. A response header has the size, the correlation id
+and, in flexible versions, tagged fields. ApiVersions responses never have tagged fields, so that a
+client can read them before it knows the versions of the broker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _NEWEST = {key: api.max_version for key, api in BY_KEY.items()}
 
 
 def parse_request_header(frame: memoryview) -> tuple[int, int, int, str | None, int]:
-    """Key, version, correlation id, client id, and where the body begins, of a frame without its size prefix."""
+    """Parse the header of a frame without its size prefix.
+
+    Return the key, version, correlation id, client id and the position of the body.
+    """
     try:
         key, version, correlation_id, length = REQUEST_HEADER.unpack_from(frame)
         body = 10 + (length if length > 0 else 0)
@@ -42,7 +46,7 @@ def parse_request_header(frame: memoryview) -> tuple[int, int, int, str | None, 
 def request_frame(
     key: int, version: int, correlation_id: int, client_id: str | None, body: bytes | bytearray
 ) -> bytes:
-    """A request without its size prefix, as ``parse_request_header`` takes it apart."""
+    """Return a request without its size prefix, as ``parse_request_header`` parses it."""
     name = (client_id or "").encode()
     head = REQUEST_HEADER.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
     tags = b"\0" if version >= _FLEXIBLE_FROM[key] else b""
@@ -50,7 +54,7 @@ def request_frame(
 
 
 def begin_response(key: int, version: int, correlation_id: int) -> bytearray:
-    """A response up to its body; ``finish_response`` fills in the size."""
+    """Return the header of a response; ``finish_response`` fills in the size."""
     out = bytearray(_RESPONSE.pack(0, correlation_id))
     if version >= _FLEXIBLE_FROM.get(key, NEVER_FLEXIBLE) and key != API_VERSIONS_KEY:
         out.append(0)
@@ -58,6 +62,6 @@ def begin_response(key: int, version: int, correlation_id: int) -> bytearray:
 
 
 def finish_response(out: bytearray, more: int = 0) -> bytearray:
-    """Writes the size, counting ``more`` bytes that follow in other buffers."""
+    """Write the size, including ``more`` bytes that follow in other buffers."""
     SIZE.pack_into(out, 0, len(out) - 4 + more)
     return out

@@ -1,6 +1,7 @@
-"""The records of ``__consumer_offsets``, as Kafka writes them: keys and values, each with its versions.
+"""The records of ``__consumer_offsets``, as Kafka writes them: keys and values with their versions.
 
-The key of a record begins with a number that says which record it is (``groups/records.py``); the value begins with its version.
+The key of a record begins with a number that identifies its type (``groups/records.py``). The value
+begins with its version.
 """
 
 from __future__ import annotations

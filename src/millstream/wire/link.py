@@ -5,8 +5,8 @@ themselves (`cluster/peers.py`), Spark's producer (`spark/sink/produce_link.py`)
 the simulation (`sim/clients/channel.py`). They send the bytes that `request` or `header` returns,
 receive into `buffer`, report the count to `received`, and give whole frames to `response`.
 
-Each pending request carries a value of its user, which comes back with the response: a future, or
-the object that waits.
+Each pending request has a waiter, a value of the user such as a future. It is returned with the
+response.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NoCommonVersion(Exception):
 
 
 class Link(Generic[T]):
-    """State of one connection. A link in order refuses a response that overtakes another."""
+    """State of one connection. With ``in_order``, a response that overtakes another is an error."""
 
     def __init__(self, client_id: str, *, max_response_bytes: int, in_order: bool = False) -> None:
         self._client_id = client_id.encode()
@@ -57,29 +57,29 @@ class Link(Generic[T]):
 
     @property
     def idle(self) -> bool:
-        """Whether no response is due."""
+        """Whether no request is pending."""
         return not self._pending
 
     # ---- versions ---------------------------------------------------------------------------
 
     def learn_versions(self, response: ApiVersionsResponse) -> None:
-        """Take over the versions that the broker serves."""
+        """Store the versions that the broker serves."""
         for row in response.api_keys:
             self.versions[row.api_key] = row.min_version, row.max_version
 
     def version(self, api: Api, *, oldest: int | None = None, newest: int | None = None) -> int:
         """Return the newest version that both sides have, within these bounds if given."""
-        least = api.min_version if oldest is None else oldest
-        most = api.newest if newest is None else newest
+        minimum = api.min_version if oldest is None else oldest
+        maximum = api.newest if newest is None else newest
         served = self.versions.get(api.key)
-        if served is None or min(most, served[1]) < max(least, served[0]):
-            raise NoCommonVersion(api, (least, most), served)
-        return min(most, served[1])
+        if served is None or min(maximum, served[1]) < max(minimum, served[0]):
+            raise NoCommonVersion(api, (minimum, maximum), served)
+        return min(maximum, served[1])
 
     # ---- requests ---------------------------------------------------------------------------
 
     def request(self, message: Struct, version: int, waiter: T) -> bytes:
-        """Return a whole frame, with its size; its response will come with `waiter`."""
+        """Return a whole frame, with its size. `waiter` is returned with the response."""
         body = message.encode(version)
         head = self.header(api_of(message), version, waiter)
         return SIZE.pack(len(head) + len(body)) + head + body
@@ -93,14 +93,14 @@ class Link(Generic[T]):
         return head + _NO_TAGS if version >= api.flexible_from else head
 
     def abandon(self) -> list[T]:
-        """Forget all pending requests, and return their waiters: the connection is lost."""
+        """Drop all pending requests of a lost connection, and return their waiters."""
         pending, self._pending = self._pending, {}
         return [waiter for _api, _version, waiter in pending.values()]
 
     # ---- responses --------------------------------------------------------------------------
 
     def received(self, count: int) -> memoryview | None:
-        """Take note of bytes in `buffer`. Return the frame that they complete, without its size."""
+        """Process bytes received into `buffer`. Return a completed frame, without its size."""
         if not count:
             raise ConnectionResetError("the connection was closed")
         if count < len(self.buffer):
@@ -110,7 +110,7 @@ class Link(Generic[T]):
         if frame is None:
             (size,) = SIZE.unpack(self._size)
             if not _SIZE_BYTES <= size <= self._max_response_bytes:
-                raise DecodeError(f"an answer of {size} bytes")
+                raise DecodeError(f"a response of {size} bytes")
             self.buffer = self._frame = memoryview(self.allocate(size))
             return None
         self._frame = None
@@ -118,7 +118,7 @@ class Link(Generic[T]):
         return frame
 
     def feed(self, data: memoryview) -> Iterator[memoryview]:
-        """Yield the frames that bytes received elsewhere complete."""
+        """Process bytes received elsewhere. Yield the frames they complete."""
         while data:
             count = min(len(data), len(self.buffer))
             self.buffer[:count] = data[:count]
@@ -131,10 +131,10 @@ class Link(Generic[T]):
         """Return the waiter of a request and its response; records in it are views of the frame."""
         (number,) = SIZE.unpack_from(frame)
         if self._in_order and self._pending and number != (due := next(iter(self._pending))):
-            raise DecodeError(f"an answer to request {number} instead of {due}")
+            raise DecodeError(f"a response to request {number} instead of {due}")
         pending = self._pending.pop(number, None)
         if pending is None:
-            raise DecodeError(f"an answer to request {number}, which is not pending")
+            raise DecodeError(f"a response to request {number}, which is not pending")
         api, version, waiter = pending
         tagged = version >= api.flexible_from and api.key != API_VERSIONS_KEY
         position = skip_tags(frame, _SIZE_BYTES, len(frame)) if tagged else _SIZE_BYTES

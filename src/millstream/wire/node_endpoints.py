@@ -1,4 +1,4 @@
-"""Where leaders are, at the end of Produce and Fetch answers that refuse a partition led elsewhere (KIP-951)."""
+"""Endpoints of current leaders, in Produce and Fetch responses with moved partitions (KIP-951)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAG = 0
 
 
 class NodeEndpoint(NamedTuple):
-    """A broker as a client of some listener reaches it."""
+    """The address of a broker on the client's listener."""
 
     node_id: int
     host: str
@@ -22,7 +22,7 @@ class NodeEndpoint(NamedTuple):
 
 
 def write_tags(out: bytearray, nodes: Sequence[NodeEndpoint]) -> None:
-    """The tagged fields of the answer: the nodes, if there are any."""
+    """Append the tagged fields of the response: the nodes, if any."""
     if not nodes:
         out.append(0)
         return

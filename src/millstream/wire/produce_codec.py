@@ -1,7 +1,7 @@
-"""Produce requests read and responses written by hand, without an object per topic and partition.
+"""A handwritten codec of Produce requests and responses, without an object per topic and partition.
 
-The hot path of the broker. ``messages/produce.py`` declares the same messages for everyone else, and a test holds both against
-each other for all versions.
+This is the hot path of the broker. ``messages/produce.py`` declares the same messages for all other
+users. A test compares both for all versions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from millstream.core.errors import ApiError
 from millstream.wire.compiler import (
-    LONGEST_STRING,
+    MAX_STRING_BYTES,
     read_tag_count,
     read_uvarint,
     skip_tags,
@@ -23,6 +23,7 @@ from millstream.wire.node_endpoints import NodeEndpoint, write_tags
 from millstream.wire.schema import DecodeError
 
 PRODUCE_KEY = 0
+# The first versions with flexible encoding, current leaders (KIP-951), and topic ids.
 FLEXIBLE = 9
 WITH_LEADERS = 10
 BY_ID = 13
@@ -36,13 +37,13 @@ _ACKS = struct.Struct(">hi").unpack_from
 _PARTITION = struct.Struct(">ii").unpack_from
 
 
-# The most topics, partitions and tagged fields of one request: more than 1 MB of batches, which is what producers send
-# at most unless they are told otherwise. All of them are decoded in one turn of the loop.
-MOST_PARTITIONS = 1 << 14
+# Maximum number of topics, partitions and tagged fields in a request. More than fit into 1 MB of
+# batches, the default maximum of producers. All of them are decoded in one turn of the loop.
+MAX_PARTITIONS = 1 << 14
 
 
 class ProduceRequest(NamedTuple):
-    """What a producer sent. Records are views of the frame, null stays None."""
+    """A decoded request. Records are views of the frame, or None if null."""
 
     transactional_id: str | None
     acks: int
@@ -50,8 +51,8 @@ class ProduceRequest(NamedTuple):
     topics: list[tuple[TopicKey, Data]]
 
 
-class Answer(NamedTuple):
-    """One partition of the answer."""
+class PartitionResult(NamedTuple):
+    """One partition of a response."""
 
     partition: int
     error_code: int = 0
@@ -60,12 +61,13 @@ class Answer(NamedTuple):
     log_start_offset: int = -1
     record_errors: Sequence[tuple[int, str]] = ()
     message: str | None = None
-    current_leader: tuple[int, int] | None = None  # and its epoch, where it is another broker (KIP-951)
+    # The id and epoch of the leader if it is another broker (KIP-951).
+    current_leader: tuple[int, int] | None = None
 
 
-def refusal(partition: int, error: ApiError) -> Answer:
-    """The answer for a refused partition, with a reason per record if there are any (v8)."""
-    return Answer(
+def rejection(partition: int, error: ApiError) -> PartitionResult:
+    """Return the result of a rejected partition, with the reasons per record if any (v8)."""
+    return PartitionResult(
         partition,
         error.code,
         log_start_offset=error.log_start_offset,
@@ -75,7 +77,7 @@ def refusal(partition: int, error: ApiError) -> Answer:
 
 
 def decode(frame: memoryview, position: int, version: int) -> ProduceRequest:
-    """The request that begins at ``position``; raises DecodeError, whatever the bytes are."""
+    """Return the request that begins at ``position``. Bad bytes only ever raise DecodeError."""
     try:
         if version >= FLEXIBLE:
             return _decode_flexible(frame, position, version >= BY_ID)
@@ -97,7 +99,7 @@ def _decode_classic(frame: memoryview, p: int, version: int) -> ProduceRequest:
     (count,) = _I32(frame, p + 6)
     p += 10
     topics: list[tuple[TopicKey, Data]] = []
-    room = MOST_PARTITIONS
+    room = MAX_PARTITIONS
     for _ in range(_checked(count, end - p, room)):
         (n,) = _I16(frame, p)
         name = _text(frame, p + 2, n, end)
@@ -135,7 +137,7 @@ def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
     else:
         count, p = read_uvarint(frame, p)
     topics: list[tuple[TopicKey, Data]] = []
-    room = MOST_PARTITIONS
+    room = MAX_PARTITIONS
     for _ in range(_checked(count - 1, end - p, room)):
         key: TopicKey
         if by_id:
@@ -177,16 +179,19 @@ def _decode_flexible(frame: memoryview, p: int, by_id: bool) -> ProduceRequest:
 
 
 def _checked(count: int, left: int, room: int) -> int:
-    """A count that the frame can hold, in a request that has room for so many more partitions."""
+    """Return the count if the frame can hold it and the request has room for it, else raise."""
     if not 0 <= count <= left:
         raise DecodeError("count beyond the end")
     if count > room:
-        raise DecodeError(f"more than {MOST_PARTITIONS} topics, partitions or tagged fields")
+        raise DecodeError(f"more than {MAX_PARTITIONS} topics, partitions or tagged fields")
     return count
 
 
 def _skip_tags(frame: memoryview, p: int, end: int, room: int) -> tuple[int, int]:
-    """Where tagged fields end, and the room that is left: they count like partitions, since they take as long."""
+    """Return the end of tagged fields, and the remaining room.
+
+    Tagged fields count like partitions, because they take as long to decode.
+    """
     count, _ = read_tag_count(frame, p)
     return skip_tags(frame, p, end), room - _checked(count, end - p, room)
 
@@ -194,7 +199,7 @@ def _skip_tags(frame: memoryview, p: int, end: int, room: int) -> tuple[int, int
 def _text(frame: memoryview, start: int, size: int, end: int) -> str:
     if size < 0 or start + size > end:
         raise DecodeError("string reaches beyond the end")
-    if size > LONGEST_STRING:
+    if size > MAX_STRING_BYTES:
         raise DecodeError(f"a string of {size} bytes is too long")
     return str(frame[start : start + size], "utf-8")
 
@@ -219,25 +224,27 @@ _LEADER = struct.Struct(">BBBiiB").pack
 def encode(
     version: int,
     correlation_id: int,
-    topics: Sequence[tuple[TopicKey, Sequence[Answer]]],
+    topics: Sequence[tuple[TopicKey, Sequence[PartitionResult]]],
     nodes: Sequence[NodeEndpoint] = (),
 ) -> bytes | bytearray:
-    """The whole response, size included. ``nodes`` are where the leaders are that it names."""
+    """Encode a whole response, with its size. ``nodes`` are the endpoints of its leaders."""
     flexible = version >= FLEXIBLE
     if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
-        shape = None if topics[0][1][0].error_code else alone(topics[0][0], topics[0][1][0].partition)
-        if shape is not None:
-            return encode_alone(shape, correlation_id, *topics[0][1][0][2:5])
+        prefix = (
+            None if topics[0][1][0].error_code else single_prefix(topics[0][0], topics[0][1][0].partition)
+        )
+        if prefix is not None:
+            return encode_single(prefix, correlation_id, *topics[0][1][0][2:5])
     out = begin_response(PRODUCE_KEY, version, correlation_id)
     _count(out, len(topics), flexible)
-    for key, answers in topics:
+    for key, results in topics:
         if isinstance(key, bytes):
             out += key
         else:
             _string(out, key, flexible)
-        _count(out, len(answers), flexible)
-        for answer in answers:
-            _answer(out, answer, version, flexible)
+        _count(out, len(results), flexible)
+        for result in results:
+            _result(out, result, version, flexible)
         if flexible:
             out.append(0)
     if version >= 1:
@@ -249,12 +256,16 @@ def encode(
 
 _SIZE_AND_CORRELATION = struct.Struct(">ii").pack
 _OFFSETS_AND_TIME = struct.Struct(">qqq").pack
-# No record errors, no message, no tags of the partition; none of the topic; no throttling, no tags of the answer.
-_ALONE_ENDS = b"\x01\x00\x00\x00\x00\x00\x00\x00\x00"
+# No record errors, message or tags of the partition, no tags of the topic, no throttling, no tags
+# of the response.
+_SINGLE_SUFFIX = b"\x01\x00\x00\x00\x00\x00\x00\x00\x00"
 
 
-def alone(key: TopicKey, partition: int) -> bytes | None:
-    """What all answers to one partition alone have in common, while nothing goes wrong; None where the topic's name is too long."""
+def single_prefix(key: TopicKey, partition: int) -> bytes | None:
+    """Return the constant start of successful responses for a single partition.
+
+    Return None if the name of the topic is too long.
+    """
     if isinstance(key, bytes):
         name = key
     else:
@@ -265,43 +276,46 @@ def alone(key: TopicKey, partition: int) -> bytes | None:
     return b"\x00\x02" + name + b"\x02" + _PARTITION_AND_ERROR(partition, 0)
 
 
-def encode_alone(
-    shape: bytes, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
+def encode_single(
+    prefix: bytes, correlation_id: int, base_offset: int, append_time_ms: int, log_start_offset: int
 ) -> bytes:
-    """The most frequent answer by far, in one piece: one partition, no error. ``shape`` is of ``alone``."""
+    """Encode the most frequent response: one partition, no error. See ``single_prefix``."""
     return b"".join(
         (
-            _SIZE_AND_CORRELATION(37 + len(shape), correlation_id),
-            shape,
+            _SIZE_AND_CORRELATION(37 + len(prefix), correlation_id),
+            prefix,
             _OFFSETS_AND_TIME(base_offset, append_time_ms, log_start_offset),
-            _ALONE_ENDS,
+            _SINGLE_SUFFIX,
         )
     )
 
 
-# The tags of a partition, its topic and the request, where there are none.
+# The empty tags of a partition, its topic and the request.
 NO_TAGS = b"\x00\x00\x00"
 
 
-def usual_length(request: ProduceRequest, frame: memoryview, body: int, version: int) -> int | None:
-    """How much of a request repeats itself in the next to the same partition: up to the size of the records. None where it
-    is no request for one partition alone, outside of transactions and with an answer, in the shortest form there is."""
+def fast_path_length(request: ProduceRequest, frame: memoryview, body: int, version: int) -> int | None:
+    """Return the length of the part that later requests to the same partition repeat.
+
+    It ends before the size of the records. None if the request does not qualify for the fast path:
+    it must have a single partition, no transaction, a response, and the shortest encoding.
+    """
     topics = request.topics
     if version < FLEXIBLE or request.transactional_id is not None or not request.acks:
         return None
     if len(topics) != 1 or len(topics[0][1]) != 1 or frame[body]:
         return None
-    # An id, or a name behind a length of one byte; the answer to a longer one has no shape to remember (``alone``).
+    # An id, or a name after a length of one byte; ``single_prefix`` does not support longer names.
     name = 16 if version >= BY_ID else 1 + len(topics[0][0])
-    until = body + 1 + 6 + 1 + name + 1 + 4
-    size, start = read_uvarint(frame, until)
+    end = body + 1 + 6 + 1 + name + 1 + 4
+    size, start = read_uvarint(frame, end)
     as_expected = size == len(topics[0][1][0][1] or b"") + 1 and frame[start + size - 1 :] == NO_TAGS
-    return until if as_expected else None
+    return end if as_expected else None
 
 
-def _answer(out: bytearray, answer: Answer, version: int, flexible: bool) -> None:
+def _result(out: bytearray, result: PartitionResult, version: int, flexible: bool) -> None:
     partition, error_code, base_offset, append_time_ms, log_start_offset, record_errors, message, leader = (
-        answer
+        result
     )
     if version >= 5:
         out += _HEAD_5(partition, error_code, base_offset, append_time_ms, log_start_offset)

@@ -1,13 +1,13 @@
-"""How messages are declared, and the compiler that turns a declaration into one codec per version.
+"""Declarations of messages.
 
-A message is a class with a line per field; each line says which versions carry the field:
+A message is a class with a line per field; each line names the versions that have the field:
 
     class MetadataRequestTopic(Struct):
         topic_id: bytes = uuid("10+")
         name: str | None = string("0+", nullable="10+")
 
-Nothing is generated until a version is used for the first time: then ``wire/compiler.py`` writes one decode and one
-encode function for that (class, version) and keeps them. Decoding never trusts a length or a count.
+When a version is first used, ``wire/compiler.py`` generates a decode and an encode function for
+that class and version, and caches them. Decoding never trusts a length or a count.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _LATEST = 32767
 
 
 class DecodeError(Exception):
-    """The bytes do not hold a message of this version."""
+    """The bytes are not a message of this version."""
 
 
 class Versions:
-    """A range of versions, written as Kafka does: "3+", "0-12", "7", "none"."""
+    """A range of versions in Kafka's notation: "3+", "0-12", "7", "none"."""
 
     __slots__ = ("first", "last")
 
@@ -45,7 +45,11 @@ NONE = Versions("none")
 
 
 class Field:
-    """One declared field. ``kind`` is a primitive's name, "struct" or "array" (then ``item`` tells of what)."""
+    """A declared field.
+
+    ``kind`` is the name of a primitive, "struct" or "array". ``item`` is the type of the struct or
+    of the array's items.
+    """
 
     __slots__ = ("default", "item", "kind", "name", "nullable", "tag", "tagged", "versions")
 
@@ -70,7 +74,7 @@ class Field:
         self.item = item
 
     def default_source(self) -> str:
-        """The expression that makes a fresh default value."""
+        """Return the expression that creates a new default value."""
         if self.kind == "array" and self.default is not None:
             return "[]"
         if self.kind == "struct" and self.default is not None:
@@ -79,8 +83,8 @@ class Field:
 
 
 def _primitive(kind: str, default: Any) -> Callable[..., Any]:
-    def declare(versions: str, *, default: Any = default, **more: Any) -> Any:
-        return Field(kind, versions, default=default, **more)
+    def declare(versions: str, *, default: Any = default, **options: Any) -> Any:
+        return Field(kind, versions, default=default, **options)
 
     declare.__name__ = kind
     return declare
@@ -99,21 +103,21 @@ binary = _primitive("bytes", b"")
 records = _primitive("records", None)
 
 
-def array(item: str | type[Struct], versions: str, *, default: Any = (), **more: Any) -> Any:
-    """A list of structs, or of the named primitive."""
-    return Field("array", versions, default=default, item=item, **more)
+def array(item: str | type[Struct], versions: str, *, default: Any = (), **options: Any) -> Any:
+    """Declare a list of structs, or of the named primitive."""
+    return Field("array", versions, default=default, item=item, **options)
 
 
-def struct(item: type[Struct], versions: str, *, null_default: bool = False, **more: Any) -> Any:
-    """A struct inside a struct."""
-    return Field("struct", versions, default=None if null_default else item, item=item, **more)
+def struct(item: type[Struct], versions: str, *, null_default: bool = False, **options: Any) -> Any:
+    """Declare a struct inside a struct."""
+    return Field("struct", versions, default=None if null_default else item, item=item, **options)
 
 
 @dataclass_transform(kw_only_default=True)
 class _StructMeta(type):
-    """Collects the declared fields into ``fields`` and makes ``__slots__`` and ``__init__`` of them."""
+    """Collects the declared fields in ``fields``, and generates ``__slots__`` and ``__init__``."""
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **about: Any) -> Any:
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
         fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
         for key, field in fields.items():
             field.name = key
@@ -140,7 +144,7 @@ class _StructMeta(type):
 
 
 def _make_init(cls: Any) -> Callable[..., None]:
-    """A keyword-only constructor; lists and structs get a fresh default per instance."""
+    """Return a keyword-only constructor. Lists and structs get a new default per instance."""
     parameters, lines, scope = [], [], {"_UNSET": object()}
     for field in cls.fields:
         source = field.default_source()
@@ -171,13 +175,13 @@ class Struct(metaclass=_StructMeta):
 
     @classmethod
     def decode(cls: type[_S], data: memoryview | bytes, version: int, position: int = 0) -> tuple[_S, int]:
-        """The message at ``position`` and where it ends. Raises DecodeError, whatever the bytes are."""
+        """Return the message at ``position`` and its end. Bad bytes only ever raise DecodeError."""
         codec = cls.codecs.get(version) or _compile(cls, version)
         message: tuple[_S, int] = codec[0](data, position)
         return message
 
     def encode(self, version: int, out: bytearray | None = None) -> bytearray:
-        """The message as bytes, appended to ``out`` when given."""
+        """Return the message as bytes, appended to ``out`` if given."""
         codec = self.codecs.get(version) or _compile(type(self), version)
         if out is None:
             out = bytearray()
@@ -194,7 +198,7 @@ class Struct(metaclass=_StructMeta):
         return steps
 
     def encode_steps(self, version: int, out: bytearray) -> Generator[None, None, bytearray]:
-        """``encode`` likewise."""
+        """``encode`` as a generator that yields after every item of an array."""
         codec = self.step_codecs.get(version) or _compile_steps(type(self), version)
         steps: Generator[None, None, bytearray] = codec[1](self, out)
         return steps
@@ -207,14 +211,13 @@ class Struct(metaclass=_StructMeta):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        inside = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in self.fields)
-        return f"{type(self).__name__}({inside})"
+        values = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in self.fields)
+        return f"{type(self).__name__}({values})"
 
 
 def _compile(cls: type[Struct], version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    from millstream.wire.compiler import (
-        compile_codec,
-    )  # the compiler is needed only when a new version shows up
+    # Imported here: the compiler is needed only when a new version is first used.
+    from millstream.wire.compiler import compile_codec
 
     codec = cls.codecs[version] = compile_codec(cls, *_layout(cls, version))
     return codec
@@ -228,7 +231,7 @@ def _compile_steps(cls: type[Struct], version: int) -> tuple[Callable[..., Any],
 
 
 def _layout(cls: type[Struct], version: int) -> tuple[int, bool]:
-    """The version, and whether its encoding is flexible."""
+    """Return the version, and whether its encoding is flexible."""
     if version not in cls.versions:
         raise DecodeError(f"{cls.__name__} has no version {version}")
     return version, version in cls.flexible

@@ -1,8 +1,11 @@
-"""Variable-length integers of the protocol: 7 bits a byte, least significant first, top bit = more to come.
+"""Variable-length integers of the protocol.
 
-Signed ones are zigzag encoded (0, -1, 1, -2, ...). As in Kafka, a 32-bit varint takes at most 5 bytes, a 64-bit
-one at most 10, and bits beyond the width are dropped. Readers take a buffer and a position and return the value
-with the position after it; they raise IndexError at the end of the buffer and ValueError for one that is too long.
+Each byte has 7 bits, least significant first; the top bit marks that more bytes follow. Signed
+integers are zigzag encoded (0, -1, 1, -2, ...). As in Kafka, a 32-bit varint has at most 5 bytes, a
+64-bit varint at most 10, and bits beyond the width are dropped.
+
+Readers take a buffer and a position, and return the value and the position after it. They raise
+IndexError at the end of the buffer, and ValueError if the varint is too long.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def encode_unsigned_varint(value: int) -> bytes:
-    """The bytes of a non-negative value; its width is the caller's business."""
+    """Encode a non-negative value. The caller checks its width."""
     if value < 128:
         return _ONE_BYTE[value]
     if value < 16384:
@@ -70,12 +73,12 @@ def encode_unsigned_varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Indexed by the value itself: a negative one counts from the end of the tuple, which is where it stands.
+# Indexed by the value itself: a negative index counts from the end, where negative values are.
 _ONE_BYTE_ZIGZAG: Final = (*_ONE_BYTE[0:128:2], *_ONE_BYTE[127:0:-2])
 
 
 def encode_varint(value: int) -> bytes:
-    """Zigzag of a 32-bit value."""
+    """Encode a 32-bit value as zigzag."""
     if -64 <= value < 64:
         return _ONE_BYTE_ZIGZAG[value]
     value = value << 1 if value >= 0 else ~(value << 1)
@@ -85,7 +88,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_varlong(value: int) -> bytes:
-    """Zigzag of a 64-bit value; one beyond that wraps around, as a difference of two longs does in Java."""
+    """Encode a 64-bit value as zigzag. A larger value wraps around, as a long does in Java."""
     if -64 <= value < 64:
         return _ONE_BYTE_ZIGZAG[value]
     value = value << 1 if value >= 0 else ~(value << 1)

@@ -17,7 +17,7 @@ from millstream.broker.migration.to_zookeeper import (
 )
 from millstream.control import znodes
 from millstream.ports.coordination import Create
-from millstream.ports.embedded_coordination import MOVED_FILE, STORE_FILE, EmbeddedCoordination
+from millstream.ports.embedded_coordination import MIGRATION_FILE, STORE_FILE, EmbeddedCoordination
 from millstream.ports.files import RealFiles
 from millstream.testing.coordination import SharedTree
 from support.in_process import InProcessBroker
@@ -173,7 +173,7 @@ def test_a_running_broker_is_not_moved_by_its_metadata_directory(tmp_path: Path,
             Target(tmp_path).migrate(data, metadata=meta)
         assert (meta / STORE_FILE).read_bytes() == written
     assert Target(tmp_path).migrate(data, metadata=meta).topics == 1
-    assert all((path / MOVED_FILE).exists() for path in (data, meta))
+    assert all((path / MIGRATION_FILE).exists() for path in (data, meta))
 
 
 def test_a_directory_that_is_named_twice_is_locked_once(tmp_path: Path):
@@ -195,7 +195,7 @@ def test_some_of_the_directories_are_not_taken_for_all(tmp_path: Path):
         MigrationError, match=r"a-\d and 1 more partitions are in none of .* name every directory"
     ):
         target.migrate(store)
-    assert not target.nodes() and not (store / MOVED_FILE).exists()
+    assert not target.nodes() and not (store / MIGRATION_FILE).exists()
     assert target.migrate(*both).topics == 1
 
 
@@ -221,7 +221,7 @@ def test_directories_of_different_brokers_are_told(tmp_path: Path, data: Path, a
     (data / STORE_FILE).unlink()
     with pytest.raises(MigrationError, match="is that its broker"):
         Target(tmp_path).migrate(data, metadata=tmp_path / "meta")
-    assert not (data / MOVED_FILE).exists()
+    assert not (data / MIGRATION_FILE).exists()
 
 
 # ---- a move that was not finished (test_to_zookeeper_interrupted.py ends it at every step) -----------
@@ -263,18 +263,18 @@ def test_what_has_begun_is_finished_though_others_use_the_cluster_already(
 
 
 def test_a_move_to_one_place_is_not_finished_at_another(data: Path, tmp_path: Path, whole: SharedTree):
-    (data / MOVED_FILE).write_text("elsewhere:2181\n")
+    (data / MIGRATION_FILE).write_text("elsewhere:2181\n")
     with pytest.raises(MigrationError, match=r"being moved to elsewhere:2181.*--to elsewhere:2181 --data"):
         in_tree(whole, data)
 
 
 def test_a_note_removed_by_hand_does_not_make_two_histories_one(data: Path, whole: SharedTree):
-    (data / MOVED_FILE).unlink()
+    (data / MIGRATION_FILE).unlink()
     with InProcessBroker({"log.dirs": data}) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "late")
     with pytest.raises(MigrationError, match="both have a history of their own"):
         in_tree(whole, data)
-    assert not (data / MOVED_FILE).exists()
+    assert not (data / MIGRATION_FILE).exists()
     with pytest.raises(StartError, match="move that file away"), member(data, whole):
         pass
 

@@ -158,7 +158,7 @@ def produce_id(client: RawClient) -> None:
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the tree takes several writes."""
-    monkeypatch.setattr(to_zookeeper, "sliced", partial(sliced, most_bytes=900))
+    monkeypatch.setattr(to_zookeeper, "sliced", partial(sliced, max_bytes=900))
 
 
 @pytest.fixture(scope="module", params=[ONE_PLACE, THREE_PLACES], ids=["one place", "three places"])

@@ -12,7 +12,7 @@ import pytest
 from millstream.broker.handlers import describe_cluster
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.apis import BY_NAME
-from millstream.wire.compiler import MOST_ITEMS
+from millstream.wire.compiler import MAX_ITEMS
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from millstream.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -94,12 +94,12 @@ def test_a_handler_is_cancelled_when_its_client_goes(
     "body",
     [
         HEADER.pack(3, 1, 1, -1) + struct.pack(">i", 1 << 21) + bytes(1 << 22),  # 4 MiB of empty topic names
-        HEADER.pack(3, 1, 1, -1) + struct.pack(">i", MOST_ITEMS + 1) + bytes(2 * MOST_ITEMS + 2),
-        HEADER.pack(0, 2, 1, -1) + struct.pack(">hii", 1, 0, MOST_ITEMS + 1) + bytes(6 * MOST_ITEMS + 6),
+        HEADER.pack(3, 1, 1, -1) + struct.pack(">i", MAX_ITEMS + 1) + bytes(2 * MAX_ITEMS + 2),
+        HEADER.pack(0, 2, 1, -1) + struct.pack(">hii", 1, 0, MAX_ITEMS + 1) + bytes(6 * MAX_ITEMS + 6),
         # Few enough topics, each with few enough partitions, but too many together.
         HEADER.pack(0, 2, 1, -1)
         + struct.pack(">hii", 1, 0, 3)
-        + (struct.pack(">hi", 0, MOST_ITEMS // 2) + bytes(8 * (MOST_ITEMS // 2))) * 3,
+        + (struct.pack(">hi", 0, MAX_ITEMS // 2) + bytes(8 * (MAX_ITEMS // 2))) * 3,
     ],
     ids=["bytes", "items", "produce topics", "produce partitions"],
 )

@@ -26,7 +26,7 @@ from millstream.log.producers.state import Verification
 from millstream.ports.turns import Pace
 from millstream.transactions.verification import Operation, operation_of_produce, produce_error
 from millstream.wire import produce_codec
-from millstream.wire.produce_codec import Answer, ProduceRequest, TopicKey, refusal
+from millstream.wire.produce_codec import PartitionResult, ProduceRequest, TopicKey, rejection
 from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_header
 from millstream.wire.records.compression import Codec
 from millstream.wire.records.layout import (
@@ -99,7 +99,7 @@ class _Produce:
         self.request = request
         self.version = context.version
         self.now_ms = services.clock.now_ms()
-        self.answers: list[tuple[TopicKey, list[Answer]]] = []
+        self.answers: list[tuple[TopicKey, list[PartitionResult]]] = []
         # With the leader's reign at the append: what is in a log at that offset later may be another's.
         self.waits: list[tuple[Partition, int, int, Place]] = []
         self.leaders: set[int] = set()  # elsewhere, of refused partitions
@@ -112,7 +112,7 @@ class _Produce:
         loop: asyncio.AbstractEventLoop | None = None
         first, until = True, 0.0
         for key, data in self.request.topics:
-            answers: list[Answer] = []
+            answers: list[PartitionResult] = []
             self.answers.append((key, answers))
             for index, records in data:
                 if first:
@@ -171,7 +171,7 @@ class _Produce:
 
     async def append_later(
         self, key: TopicKey, index: int, records: memoryview | None, joined: Verification | ErrorCode | None
-    ) -> Answer:
+    ) -> PartitionResult:
         partition = self.find(key, index)
         checked = self.check(records)
         if isinstance(joined, ErrorCode):
@@ -305,16 +305,20 @@ class _Produce:
             return None
         return replace(spec, max_decompressed_bytes=self.services.max_decompressed_bytes)
 
-    def append(self, partition: Partition, records: memoryview, guard: Verification | None = None) -> Answer:
+    def append(
+        self, partition: Partition, records: memoryview, guard: Verification | None = None
+    ) -> PartitionResult:
         if len(records) == 0:  # a message set without messages (v0-v2) is no error
-            return Answer(partition.tp.partition, log_start_offset=partition.online_log.log_start_offset)
+            return PartitionResult(
+                partition.tp.partition, log_start_offset=partition.online_log.log_start_offset
+            )
         acks_all = self.request.acks == -1
         result = partition.append(records, now_ms=self.now_ms, needs_all=acks_all, guard=guard)
         log = partition.online_log
         if log.flush_due or (acks_all and log.high_watermark <= result.last_offset):
             place = len(self.answers) - 1, len(self.answers[-1][1])
             self.waits.append((partition, result.last_offset, partition.reign, place))
-        return Answer(
+        return PartitionResult(
             partition.tp.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
         )
 
@@ -341,25 +345,25 @@ class _Produce:
 
     def refused(
         self, key: TopicKey, index: int, error: ApiError, records: memoryview | None = None
-    ) -> Answer:
+    ) -> PartitionResult:
         """With the leader, where that is another broker."""
         replicas = self.services.replicas
         if records is not None:
             replicas.note_refusal(key, index, records, error)
         if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
-            return refusal(index, error)
+            return rejection(index, error)
         topic = replicas.name_of(key) if isinstance(key, bytes) else key
         leader = replicas.current_leader(topic, index)
         if leader is not None and leader[0] == self.services.node_id:
             leader = None  # what is behind a refused batch: told that it is in the right place, a client may try again without a pause
         if leader is not None:
             self.leaders.add(leader[0])
-        return refusal(index, error)._replace(current_leader=leader)
+        return rejection(index, error)._replace(current_leader=leader)
 
     def refuse_all(self, code: ErrorCode) -> Result:
         error = ApiError(code)
         self.answers = [
-            (key, [refusal(index, error) for index, _ in data]) for key, data in self.request.topics
+            (key, [rejection(index, error) for index, _ in data]) for key, data in self.request.topics
         ]
         return self.finish()
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from millstream.ports.embedded_coordination import MOVED_FILE, STORE_FILE
+from millstream.ports.embedded_coordination import MIGRATION_FILE, STORE_FILE
 from millstream.ports.files import Files
 
 
@@ -25,7 +25,7 @@ class MoveNote(NamedTuple):
 
 
 def read_note(files: Files, directory: str) -> MoveNote | None:
-    path = os.path.join(directory, MOVED_FILE)
+    path = os.path.join(directory, MIGRATION_FILE)
     if not files.exists(path):
         return None
     address, _, rest = files.read_bytes(path).decode().partition("\n")
@@ -39,7 +39,7 @@ def read_notes(files: Files, directories: Iterable[str]) -> list[MoveNote]:
 
 def write_note(files: Files, directory: str, address: str, fingerprint: str = "") -> None:
     """Durably, unless it says so already."""
-    note = MoveNote(os.path.join(directory, MOVED_FILE), address, fingerprint)
+    note = MoveNote(os.path.join(directory, MIGRATION_FILE), address, fingerprint)
     if read_note(files, directory) != note:
         said = f"{address}\n{fingerprint}\n" if fingerprint else f"{address}\n"
         files.write_atomic(note.path, said.encode())

@@ -43,7 +43,7 @@ from millstream.ports.coordination import (
     sliced,
 )
 from millstream.ports.embedded_coordination import (
-    MOVED_FILE,
+    MIGRATION_FILE,
     STORE_FILE,
     CorruptStore,
     EmbeddedCoordination,
@@ -75,7 +75,7 @@ async def undo_at_zookeeper(
     connect: str, log_dirs: Sequence[str], *, metadata_dir: str | None = None, timeout_s: float
 ) -> None:
     """Takes back a move that has not finished."""
-    gone = f". If that ZooKeeper is gone for good, remove {MOVED_FILE} from the directories of the broker instead"
+    gone = f". If that ZooKeeper is gone for good, remove {MIGRATION_FILE} from the directories of the broker instead"
     async with _zookeeper(connect, timeout_s, without=gone) as zookeeper:
         await undo_move(zookeeper, connect, log_dirs, metadata_dir=metadata_dir)
 

@@ -30,7 +30,7 @@ from millstream.broker.net.responses import (
 )
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.files import FileSlice
-from millstream.ports.network import GONE, Stream
+from millstream.ports.network import DISCONNECT_ERRORS, Stream
 from millstream.ports.turns import Steps, in_slices, run_first_slice
 
 log = logging.getLogger("millstream.connection")
@@ -531,7 +531,7 @@ class Connection:
             self._give_up(error)
 
     def _give_up(self, error: OSError | CloseConnection) -> None:
-        if not isinstance(error, GONE):
+        if not isinstance(error, DISCONNECT_ERRORS):
             level = logging.WARNING if isinstance(error, OSError) else logging.INFO
             peer = f"{self.stream.peer_host}:{self.stream.peer_port}"
             # Whoever sends garbage sends more of it.

@@ -91,7 +91,7 @@ class ProduceFastPath:
             return Encoded([_refusal(template, correlation_id, error)])
         return Encoded(
             [
-                produce_codec.encode_alone(
+                produce_codec.encode_single(
                     template.answer,
                     correlation_id,
                     result.base_offset,
@@ -128,7 +128,7 @@ class ProduceFastPath:
         self, context: RequestContext, frame: memoryview, body: int, request: ProduceRequest
     ) -> None:
         """Make the next request of its kind fast. For requests that succeeded at once."""
-        until = produce_codec.usual_length(request, frame, body, context.version)
+        until = produce_codec.fast_path_length(request, frame, body, context.version)
         if until is None or until > _LONGEST:
             return
         connection = context.connection
@@ -143,7 +143,7 @@ class ProduceFastPath:
         if len(templates) >= _MOST_REMEMBERED:
             templates.clear()
         api_and_version = _HEAD(frame)[0]
-        answer = produce_codec.alone(key, index)
+        answer = produce_codec.single_prefix(key, index)
         if answer is not None:
             templates[repeated] = Template(
                 api_and_version, context.version, key, index, request.acks == -1, answer
@@ -161,5 +161,5 @@ class ProduceFastPath:
 
 
 def _refusal(template: Template, correlation_id: int, error: ApiError) -> bytes | bytearray:
-    answer = produce_codec.refusal(template.partition, error)
+    answer = produce_codec.rejection(template.partition, error)
     return produce_codec.encode(template.version, correlation_id, [(template.key, [answer])])

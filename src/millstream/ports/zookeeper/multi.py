@@ -1,7 +1,9 @@
-"""The writes of a multi as ZooKeeper has them: a Put is a create or a set, a Delete one of every node below, parents come first.
+"""Translation of the writes of a multi into ZooKeeper's operations.
 
-That takes knowledge of what exists. It may be out of date: then the servers refuse the whole multi, say which operation does not
-fit, and ``blame`` tells whether the knowledge was wrong (look again) or the caller is to be told.
+A Put becomes a create or a set, a Delete deletes every node below, and missing parents are created
+first. This depends on which nodes exist, and that knowledge may be stale. The servers then reject
+the whole multi and name the operation that failed. ``caller_error`` decides whether the knowledge
+was stale (read again and retry) or the error is the caller's.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from millstream.ports.coordination import (
 
 
 class NotEmpty(CoordinationError):
-    """A node to be deleted has got something below it meanwhile."""
+    """A node to be deleted has children."""
 
 
-class Refused(Exception):
-    """The servers refused a multi because of one of its operations."""
+class Rejected(Exception):
+    """The servers rejected a multi because of one of its operations."""
 
     def __init__(self, index: int, error: CoordinationError) -> None:
         super().__init__(index, error)
@@ -37,7 +39,7 @@ class Refused(Exception):
 
 
 class Kind(Enum):
-    """What ZooKeeper can do in a multi."""
+    """The operations that ZooKeeper supports in a multi."""
 
     CHECK = "check"
     CREATE = "create"
@@ -47,14 +49,14 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation; ``asked``: the caller wants exactly this, it was not chosen because of what exists."""
+    """One operation. ``explicit``: requested by the caller, regardless of which nodes exist."""
 
     kind: Kind
     path: str
     data: bytes = b""
     version: int = -1
     ephemeral: bool = False
-    asked: bool = False
+    explicit: bool = False
 
 
 def parent(path: str) -> str:
@@ -62,20 +64,24 @@ def parent(path: str) -> str:
 
 
 def ancestors(path: str) -> list[str]:
-    """Those above a node, the topmost first."""
+    """Return the ancestors of a node, topmost first."""
     parts = path.split("/")[1:-1]
     return ["/" + "/".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 class Plan:
-    """``exists`` holds the paths that are there, ``below`` what is below each path that a Delete names, deepest first."""
+    """The operations of a multi.
+
+    ``exists`` holds the existing paths. ``below`` has the descendants of each path that a Delete
+    names, deepest first.
+    """
 
     def __init__(self, exists: Collection[str], below: Mapping[str, Sequence[str]]) -> None:
         self._exists = exists
         self._below = below
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self.operations: list[Operation] = []
-        # How the multi leaves the paths that it touches.
+        # Whether the paths that the multi touches exist after it.
         self.outcome: dict[str, bool] = {}
 
     @classmethod
@@ -83,48 +89,50 @@ class Plan:
         plan = cls(exists, below)
         for write in writes:
             if isinstance(write, Check):
-                plan.operations.append(Operation(Kind.CHECK, write.path, version=write.version, asked=True))
+                plan.operations.append(
+                    Operation(Kind.CHECK, write.path, version=write.version, explicit=True)
+                )
         for write in writes:
             plan._add(write)
         return plan
 
     def _add(self, write: Write) -> None:
         if isinstance(write, Create):
-            self._create(write.path, write.data, ephemeral=write.ephemeral, asked=True)
+            self._create(write.path, write.data, ephemeral=write.ephemeral, explicit=True)
         elif isinstance(write, Put):
-            if self._there(write.path):
+            if self._is_present(write.path):
                 self.operations.append(Operation(Kind.SET, write.path, write.data))
             else:
                 self._create(write.path, write.data)
         elif isinstance(write, Delete):
             self._delete(write.path)
 
-    def _there(self, path: str) -> bool:
+    def _is_present(self, path: str) -> bool:
         return self.outcome.get(path, path in self._exists)
 
-    def _create(self, path: str, data: bytes, *, ephemeral: bool = False, asked: bool = False) -> None:
+    def _create(self, path: str, data: bytes, *, ephemeral: bool = False, explicit: bool = False) -> None:
         above = parent(path)
-        if above and not self._there(above):
+        if above and not self._is_present(above):
             self._create(above, b"")
-        self.operations.append(Operation(Kind.CREATE, path, data, ephemeral=ephemeral, asked=asked))
+        self.operations.append(Operation(Kind.CREATE, path, data, ephemeral=ephemeral, explicit=explicit))
         self.outcome[path] = True
-        self._made.add(path)
+        self._created.add(path)
 
     def _delete(self, path: str) -> None:
-        begin = path + "/"
-        doomed = {one for one in self._made if one.startswith(begin)}
-        doomed.update(self._below.get(path, ()))
-        for one in [*sorted(doomed, key=lambda one: (-one.count("/"), one)), path]:
-            if self._there(one):
-                self.operations.append(Operation(Kind.DELETE, one))
-                self.outcome[one] = False
+        prefix = path + "/"
+        below = {node for node in self._created if node.startswith(prefix)}
+        below.update(self._below.get(path, ()))
+        for node in [*sorted(below, key=lambda node: (-node.count("/"), node)), path]:
+            if self._is_present(node):
+                self.operations.append(Operation(Kind.DELETE, node))
+                self.outcome[node] = False
 
 
-def blame(operation: Operation, error: CoordinationError) -> CoordinationError | None:
-    """What the caller is to be told of a refused operation; None where what was known to exist was wrong."""
+def caller_error(operation: Operation, error: CoordinationError) -> CoordinationError | None:
+    """Return the caller's error for a rejected operation, or None if the known paths were stale."""
     if operation.kind is Kind.CHECK:
         return type(error)(operation.path) if isinstance(error, NoNode | BadVersion) else error
-    if isinstance(error, NodeExists) and operation.asked:
+    if isinstance(error, NodeExists) and operation.explicit:
         return NodeExists(operation.path)
     if isinstance(error, NoNode | NodeExists | NotEmpty):
         return None

@@ -1,5 +1,8 @@
-"""Requests of our own for kazoo: many reads in one (ZooKeeper 3.6 and later), which it has not and takes half a millisecond
-each for, and a multi that is encoded in its thread and not on the loop.
+"""Additional requests for kazoo.
+
+``ReadMany`` reads many nodes in one request (ZooKeeper 3.6 and later). kazoo lacks it, and needs
+half a millisecond for each single read. ``Multi`` is encoded in kazoo's thread and not on the event
+loop.
 
 A request has the shape that kazoo expects: a ``type``, ``serialize`` and ``deserialize``.
 """
@@ -21,16 +24,20 @@ _HEADER = struct.Struct("!iBi")
 _INT = struct.Struct("!i")
 _END = _HEADER.pack(-1, 1, -1)
 _EPHEMERAL = 1
-# Everybody may do everything: one entry, all permissions, world:anyone.
-_OPEN = struct.pack("!iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
-# czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, length of the data, children, pzxid
+# The open ACL: one entry, all permissions, world:anyone.
+_OPEN_ACL = struct.pack("!iii5si6s", 1, 31, 5, b"world", 6, b"anyone")
+# czxid, mzxid, ctime, mtime, version, cversion, aversion, owner, length of the data, children,
+# pzxid
 _STAT = struct.Struct("!qqqqiiiqiiq")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadMany:
-    """The answer has one entry for each path, None where there is no node: for GET_DATA a (Node, number of its children), for
-    GET_CHILDREN the names of those below."""
+    """A request that reads many paths.
+
+    The response has an entry per path, None if the node does not exist. An entry of GET_DATA is
+    (Node, number of its children), an entry of GET_CHILDREN the names of the children.
+    """
 
     type: ClassVar[int] = 22  # OpCode.multiRead
 
@@ -38,34 +45,38 @@ class ReadMany:
     paths: tuple[str, ...]
 
     def serialize(self) -> bytearray:
-        made = bytearray()
+        out = bytearray()
         head = _HEADER.pack(self.operation, 0, -1)
         for path in self.paths:
-            made += head + _buffer(path.encode()) + b"\x00"  # no watch
-        return made + _END
+            # The last byte: no watch.
+            out += head + _buffer(path.encode()) + b"\x00"
+        return out + _END
 
     def deserialize(self, buffer: bytes, offset: int) -> list[Any]:
-        found: list[Any] = []
+        entries: list[Any] = []
         while True:
             kind, done, error = _HEADER.unpack_from(buffer, offset)
             offset += _HEADER.size
             if done:
-                return found
+                return entries
             if kind == _ERROR:
                 (error,) = _INT.unpack_from(buffer, offset)
                 offset += _INT.size
                 if error != _NO_NODE:
-                    raise CoordinationError(f"{self.paths[len(found)]}: ZooKeeper's error {error}")
-                found.append(None)
+                    raise CoordinationError(f"{self.paths[len(entries)]}: ZooKeeper error {error}")
+                entries.append(None)
             else:
                 read = _read_node if kind == GET_DATA else _read_names
                 entry, offset = read(buffer, offset)
-                found.append(entry)
+                entries.append(entry)
 
 
 @dataclass(frozen=True, slots=True)
 class Multi:
-    """Operations below a root, all or none. The answer has an error code for each: 0, or why it was refused."""
+    """A request of operations below a root, all or none.
+
+    The response has an error code per operation, 0 for success.
+    """
 
     type: ClassVar[int] = 14  # OpCode.multi
 
@@ -73,16 +84,17 @@ class Multi:
     operations: Sequence[Operation]
 
     def serialize(self) -> bytearray:
-        made = bytearray()
-        for one in self.operations:
-            made += _HEADERS[one.kind] + _buffer((self.root + one.path).encode())
-            if one.kind is Kind.CREATE:
-                made += _buffer(one.data) + _OPEN + _INT.pack(_EPHEMERAL if one.ephemeral else 0)
+        out = bytearray()
+        for operation in self.operations:
+            out += _HEADERS[operation.kind] + _buffer((self.root + operation.path).encode())
+            if operation.kind is Kind.CREATE:
+                flags = _EPHEMERAL if operation.ephemeral else 0
+                out += _buffer(operation.data) + _OPEN_ACL + _INT.pack(flags)
                 continue
-            if one.kind is Kind.SET:
-                made += _buffer(one.data)
-            made += _INT.pack(one.version)
-        return made + _END
+            if operation.kind is Kind.SET:
+                out += _buffer(operation.data)
+            out += _INT.pack(operation.version)
+        return out + _END
 
     def deserialize(self, buffer: bytes, offset: int) -> list[int]:
         codes: list[int] = []

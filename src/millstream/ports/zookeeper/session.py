@@ -1,13 +1,16 @@
 """A session with ZooKeeper: kazoo and its threads on one side, the event loop on the other.
 
-Only this module and its threads touch kazoo. What happens there reaches the loop in order, by ``call_soon_threadsafe``, and the
-loop never waits for a thread. Two things kazoo leaves to its user:
+Only this module and its threads touch kazoo. Events reach the loop in order, by
+``call_soon_threadsafe``, and the loop never waits for a thread. kazoo leaves three things to its
+user:
 
-* A request handed over while there is no connection stays in its queue. Whoever waits is told ConnectionLost as soon as the
-  connection is lost; what is still queued then may yet be carried out, but before anything that is asked later.
-* Handing over a request may block when hundreds are queued, so only a few are at a time, and the rest wait here.
-* Its thread keeps the session alive whatever the loop does. A loop that is stuck serves no one, so that its session has
-  to end: ``watch_loop`` lets no ping through while it is.
+* A request submitted without a connection stays in kazoo's queue. Waiters get ConnectionLost as
+  soon as the connection is lost. Requests still in the queue may be executed later, but before any
+  request that is submitted after them.
+* Submitting may block when hundreds of requests are queued. So the number in flight is limited, and
+  the rest wait here.
+* kazoo's thread keeps the session alive even if the loop is stuck. A broker with a stuck loop
+  serves no requests, so its session must expire: ``watch_loop`` suppresses the pings.
 """
 
 from __future__ import annotations
@@ -35,22 +38,23 @@ from millstream.ports.coordination import (
     SessionState,
 )
 from millstream.ports.loop_watch import LoopWatch
-from millstream.ports.zookeeper.multi import NotEmpty, Refused
+from millstream.ports.zookeeper.multi import NotEmpty, Rejected
 from millstream.ports.zookeeper.requests import Multi, ReadMany
 
 log = logging.getLogger("millstream.zookeeper")
 
-# kazoo wakes its thread through a socket that takes some 270 bytes, one for each request.
-_AT_A_TIME = 100
+# kazoo wakes its thread through a socket that holds about 270 bytes, one for each request.
+_MAX_IN_FLIGHT = 100
 _RETRY_S, _MAX_RETRY_S = 0.05, 1.0
-# What ending a session may take; the servers end it by themselves when they do not hear of it.
+# Maximum time to end a session. If the servers do not learn of it, the session expires.
 _CLOSE_TIMEOUT_S = 5.0
 
-Request = Callable[[KazooClient], Any]  # hands one request to kazoo and returns its AsyncResult
+# Submits one request to kazoo and returns its AsyncResult.
+Request = Callable[[KazooClient], Any]
 
 
 class KazooSession:
-    """``submit`` asks; ``on_state`` hears CONNECTED, SUSPENDED and EXPIRED as they happen, on the loop."""
+    """A session with ZooKeeper. ``on_state`` is called on the loop at every change of the state."""
 
     def __init__(self, hosts: str, timeout_ms: int, on_state: Callable[[SessionState], None]) -> None:
         self._hosts = hosts
@@ -61,8 +65,8 @@ class KazooSession:
         self._closed = False
         self._waiting: set[asyncio.Future[Any]] = set()
         self._backlog: deque[tuple[Request, asyncio.Future[Any]]] = deque()
-        self._under_way = 0
-        self._news: deque[Callable[[], None]] = deque()
+        self._in_flight = 0
+        self._posted: deque[Callable[[], None]] = deque()
         self._woken = False
         self._loop_watch: LoopWatch | None = None
         self._stuck = False
@@ -90,44 +94,44 @@ class KazooSession:
         return client
 
     def watch_loop(self) -> None:
-        """From now on the session ends when the loop has not turned for a whole session timeout."""
+        """Let the session expire if the loop is stuck for a whole session timeout from now on."""
         self._loop_watch = LoopWatch(self._loop, self._timeout_ms / 1000)
 
     def _is_stuck(self) -> bool:
-        """In kazoo's thread, about twice in a session timeout."""
+        """Called in kazoo's thread, about twice per session timeout."""
         watch = self._loop_watch
-        was, self._stuck = self._stuck, watch is not None and watch.is_stuck()
-        if self._stuck and not was and watch is not None:
+        was_stuck, self._stuck = self._stuck, watch is not None and watch.is_stuck()
+        if self._stuck and not was_stuck and watch is not None:
             log.error(
-                "the event loop has not turned for %.0f s; the ZooKeeper session is left to expire, so that others take over. "
-                "It is here:\n%s",
+                "the event loop has been stuck for %.0f s; letting the ZooKeeper session expire, "
+                "so that other brokers take over. The loop is here:\n%s",
                 self._timeout_ms / 1000,
                 watch.where(),
             )
         return self._stuck
 
     def start(self) -> None:
-        """Connects, for as long as it takes, in the background."""
+        """Connect in the background, without a time limit."""
         self._client.start_async()
 
-    # ---- from kazoo's threads to the loop -------------------------------------------------------------------
+    # ---- from kazoo's threads to the loop --------------------------------------------------------
 
-    def post(self, news: Callable[[], None]) -> None:
-        """Has the loop call it; for kazoo's threads. One wake-up of the loop for all that has come until it wakes."""
-        self._news.append(news)
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run a callback on the loop, from kazoo's threads. Pending callbacks share one wake-up."""
+        self._posted.append(callback)
         if not self._woken:
             self._woken = True
             try:
-                self._loop.call_soon_threadsafe(self._take_news)
+                self._loop.call_soon_threadsafe(self._run_posted)
             except RuntimeError:
-                pass  # the loop is closed, and nobody waits any more
+                pass  # the loop is closed, so there are no waiters
 
-    def _take_news(self) -> None:
+    def _run_posted(self) -> None:
         self._woken = False
-        while self._news:
-            news = self._news.popleft()
+        while self._posted:
+            callback = self._posted.popleft()
             try:
-                news()
+                callback()
             except Exception:
                 log.exception("a callback of the ZooKeeper session failed")
 
@@ -140,15 +144,16 @@ class KazooSession:
             self._fail_all(ConnectionLost("the connection to ZooKeeper was lost"))
             self._on_state(SessionState.SUSPENDED)
         else:
-            # Nobody waits here but after an error of kazoo: expiry is told when a lost connection is back.
+            # Waiters exist here only after an error of kazoo: expiry is reported after a reconnect,
+            # and the lost connection has already failed all waiters.
             self._fail_all(ConnectionLost("the session with ZooKeeper has ended"))
             self._on_state(SessionState.EXPIRED)
             if client.client_state == KeeperState.CLOSED:
                 self._replace(client)
 
     def _replace(self, client: KazooClient) -> None:
-        """kazoo's thread ended by an error of its own: begin anew."""
-        log.error("the ZooKeeper client ended unexpectedly and is started again")
+        """Start over with a new client: kazoo's thread ended with an error."""
+        log.error("the ZooKeeper client ended unexpectedly; starting a new one")
         threading.Thread(target=_end, args=(client,), daemon=True).start()
         self._client = self._new_client()
         self._loop.call_later(_RETRY_S, self._start_unless_closed)
@@ -163,33 +168,34 @@ class KazooSession:
         for future in waiting:
             if not future.done():
                 future.set_exception(type(error)(*error.args))
-                future.exception()  # seen, also where nobody waits any more
+                # Mark the exception as retrieved, even if the waiter was cancelled.
+                future.exception()
 
-    # ---- asking ---------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> asyncio.Future[Any]:
-        """The answer, or a CoordinationError. In the order of the calls."""
+        """Send a request, in call order. The future gets its result or a CoordinationError."""
         future: asyncio.Future[Any] = self._loop.create_future()
         if self._closed:
             future.set_exception(ConnectionLost("closed"))
             return future
         self._waiting.add(future)
         self._backlog.append((request, future))
-        self._hand_over()
+        self._submit_queued()
         return future
 
-    def _hand_over(self) -> None:
-        while self._backlog and self._under_way < _AT_A_TIME:
+    def _submit_queued(self) -> None:
+        while self._backlog and self._in_flight < _MAX_IN_FLIGHT:
             request, future = self._backlog.popleft()
             if future.done():
                 self._waiting.discard(future)
                 continue
-            self._under_way += 1
+            self._in_flight += 1
             result = request(self._client)
-            result.rawlink(lambda result, future=future: self.post(lambda: self._answered(future, result)))
+            result.rawlink(lambda result, future=future: self.post(lambda: self._on_result(future, result)))
 
-    def _answered(self, future: asyncio.Future[Any], result: Any) -> None:
-        self._under_way -= 1
+    def _on_result(self, future: asyncio.Future[Any], result: Any) -> None:
+        self._in_flight -= 1
         self._waiting.discard(future)
         if not future.done():
             if result.exception is None:
@@ -197,28 +203,29 @@ class KazooSession:
             else:
                 future.set_exception(translated(result.exception))
                 future.exception()
-        self._hand_over()
+        self._submit_queued()
 
     def send(self, request: ReadMany | Multi) -> asyncio.Future[Any]:
-        """A request of our own."""
+        """Send a request that kazoo does not have."""
 
-        def hand_over(client: KazooClient) -> Any:
+        def submit(client: KazooClient) -> Any:
             result = client.handler.async_result()
-            client._call(request, result)  # as its own methods do with their requests
+            # kazoo's methods submit their requests in the same way.
+            client._call(request, result)
             return result
 
-        return self.submit(hand_over)
+        return self.submit(submit)
 
     async def transact(self, request: Multi) -> None:
-        """All of it or nothing: then Refused says which operation was refused and why."""
+        """Execute all operations or none; Rejected has the operation that failed and its error."""
         for index, code in enumerate(await self.send(request)):
-            if code not in _NOT_TO_BLAME:
-                raise Refused(index, translated(kazoo_errors.EXCEPTIONS[code]()))
+            if code not in _NOT_FAILED:
+                raise Rejected(index, translated(kazoo_errors.EXCEPTIONS[code]()))
 
-    # ---- closing --------------------------------------------------------------------------------------------
+    # ---- closing ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends the session on the servers, if they can be told; threads that hang are left to end by themselves."""
+        """End the session on the servers if they are reachable. Does not wait for hung threads."""
         if self._closed:
             return
         self._closed = True
@@ -233,12 +240,15 @@ class KazooSession:
         try:
             await asyncio.wait_for(ended.wait(), _CLOSE_TIMEOUT_S)
         except TimeoutError:
-            log.warning("ZooKeeper could not be told that this session is over; it will expire")
+            log.warning("could not end the session with ZooKeeper in time; it will expire")
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo gives one server the whole session timeout to accept a connection: when it is cut off and not down, the
-    session would be over before another one is tried."""
+    """A handler with a shorter connect timeout.
+
+    kazoo gives one server the whole session timeout to accept a connection. If that server is
+    partitioned rather than down, the session would expire before the next server is tried.
+    """
 
     def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
@@ -249,7 +259,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 def _kazoo_log() -> logging.Logger:
-    """Every dropped connection is told by us, in our words; of kazoo's own only what is an error."""
+    """Return a logger for errors of kazoo only: this package logs dropped connections itself."""
     logger = logging.getLogger("millstream.zookeeper.kazoo")
     logger.setLevel(logging.ERROR)
     return logger
@@ -263,21 +273,22 @@ def _end(client: KazooClient) -> None:
         log.debug("while ending the ZooKeeper client: %r", error)
 
 
-# What the operations before and after the refused one are given.
-_NOT_TO_BLAME = (0, kazoo_errors.RuntimeInconsistency.code)
+# The codes of the operations before and after the rejected one.
+_NOT_FAILED = (0, kazoo_errors.RuntimeInconsistency.code)
 
 
 def translated(error: BaseException) -> CoordinationError:
-    """kazoo's error in the words of the port."""
+    """Translate an error of kazoo into one of the port."""
     if isinstance(error, CoordinationError):
         return error
     text = str(error) or type(error).__name__
     if isinstance(error, kazoo_errors.ConnectionClosedError):
-        return ConnectionLost(text)  # to kazoo a kind of expiry, but it says nothing of the session
+        # kazoo treats this as an expiry, but the session may still be alive.
+        return ConnectionLost(text)
     for theirs, ours in _TRANSLATIONS:
         if isinstance(error, theirs):
             return ours(text)
-    # What no server has said leaves open what became of the request.
+    # If the error does not come from a server, the outcome of the request is unknown.
     return CoordinationError(text) if isinstance(error, kazoo_errors.ZookeeperError) else ConnectionLost(text)
 
 
@@ -290,6 +301,6 @@ _TRANSLATIONS: tuple[tuple[type[Exception], type[CoordinationError]], ...] = (
     (kazoo_errors.ConnectionLoss, ConnectionLost),
     (kazoo_errors.OperationTimeoutError, ConnectionLost),
     (kazoo_errors.RequestTimeoutError, ConnectionLost),
-    # Refused by a server that another one has taken the session over from.
+    # Another server has taken over the session.
     (kazoo_errors.SessionMovedError, ConnectionLost),
 )

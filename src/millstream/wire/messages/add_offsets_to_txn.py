@@ -1,4 +1,4 @@
-"""AddOffsetsToTxn (key 25): the offsets of a group join a transaction."""
+"""AddOffsetsToTxn (key 25): add the offsets of a group to a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""AddPartitionsToTxn (key 24): partitions join a transaction; from v4 brokers verify many transactions at once (KIP-890)."""
+"""AddPartitionsToTxn (key 24): add partitions to a transaction.
+
+From v4, brokers verify many transactions in one request (KIP-890).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterClientQuotas (key 49): set or remove the quotas of users, client ids and addresses (KIP-546)."""
+"""AlterClientQuotas (key 49): set or remove quotas of users, client ids and addresses (KIP-546)."""
 
 from __future__ import annotations
 

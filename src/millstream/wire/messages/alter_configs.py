@@ -1,4 +1,7 @@
-"""AlterConfigs (key 33): replace all overrides of a resource; superseded by IncrementalAlterConfigs."""
+"""AlterConfigs (key 33): replace all overrides of a resource.
+
+IncrementalAlterConfigs supersedes it.
+"""
 
 from __future__ import annotations
 

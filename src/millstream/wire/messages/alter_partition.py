@@ -1,6 +1,6 @@
-"""AlterPartition (key 56): a leader asks the controller for another ISR (KIP-497).
+"""AlterPartition (key 56): a leader requests a new ISR from the controller (KIP-497).
 
-v3 names the epoch of each member, so that one that has restarted is refused (KIP-903).
+v3 has the broker epoch of each member, so that a restarted broker is rejected (KIP-903).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""AlterPartitionReassignments (key 45): move replicas, or stop moving them (KIP-455).
+"""AlterPartitionReassignments (key 45): reassign replicas, or cancel that (KIP-455).
 
-v1 says whether the replication factor may change.
+v1 states whether the replication factor may change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""ApiVersions (key 18): what this broker can do; the first thing every client asks.
+"""ApiVersions (key 18): the APIs and versions of this broker, usually a client's first request.
 
-Answered for any version: an unknown one gets UNSUPPORTED_VERSION in a v0 body. The response header is always v0.
-v3 adds the client's name and the features, v4 allows features with minimum level 0, v5 the cluster and node meant.
+An unknown version gets UNSUPPORTED_VERSION in a v0 body. The response header is always v0. v3 adds
+the client's name and the features, v4 allows features with minimum level 0, v5 adds the intended
+cluster and node.
 """
 
 from __future__ import annotations

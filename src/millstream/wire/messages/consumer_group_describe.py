@@ -1,4 +1,7 @@
-"""ConsumerGroupDescribe (key 69): a consumer group with its members and assignments. v1 tells each member's protocol."""
+"""ConsumerGroupDescribe (key 69): consumer groups with their members and assignments.
+
+v1 adds the protocol of each member.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""ControllerFeed (key 30000): a broker follows the controller, and tells it how it is. Between our own brokers only.
+"""ControllerFeed (key 30000): a broker follows the controller and reports its state.
 
-The broker names how far it is, and gets what changed since, or the whole image in pages. The same request says that it is alive,
-which of its replicas are offline or without room, and that it wants to stop; the answer says when it may. Many nodes come compressed: their paths and contents
-are so alike that little is left of them, and the controller sends the same to all.
+It is used between Millstream brokers only. The broker sends its position, and gets the changes
+since then, or a snapshot of the whole image in pages. The request is also a heartbeat. It lists the
+replicas that are offline or out of space, and asks for a controlled shutdown; the response permits
+it. Many nodes are sent compressed: their paths and contents are so similar that they compress well,
+and the controller sends the same bytes to all brokers.
 """
 
 from __future__ import annotations
@@ -31,19 +33,19 @@ class OfflineReplicas(Struct):
 
 class ControllerFeedRequest(Struct, versions="0", flexible="0+"):
     broker_id: int = int32("0+")
-    # Of its registration; -1 before it has one.
+    # The epoch of its registration; -1 before that.
     broker_epoch: int = int64("0+", default=-1)
     controller_epoch: int = int32("0+", default=-1)
-    # The last change taken in, -1 for none.
+    # The last applied change; -1 for none.
     position: int = int64("0+", default=-1)
-    # More of the snapshot that an earlier answer began.
+    # Request the next page of a snapshot that an earlier response began.
     more_of_snapshot: bool = boolean("0+")
     max_wait_ms: int = int32("0+")
     wants_to_stop: bool = boolean("0+")
     offline_replicas: list[OfflineReplicas] = array(OfflineReplicas, "0+")
-    # Some directory has failed: what was deleted may still be in it.
+    # A log directory has failed; it may still hold deleted replicas.
     directories_offline: bool = boolean("0+", tag=0)
-    # Their directory has no room.
+    # Replicas in a full log directory.
     full_replicas: list[OfflineReplicas] = array(OfflineReplicas, "0+", tag=1)
 
 
@@ -57,13 +59,13 @@ class ControllerFeedResponse(Struct, versions="0", flexible="0+"):
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     controller_epoch: int = int32("0+")
-    # What the broker has taken in with these nodes; of a snapshot, with its last page.
+    # The position of the broker after these nodes; in a snapshot, after its last page.
     position: int = int64("0+")
-    # The first page of a snapshot: what was known before does not count.
+    # The first page of a snapshot, which replaces the previous state.
     begins_snapshot: bool = boolean("0+")
     more_follows: bool = boolean("0+")
     nodes: list[FeedNode] = array(FeedNode, "0+")
-    # Instead of them: a compressed FeedNodes.
+    # Instead of `nodes`: a compressed FeedNodes.
     packed_nodes: bytes | None = binary("0+", nullable="0+", default=None)
     may_stop: bool = boolean("0+")
 
@@ -72,28 +74,28 @@ class FeedNodes(Struct, versions="0", flexible="0+"):
     nodes: list[FeedNode] = array(FeedNode, "0+")
 
 
-# Below that it is not worth it.
+# Fewer nodes are not worth compressing.
 PACKED_FROM_NODES = 50
 _MAX_UNPACKED_BYTES = 256 << 20
 
 
-def pack(answer: ControllerFeedResponse) -> ControllerFeedResponse:
-    """The same answer, compressed where it has many nodes."""
-    if len(answer.nodes) >= PACKED_FROM_NODES:
-        answer.packed_nodes = zlib.compress(FeedNodes(nodes=answer.nodes).encode(0), 1)
-        answer.nodes = []
-    return answer
+def pack(response: ControllerFeedResponse) -> ControllerFeedResponse:
+    """Compress the nodes of a response in place if there are many, and return it."""
+    if len(response.nodes) >= PACKED_FROM_NODES:
+        response.packed_nodes = zlib.compress(FeedNodes(nodes=response.nodes).encode(0), 1)
+        response.nodes = []
+    return response
 
 
-def nodes_of(answer: ControllerFeedResponse) -> Sequence[FeedNode]:
-    """Its nodes, however they came."""
-    if answer.packed_nodes is None:
-        return answer.nodes
+def nodes_of(response: ControllerFeedResponse) -> Sequence[FeedNode]:
+    """Return the nodes of a response, decompressed if necessary."""
+    if response.packed_nodes is None:
+        return response.nodes
     unpacking = zlib.decompressobj()
     try:
-        body = unpacking.decompress(answer.packed_nodes, _MAX_UNPACKED_BYTES)
+        body = unpacking.decompress(response.packed_nodes, _MAX_UNPACKED_BYTES)
     except zlib.error as error:
-        raise DecodeError(f"nodes that cannot be unpacked: {error}") from None
+        raise DecodeError(f"the nodes cannot be decompressed: {error}") from None
     if not unpacking.eof:
-        raise DecodeError("nodes that end too early, or never")
+        raise DecodeError("the compressed nodes are truncated or too large")
     return FeedNodes.decode(memoryview(body), 0)[0].nodes

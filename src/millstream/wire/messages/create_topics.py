@@ -1,6 +1,7 @@
 """CreateTopics (key 19): create topics with a partition count or an explicit assignment.
 
-v4 lets the broker choose counts (-1), v5 returns the settings of the new topic (KIP-525), v7 its id.
+v4 lets the broker choose counts (-1), v5 returns the settings of the new topic (KIP-525), v7 its
+id.
 """
 
 from __future__ import annotations

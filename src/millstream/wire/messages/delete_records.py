@@ -1,4 +1,4 @@
-"""DeleteRecords (key 21): move the log start offset of partitions forward; -1 means up to the high watermark."""
+"""DeleteRecords (key 21): advance the log start offset of partitions; -1: to the high watermark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DescribeConfigs (key 32): settings of topics and brokers with their sources and, if asked, synonyms and documentation."""
+"""DescribeConfigs (key 32): settings of topics and brokers with their sources.
+
+Synonyms and documentation are included on request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (key 35): what is in each log directory, how large, and how much room is left."""
+"""DescribeLogDirs (key 35): the replicas in each log directory, their sizes, and the free space."""
 
 from __future__ import annotations
 

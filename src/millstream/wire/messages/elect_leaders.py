@@ -1,4 +1,4 @@
-"""ElectLeaders (key 43): the preferred leader, or an unclean one, for partitions of the operator's choice (KIP-183, KIP-460)."""
+"""ElectLeaders (key 43): elect the preferred or an unclean leader (KIP-183, KIP-460)."""
 
 from __future__ import annotations
 

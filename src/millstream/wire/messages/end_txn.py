@@ -1,4 +1,4 @@
-"""EndTxn (key 26): commit or abort; from v5 the answer carries the bumped epoch (KIP-890)."""
+"""EndTxn (key 26): commit or abort; from v5 the response has the bumped epoch (KIP-890)."""
 
 from __future__ import annotations
 

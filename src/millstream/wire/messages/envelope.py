@@ -1,4 +1,4 @@
-"""Envelope (key 58): another client's request, passed on to the controller (KIP-590)."""
+"""Envelope (key 58): a client's request, forwarded to the controller (KIP-590)."""
 
 from __future__ import annotations
 

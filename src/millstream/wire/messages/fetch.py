@@ -1,7 +1,8 @@
-"""Fetch (key 1): read batches from partitions, waiting for data if asked to.
+"""Fetch (key 1): read batches from partitions, optionally waiting for data.
 
-v0-v1 return magic 0, v2-v3 magic 1, v4 and later v2 batches as stored. v7 adds fetch sessions (KIP-227), v9 leader
-epochs, v11 racks (KIP-392), v12 truncation by epoch (KIP-595), v13 names topics by id, v15 moves the replica id into a tag.
+v0-v1 return magic 0, v2-v3 magic 1, v4 and later v2 batches as stored. v7 adds fetch sessions
+(KIP-227), v9 leader epochs, v11 racks (KIP-392), v12 truncation by epoch (KIP-595), v13 topic ids.
+v15 moves the replica id into a tag.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (key 71): which client metrics the broker wants pushed (KIP-714)."""
+"""GetTelemetrySubscriptions (key 71): the client metrics that clients should push (KIP-714)."""
 
 from __future__ import annotations
 

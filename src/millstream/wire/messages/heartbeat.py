@@ -1,4 +1,4 @@
-"""Heartbeat (key 12): a classic member is alive; the answer says whether to rejoin."""
+"""Heartbeat (key 12): a classic member is alive; the response states whether to rejoin."""
 
 from __future__ import annotations
 

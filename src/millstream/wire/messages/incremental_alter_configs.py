@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (key 44): set, delete, append to or subtract from single settings (KIP-339)."""
+"""IncrementalAlterConfigs (key 44): set, delete, append to or subtract from settings (KIP-339)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """InitProducerId (key 22): a producer id and epoch for idempotent or transactional producing.
 
-v3 lets a producer ask for a bumped epoch (KIP-360); v6 takes part in two-phase commit (KIP-939).
+v3 lets a producer request a bumped epoch (KIP-360); v6 supports two-phase commit (KIP-939).
 """
 
 from __future__ import annotations

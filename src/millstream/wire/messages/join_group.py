@@ -1,6 +1,7 @@
 """JoinGroup (key 11): join a classic group and wait for its next generation.
 
-v4 makes a new member come back with the id it was given (KIP-394), v5 adds static members, v9 may skip the assignment.
+v4 makes a new member rejoin with the id it was assigned (KIP-394), v5 adds static members, v9 may
+skip the assignment.
 """
 
 from __future__ import annotations

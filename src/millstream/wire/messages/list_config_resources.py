@@ -1,4 +1,7 @@
-"""ListConfigResources (key 74): the resources that have settings (KIP-1142); v0 lists client metrics resources only."""
+"""ListConfigResources (key 74): the resources with settings (KIP-1142).
+
+v0 lists client metrics resources only.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""ListOffsets (key 2): the offset at a timestamp, or at one of the special marks (latest -1, earliest -2, max timestamp -3, ...).
+"""ListOffsets (key 2): the offset at a timestamp.
 
-v0 returns a list of segment starts, v1 and later one offset with its timestamp. v7 adds max timestamp, v8 and v9 the
-tiered marks, v10 a timeout, v11 the earliest pending upload.
+Special timestamps are latest (-1), earliest (-2), max timestamp (-3) and others. v0 returns a list
+of segment starts, v1 and later one offset with its timestamp. v7 adds max timestamp, v8 and v9
+those of tiered storage, v10 a timeout, v11 the earliest pending upload.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ListPartitionReassignments (key 46): which replicas are on their way (KIP-455)."""
+"""ListPartitionReassignments (key 46): the ongoing reassignments (KIP-455)."""
 
 from __future__ import annotations
 

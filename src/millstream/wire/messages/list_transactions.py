@@ -1,4 +1,7 @@
-"""ListTransactions (key 66): the transactions of this coordinator; filters by state, producer id, duration (v1) and name pattern (v2)."""
+"""ListTransactions (key 66): the transactions of this coordinator.
+
+Filters are the state, the producer id, the duration (v1) and a pattern of names (v2).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Metadata (key 3): the brokers, the topics, and who leads each partition.
+"""Metadata (key 3): the brokers, the topics, and the leader of each partition.
 
-In v0 an empty topic list means all topics; from v1 null does. v4 lets the client forbid auto-creation, v10 adds topic
-ids, v12 lookup by id, v13 an error for the whole request.
+In v0 an empty topic list means all topics; from v1 null does. v4 lets the client forbid
+auto-creation, v10 adds topic ids, v12 lookup by id, v13 an error for the whole request.
 """
 
 from __future__ import annotations

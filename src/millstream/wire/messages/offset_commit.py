@@ -1,6 +1,7 @@
 """OffsetCommit (key 8): store how far a group has read.
 
-v7 adds the group instance id, v9 is meant for consumer-protocol members (KIP-848), v10 names topics by id.
+v7 adds the group instance id, v9 supports members of the consumer protocol (KIP-848), v10 has topic
+ids.
 """
 
 from __future__ import annotations

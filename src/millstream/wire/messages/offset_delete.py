@@ -1,4 +1,4 @@
-"""OffsetDelete (key 47): forget committed offsets of topics that the group no longer subscribes to."""
+"""OffsetDelete (key 47): delete committed offsets of topics without a subscription in the group."""
 
 from __future__ import annotations
 

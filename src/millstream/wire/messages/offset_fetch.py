@@ -1,6 +1,7 @@
 """OffsetFetch (key 9): the committed offsets of one group (to v7) or of many (from v8).
 
-v2 lets null mean all topics, v7 can ask for stable offsets only (KIP-447), v9 carries a member's epoch, v10 topic ids.
+In v2 and later null means all topics. v7 can request stable offsets only (KIP-447), v9 has the
+member's epoch, v10 topic ids.
 """
 
 from __future__ import annotations

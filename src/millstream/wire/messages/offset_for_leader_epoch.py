@@ -1,4 +1,7 @@
-"""OffsetForLeaderEpoch (key 23): where the log of a leader epoch ends, for truncation and its detection (KIP-101, KIP-320)."""
+"""OffsetForLeaderEpoch (key 23): the end offset of a leader epoch.
+
+It is used for truncation and its detection (KIP-101, KIP-320).
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Produce (key 0): append record batches to partitions.
 
-v0-v2 carry message sets of magic 0 or 1, v3 and later exactly one v2 batch per partition. v8 adds per-record errors,
-v10 tells the current leader, v12 lets a transactional producer add partitions implicitly (KIP-890), v13 names topics by id.
+v0-v2 have message sets of magic 0 or 1, v3 and later exactly one v2 batch per partition. v8 adds
+errors per record, v10 the current leader. v12 lets a transactional producer add partitions
+implicitly (KIP-890), v13 has topic ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SyncGroup (key 14): the leader hands in the assignment, every member gets its own."""
+"""SyncGroup (key 14): the leader sends the assignment; every member gets its part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TxnOffsetCommit (key 28): offsets that count when the transaction commits. v3 carries the member (KIP-447), v5 adds the group implicitly."""
+"""TxnOffsetCommit (key 28): offsets that take effect when the transaction commits.
+
+v3 has the member (KIP-447), v5 adds the group to the transaction implicitly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""UnregisterBroker (key 64): forget a broker that will not come back (KIP-500)."""
+"""UnregisterBroker (key 64): remove a broker permanently (KIP-500)."""
 
 from __future__ import annotations
 

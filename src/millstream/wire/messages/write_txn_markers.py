@@ -1,4 +1,7 @@
-"""WriteTxnMarkers (key 27): the coordinator's decision, on its way into the partitions. v2 carries the transaction version (KIP-1228)."""
+"""WriteTxnMarkers (key 27): write the coordinator's decision to the partitions.
+
+v2 has the transaction version (KIP-1228).
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Record batches: layout, checksum, compression, the records inside, and the formats of old clients. Pure."""
+"""Record batches: layout, checksum, compression, records, and the formats of old clients. No I/O."""

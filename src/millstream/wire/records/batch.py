@@ -1,9 +1,9 @@
-"""Record batches of version 2: the 61-byte header, its checksum, the fields a broker may stamp, building, reading.
+"""Version 2 record batches: parsing and checking headers, stamping fields, building and reading.
 
-Offsets and the leader epoch lie outside the CRC-32C, so a broker fills them in place and writes the producer's
-bytes as they came. Nothing here looks at records unless asked to (`read_records`, `read_keys`), and those do not
-check the CRC: that is `crc_matches`. Attribute bits: 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control,
-6 delete horizon (KIP-534: the base timestamp then holds the horizon).
+The CRC-32C does not cover offsets and the leader epoch. So a broker fills them in place and writes
+the producer's bytes unchanged. Only `read_records` and `read_keys` look at records. They do not
+check the CRC; `crc_matches` does. Attribute bits: 0-2 codec, 3 LogAppendTime, 4 transactional, 5
+control, 6 delete horizon (KIP-534: the base timestamp then holds the horizon).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _MAX_INT: Final = 0x7FFFFFFF
 
 
 class BatchHeader(NamedTuple):
-    """The fields of a batch's header, in the order of the wire."""
+    """The fields of a batch header, in wire order."""
 
     base_offset: int
     length: int
@@ -83,11 +83,11 @@ class BatchHeader(NamedTuple):
     producer_id: int
     producer_epoch: int
     base_sequence: int
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody wants of a header
+    count: int  # type: ignore[assignment]  # hides tuple.count, which is useless for a header
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch."""
+        """Size of the whole batch in bytes."""
         return self.length + LOG_OVERHEAD
 
     @property
@@ -124,21 +124,21 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequences wrap from 2^31-1 to 0; -1 where the producer is not idempotent."""
+        """The last sequence number, or -1 without idempotence. Sequences wrap from 2^31-1 to 0."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) & _MAX_INT
 
 
 class ControlMarker(NamedTuple):
-    """What a transaction marker says."""
+    """The contents of a transaction marker."""
 
     commit: bool
     coordinator_epoch: int
 
 
 def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
-    """The header of the batch that starts at `pos`; whether the whole batch is there is the caller's question."""
+    """Parse the header of the batch at `pos`. The caller checks that the batch is complete."""
     try:
         header = tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
     except struct.error:
@@ -151,7 +151,7 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 
 
 def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
-    """Whether the whole batch is there and its CRC-32C is right."""
+    """Return whether the batch is complete and its CRC-32C is correct."""
     end = pos + header.size
     if end > len(buf):
         return False
@@ -165,7 +165,7 @@ def stamp_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leade
 
 
 def stamp_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:
-    """Make a batch LogAppendTime in place, with a new CRC; the header as it is then."""
+    """Set LogAppendTime and its timestamp in place, with a new CRC. Return the new header."""
     attributes = header.attributes & KNOWN_BITS | LOG_APPEND_TIME
     struct.pack_into(">h", buf, pos + ATTRIBUTES_AT, attributes)
     struct.pack_into(">q", buf, pos + MAX_TIMESTAMP_AT, now_ms)
@@ -191,11 +191,12 @@ def build_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytes:
-    """A batch of records whose offsets are absolute (>= `base_offset`; gaps are kept, as compaction leaves them).
+    """Build a batch of records with absolute offsets (>= `base_offset`).
 
-    `last_offset` and `max_timestamp` are those of the records unless given. For timestamp_type 1 (LogAppendTime)
-    `max_timestamp` is the time of all of them. Without records the batch is an empty header, which compaction
-    keeps for a producer's last sequence: then `last_offset` and `max_timestamp` say what the batch once held.
+    Gaps that compaction left between offsets are kept. `last_offset` and `max_timestamp` default to
+    those of the records. With timestamp_type 1 (LogAppendTime), `max_timestamp` is the time of all
+    records. Without records the result is an empty batch, which compaction keeps for a producer's
+    last sequence. `last_offset` and `max_timestamp` are then those of the original batch.
     """
     items = records if isinstance(records, list | tuple) else list(records)
     if delete_horizon_ms is not None:
@@ -242,7 +243,7 @@ def make_attributes(
 
 
 def seal_batch(header: BatchHeader, body: Buffer) -> bytes:
-    """Header and body (compressed as the attributes say) with the length and the checksum they have together."""
+    """Join header and body, and set length and checksum. The attributes state the body's codec."""
     head = bytearray(HEADER_SIZE)
     base_offset, _length, leader_epoch, magic, _crc, *rest = header
     length = HEADER_SIZE - LOG_OVERHEAD + len(body)
@@ -252,7 +253,7 @@ def seal_batch(header: BatchHeader, body: Buffer) -> bytes:
 
 
 def stamp_crc(head: bytearray, body: Buffer) -> None:
-    """Write the checksum of a whole batch, header and records apart, into the header."""
+    """Write the checksum of a batch, given as header and records, into the header."""
     crc = crc32c(body, crc32c(memoryview(head)[ATTRIBUTES_AT:]))
     struct.pack_into(">I", head, CRC_AT, crc)
 
@@ -267,7 +268,7 @@ def build_marker(
     commit: bool,
     timestamp: int,
 ) -> bytes:
-    """The control batch that ends a transaction in one partition."""
+    """Build the control batch that ends a transaction in one partition."""
     key = struct.pack(">hh", 0, 1 if commit else 0)
     value = struct.pack(">hi", 0, coordinator_epoch)
     return build_batch(
@@ -282,7 +283,7 @@ def build_marker(
 
 
 def read_marker(batch: Buffer) -> ControlMarker | None:
-    """What a control batch says; None where it ends no transaction (other control types are not ours)."""
+    """Return the marker of a control batch, or None if it has another control type."""
     records = read_records(batch, max_bytes=4096)
     if not records:
         return None
@@ -298,14 +299,17 @@ def read_marker(batch: Buffer) -> ControlMarker | None:
 
 
 def read_records(batch: Buffer, *, max_bytes: int) -> list[Record]:
-    """All records of the batch at the start of the buffer; at most `max_bytes` of them are decompressed."""
+    """Return all records of the batch at the start of the buffer.
+
+    `max_bytes` is the maximum size of the decompressed records.
+    """
     header = parse_header(batch)
     body = _body(batch, header, max_bytes)
     return decode_records(body, header.count, header.base_offset, header.base_timestamp, _append_time(header))
 
 
 def read_keys(batch: Buffer, *, max_bytes: int) -> list[KeyInfo]:
-    """(offset, timestamp, key, value is null) of every record: what compaction and the key check need."""
+    """Return (offset, timestamp, key, value is null) of each record, for compaction and checks."""
     header = parse_header(batch)
     body = _body(batch, header, max_bytes)
     return decode_keys(body, header.count, header.base_offset, header.base_timestamp, _append_time(header))
@@ -316,7 +320,10 @@ def _append_time(header: BatchHeader) -> int | None:
 
 
 def _body(batch: Buffer, header: BatchHeader, max_bytes: int) -> bytes:
-    """The records' bytes, decompressed. An empty batch has none, whatever follows its header (as in Kafka)."""
+    """Return the decompressed bytes of the records.
+
+    If the header counts no records, bytes that follow it are ignored, as in Kafka.
+    """
     if header.size > len(batch):
         raise CorruptBatch(f"a batch of {header.size} bytes, of which {len(batch)} are there")
     if header.count == 0:

@@ -1,7 +1,8 @@
 """CRC-32C (Castagnoli) of version 2 batches, from the `crc32c` package.
 
-That package's `__init__` reads its own version through importlib.metadata, which takes 25 ms: a tenth of the time a
-broker may take to start, and paid again by every child. So its extension module is loaded by itself.
+The package's `__init__` reads its version through importlib.metadata, which takes 25 ms: a tenth of
+the startup budget of a broker, and again in every child process. So only its extension module is
+loaded.
 """
 
 from __future__ import annotations

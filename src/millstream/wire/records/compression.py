@@ -1,9 +1,9 @@
-"""Compression codecs of record batches, with a bound on what decompression may produce.
+"""Compression codecs of record batches, with a limit on the size of decompressed data.
 
-Whatever a frame declares, no more than `max_bytes` (and a few MiB of working space) is ever filled: output is
-taken in chunks, and sizes told by the data are checked before they are used. The frames written are those that
-Kafka itself writes: LZ4 in independent 64 KiB blocks, Snappy in xerial's framing. The libraries are imported on first
-use, since most brokers never decompress anything.
+Regardless of the sizes that a frame declares, decompression fills at most `max_bytes` and a few MiB
+of working space. Output is read in chunks, and declared sizes are checked before use. Compression
+writes the same frames as Kafka: LZ4 in independent 64 KiB blocks, Snappy in xerial's framing. The
+libraries are imported on first use, because most brokers never decompress.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Codec(IntEnum):
 
 
 _CHUNK: Final = 256 * 1024
-_INPUT_CHUNK: Final = 64 * 1024  # what a decompressor gives back unread is copied: keep that small
+# Unread input of a decompressor is copied, so keep the chunk small.
+_INPUT_CHUNK: Final = 64 * 1024
 
 _GZIP_WRAPPER: Final = 31
 _GZIP_START: Final = b"\x1f\x8b"
@@ -47,19 +48,19 @@ _XERIAL_BLOCK: Final = 32 * 1024
 _SNAPPY_MAX_RATIO: Final = 22  # the densest element: 64 bytes out of 3
 
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
-_LZ4_DEFAULT_LEVEL: Final = (
-    9  # Kafka's number for the fast compressor; every other level is the high compressor
-)
+# Kafka's level for the fast compressor; every other level is the high compressor.
+_LZ4_DEFAULT_LEVEL: Final = 9
 _LZ4_CONTENT_SIZE: Final = 0x08
 _LZ4_DICTIONARY: Final = 0x01
 
 _ZSTD_DEFAULT_LEVEL: Final = 3
-_ZSTD_MAX_WINDOW: Final = 128 << 20  # level 22, streamed; address space only, until output fills it
+# The window of level 22 when streamed. It is only address space until output fills it.
+_ZSTD_MAX_WINDOW: Final = 128 << 20
 _ZSTD_MAX_RATIO: Final = 32 * 1024  # a run-length block: 128 KiB out of 4 bytes
 
 
 def compress(codec: int, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
-    """`level` None means the codec's default; `magic` 0 asks for the LZ4 header that its clients expect."""
+    """Compress. `level` None is the codec's default; `magic` 0 uses the LZ4 header of old clients."""
     if codec == Codec.NONE:
         return bytes(data)
     if codec == Codec.GZIP:
@@ -70,11 +71,11 @@ def compress(codec: int, data: Buffer, level: int | None = None, *, magic: int =
         return _lz4(data, level, magic)
     if codec == Codec.ZSTD:
         return _zstd(data, level)
-    raise UnknownCodec(f"there is no compression codec {codec}")
+    raise UnknownCodec(f"unknown compression codec {codec}")
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int, magic: int = 2) -> bytes:
-    """Raises DecompressedTooLarge or UnreadableCompression, or UnknownCodec."""
+    """Decompress, or raise DecompressedTooLarge, UnreadableCompression or UnknownCodec."""
     if codec == Codec.NONE:
         return bytes(data)
     if codec == Codec.GZIP:
@@ -85,11 +86,11 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int, magic: int = 2) -> b
         return _unlz4(data if magic else _with_right_header_checksum(data), max_bytes)
     if codec == Codec.ZSTD:
         return _unzstd(data, max_bytes)
-    raise UnknownCodec(f"there is no compression codec {codec}")
+    raise UnknownCodec(f"unknown compression codec {codec}")
 
 
 class _Bounded(io.BytesIO):
-    """Collects output and ends it at the limit. BytesIO hands out its buffer without a copy at the end."""
+    """Collects output up to a limit. BytesIO returns its buffer without a copy."""
 
     def __init__(self, limit: int, guess: int) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class _Bounded(io.BytesIO):
         self.chunk = min(max(guess, 4096), _CHUNK)
 
     def room(self) -> int:
-        """How much to ask a decompressor for: one byte beyond the limit tells that there is more."""
+        """Return the size of the next read: one byte over the limit shows that there is more."""
         return min(self.chunk, self.limit + 1 - self.tell())
 
     def add(self, piece: bytes) -> None:
@@ -119,7 +120,7 @@ def _zlib() -> Any:
 
 
 def _gzip(data: Buffer, level: int | None) -> bytes:
-    """ISA-L has levels of its own (2 is near zlib's 6), so a level that someone chose means zlib's."""
+    """Compress. An explicit level uses zlib, because ISA-L's levels differ (2 is near zlib's 6)."""
     fast = _zlib()
     if level is None or level == -1:
         default = -1 if fast is zlib else 2
@@ -128,7 +129,7 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
-    """Members that follow each other are one stream; what follows them is ignored, as Java does."""
+    """Decompress consecutive members as one stream; bytes after them are ignored, as in Java."""
     out = _Bounded(max_bytes, 4 * len(data))
     view = memoryview(data)
     try:
@@ -151,7 +152,7 @@ def _gunzip_member(view: memoryview, out: _Bounded) -> memoryview:
             pos += len(pending)
         piece = stream.decompress(pending, out.room())
         if not piece and not pending and not stream.eof:
-            raise EOFError("the stream ends too early")
+            raise EOFError("the stream is truncated")
         out.add(piece)
         pending = stream.unconsumed_tail
     return view[pos - len(stream.unused_data) :]
@@ -161,7 +162,7 @@ def _gunzip_member(view: memoryview, out: _Bounded) -> memoryview:
 
 
 def _xerial(data: Buffer) -> bytes:
-    """Blocks with a length before each, behind a header: the framing of snappy-java, hence of Kafka."""
+    """Compress to a header and length-prefixed blocks: the framing of snappy-java and Kafka."""
     from cramjam import snappy
 
     view = memoryview(data)
@@ -173,7 +174,7 @@ def _xerial(data: Buffer) -> bytes:
 
 
 def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
-    """One raw block (librdkafka and others write that) or xerial's framing."""
+    """Decompress a raw block (which librdkafka and others write) or xerial's framing."""
     view = memoryview(data)
     framed = bytes(view[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
     blocks = _xerial_blocks(view) if framed else [view]
@@ -188,7 +189,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
     blocks = []
     pos = len(_XERIAL_HEADER)
     if len(view) < pos:
-        raise UnreadableCompression("snappy: the header ends too early")
+        raise UnreadableCompression("snappy: the header is truncated")
     while pos < len(view):
         size = int.from_bytes(view[pos : pos + 4], "big")
         pos += 4
@@ -200,7 +201,7 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """What a block says that it decompresses to, if that is possible."""
+    """Return the declared decompressed size of a block; raise if it is impossible."""
     import cramjam
 
     try:
@@ -245,19 +246,19 @@ def _lz4(data: Buffer, level: int | None, magic: int) -> bytes:
         data,
         compression_level=level,
         block_size=frame.BLOCKSIZE_MAX64KB,
-        block_linked=False,  # Java's reader refuses linked blocks
+        block_linked=False,  # Java's reader rejects linked blocks
         store_size=False,
     )
     return packed if magic else _with_broken_header_checksum(packed)
 
 
 def _unlz4(data: Buffer, max_bytes: int) -> bytes:
-    """The first frame, as Kafka reads it; bytes behind its end mark are ignored."""
+    """Decompress the first frame. As in Kafka, bytes after its end mark are ignored."""
     from lz4 import frame
 
     view = memoryview(data)
     if bytes(view[:4]) != _LZ4_MAGIC:
-        raise UnreadableCompression("lz4: no frame starts here")
+        raise UnreadableCompression("lz4: the data does not start with a frame")
     out = _Bounded(max_bytes, 4 * len(data))
     context = frame.create_decompression_context()
     pos = 0
@@ -268,7 +269,7 @@ def _unlz4(data: Buffer, max_bytes: int) -> bytes:
                 context, view[pos : pos + _INPUT_CHUNK], max_length=out.room()
             )
             if not piece and not used and not done:
-                raise UnreadableCompression("lz4: the frame ends too early", pos)
+                raise UnreadableCompression("lz4: the frame is truncated", pos)
             out.add(piece)
             pos += used
     except RuntimeError as error:
@@ -277,7 +278,10 @@ def _unlz4(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _with_broken_header_checksum(packed: bytes) -> bytes:
-    """Clients before 0.10 took the header's checksum over the magic number too, and check it so (KAFKA-3160)."""
+    """Return the frame with the header checksum of clients before 0.10 (KAFKA-3160).
+
+    They wrongly include the magic number, and check it that way.
+    """
     end = _lz4_descriptor_end(packed)
     return packed[:end] + _header_checksum(packed[:end]) + packed[end + 1 :]
 
@@ -285,7 +289,7 @@ def _with_broken_header_checksum(packed: bytes) -> bytes:
 def _with_right_header_checksum(data: Buffer) -> bytes:
     packed = bytes(data)
     if len(packed) < 7:
-        raise UnreadableCompression("lz4: the frame ends too early")
+        raise UnreadableCompression("lz4: the frame is truncated")
     end = _lz4_descriptor_end(packed)
     return packed[:end] + _header_checksum(packed[4:end]) + packed[end + 1 :]
 
@@ -300,7 +304,7 @@ def _header_checksum(descriptor: bytes) -> bytes:
 
 
 def _xxh32_short(data: bytes) -> int:
-    """XXH32 with seed 0 of fewer than 16 bytes, which is all that a frame header has."""
+    """Return XXH32 with seed 0, for fewer than 16 bytes; a frame header is never longer."""
     prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
     mask = 0xFFFFFFFF
     whole = len(data) & ~3
@@ -326,7 +330,10 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _unzstd(data: Buffer, max_bytes: int) -> bytes:
-    """All frames. One cut short without a content size gives what is there: the record count tells then."""
+    """Decompress all frames.
+
+    A truncated frame without a content size returns partial data; the record count then reveals it.
+    """
     import zstandard
 
     out = _Bounded(max_bytes, 4 * len(data))

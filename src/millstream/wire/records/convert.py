@@ -1,10 +1,13 @@
-"""Jobs that look inside produced or stored batches: validation, recompression, conversion from and to old formats.
+"""Jobs on the records of batches: validation, recompression, conversion from and to old formats.
 
-Pure functions of picklable values, so that a broker runs them inline when the batch is small and in a child process
-when it is large; they decode a few thousand records at a time, since small ones take far more room decoded than
-encoded. What is refused, and with which code, follows Kafka's LogValidator: a wrong checksum or framing is
-CORRUPT_MESSAGE (worth a retry), a batch that contradicts itself is INVALID_RECORD, and one bad record refuses its
-batch. Where Kafka fails with UNKNOWN_SERVER_ERROR (data that does not decompress, an unknown codec) we say more.
+All are pure functions of picklable values, so a broker runs them inline for a small batch and in a
+child process for a large one. They decode a few thousand records at a time, because small records
+take far more memory decoded than encoded.
+
+Validation and error codes follow Kafka's LogValidator. A wrong checksum or framing is
+CORRUPT_MESSAGE (retriable), an inconsistent batch is INVALID_RECORD, and one bad record rejects its
+whole batch. Kafka returns UNKNOWN_SERVER_ERROR for an unknown codec or data that does not
+decompress; here those have specific codes.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ from millstream.wire.records.payload import (
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 
-_MAX_NAMED: Final = 100
+_MAX_RECORD_ERRORS: Final = 100
 _NO_TIMESTAMP: Final = -1
 _LONG_MIN: Final = -(1 << 63)
 _LONG_MAX: Final = (1 << 63) - 1
@@ -53,38 +56,40 @@ _BLANK: Final = BatchHeader(0, 0, -1, MAGIC, 0, 0, 0, -1, -1, -1, -1, -1, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildSpec:
-    """What a topic asks of the batches produced to it."""
+    """The requirements of a topic for the batches produced to it."""
 
     max_decompressed_bytes: int
-    target_codec: int | None = None  # None keeps the producer's
-    level: int | None = None  # of the target codec; None = its default
+    # None keeps the producer's codec.
+    target_codec: int | None = None
+    # Level of the target codec; None is its default.
+    level: int | None = None
     require_keys: bool = False
     timestamp_type: int = CREATE_TIME
     now_ms: int = 0
-    before_max_ms: int | None = (
-        None  # how far record timestamps may lie from now_ms; None = as far as they like
-    )
+    # Maximum distance of record timestamps from now_ms; None is unlimited.
+    before_max_ms: int | None = None
     after_max_ms: int | None = None
-    deep: bool = (
-        False  # the topic asks for it by a setting; every rebuild looks as deeply, for whatever reason
-    )
+    # A topic setting requests validation of each record. Every rebuild does that anyway.
+    deep: bool = False
 
 
 class RecordsRejected(ApiError):
-    """A batch refused for some of its records, which Produce answers from version 8 on name (KIP-467)."""
+    """A batch rejected because of some records; Produce responses name them from v8 (KIP-467)."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, message)
-        self.record_errors = record_errors  # (index in the batch, why), the first hundred
+        # (index in the batch, reason) of the first hundred.
+        self.record_errors = record_errors
 
     def __reduce__(self) -> tuple[type[ApiError], tuple[object, ...]]:  # type: ignore[override]
         return RecordsRejected, (self.code, self.message, self.record_errors)
 
 
 def rebuild(records: bytes, spec: RebuildSpec) -> bytes:
-    """One valid version 2 batch out of what a client produced; the very same object when nothing has to change.
+    """Return a valid version 2 batch of produced records; the same object if nothing has to change.
 
-    An empty message set (or one cut inside its first message) gives b"": nothing to append, and no error.
+    An empty message set (or one truncated in its first message) returns b"": nothing to append, and
+    not an error.
     """
     try:
         if len(records) <= MAGIC_AT:
@@ -97,7 +102,7 @@ def rebuild(records: bytes, spec: RebuildSpec) -> bytes:
 
 
 def api_error(error: CorruptBatch) -> ApiError:
-    """The answer that Kafka gives for bytes like these."""
+    """Return the error that Kafka responds with for such bytes."""
     if isinstance(error, DecompressedTooLarge):
         return ApiError(ErrorCode.MESSAGE_TOO_LARGE, str(error))
     if isinstance(error, UnknownCodec):
@@ -111,7 +116,7 @@ def api_error(error: CorruptBatch) -> ApiError:
 
 
 def check_header(header: BatchHeader) -> None:
-    """What a client's batch must satisfy by its header alone (LogValidator.validateBatch)."""
+    """Validate the header of a produced batch (LogValidator.validateBatch)."""
     if header.base_offset != 0:
         raise CorruptBatch(f"the base offset of a produced batch is {header.base_offset}, not 0")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
@@ -125,7 +130,7 @@ def check_header(header: BatchHeader) -> None:
 def _checked_v2(records: bytes, spec: RebuildSpec) -> bytes:
     header = parse_header(records)
     if header.size > len(records):
-        raise CorruptBatch(f"{len(records)} of the {header.size} bytes of the batch are there")
+        raise CorruptBatch(f"{len(records)} of the {header.size} bytes of the batch are present")
     if not crc_matches(records, 0, header):
         raise CorruptMessage("the CRC-32C of the batch is wrong")
     if header.size < len(records):
@@ -133,12 +138,12 @@ def _checked_v2(records: bytes, spec: RebuildSpec) -> bytes:
     check_header(header)
     packed = memoryview(records)[HEADER_SIZE:]
     body = decompress(header.codec, packed, max_bytes=spec.max_decompressed_bytes)
-    judge = _Judge(spec, header.log_append_time)
+    validator = _RecordValidator(spec, header.log_append_time)
     for infos in iter_keys(body, header.count, 0, header.base_timestamp, None):
-        judge.look(infos)
-    judge.conclude()
-    new = _stamped(header, spec, judge.max_timestamp)
-    if judge.renumber:
+        validator.check(infos)
+    validator.finish()
+    new = _stamped(header, spec, validator.max_timestamp)
+    if validator.renumber:
         return seal_batch(new, compress(new.codec, _renumbered(header, body), spec.level))
     if new == header:
         return records
@@ -146,7 +151,7 @@ def _checked_v2(records: bytes, spec: RebuildSpec) -> bytes:
 
 
 def _stamped(header: BatchHeader, spec: RebuildSpec, max_timestamp: int) -> BatchHeader:
-    """The header with the codec and the kind of timestamps that the topic wants."""
+    """Return the header with the codec and the timestamp type of the topic."""
     codec = header.codec if spec.target_codec is None else spec.target_codec
     if spec.timestamp_type == LOG_APPEND_TIME:
         max_timestamp = spec.now_ms
@@ -155,7 +160,10 @@ def _stamped(header: BatchHeader, spec: RebuildSpec, max_timestamp: int) -> Batc
 
 
 def _renumbered(header: BatchHeader, body: bytes) -> bytes:
-    """Offset deltas that do not count 0, 1, 2, ... are put right, not refused: old clients sent such batches."""
+    """Return the records with offset deltas 0, 1, 2, ...
+
+    Other deltas are corrected and not rejected, because old clients sent such batches.
+    """
     out = bytearray()
     index = 0
     for chunk in iter_records(body, header.count, 0, header.base_timestamp, None):
@@ -174,28 +182,28 @@ def _from_legacy(data: bytes, spec: RebuildSpec) -> bytes:
     if first is None:
         return b""
     messages = _produced_messages(first, entries, spec)
-    judge = _Judge(spec, first.log_append_time)
+    validator = _RecordValidator(spec, first.log_append_time)
     body = bytearray()
     base_timestamp = _NO_TIMESTAMP
     while chunk := list(islice(messages, CHUNK)):
-        if not judge.count:
+        if not validator.count:
             base_timestamp = chunk[0].timestamp
-        records = [Record(i, m.timestamp, m.key, m.value) for i, m in enumerate(chunk, judge.count)]
-        judge.look([(offset, time, key, value is None) for offset, time, key, value, _ in records])
+        records = [Record(i, m.timestamp, m.key, m.value) for i, m in enumerate(chunk, validator.count)]
+        validator.check([(offset, time, key, value is None) for offset, time, key, value, _ in records])
         body += encode_records(records, 0, base_timestamp)
-    judge.conclude()
+    validator.finish()
     header = _BLANK._replace(
         attributes=first.codec,
-        last_offset_delta=judge.count - 1,
+        last_offset_delta=validator.count - 1,
         base_timestamp=base_timestamp,
-        count=judge.count,
+        count=validator.count,
     )
-    header = _stamped(header, spec, judge.max_timestamp)
+    header = _stamped(header, spec, validator.max_timestamp)
     return seal_batch(header, compress(header.codec, body, spec.level))
 
 
 def _produced_messages(first: Message, rest: Iterator[Message], spec: RebuildSpec) -> Iterator[Message]:
-    """The messages of a produced set: all of the plain ones, or those in its only, compressed one."""
+    """Yield the messages of a produced set: uncompressed ones, or those in its only wrapper."""
     if not first.codec:
         yield from _alike(first, chain((first,), rest))
     elif next(rest, None) is not None:
@@ -221,9 +229,12 @@ def _alike(first: Message, messages: Iterable[Message]) -> Iterator[Message]:
 # ---------------------------------------------------------------- each record
 
 
-class _Judge:
-    """Looks at records chunk by chunk. All bad ones are counted and the first hundred named; one bad timestamp
-    decides the code, and of a record without a key the timestamp does not matter, as in Kafka."""
+class _RecordValidator:
+    """Validates records chunk by chunk.
+
+    It counts all bad records and names the first hundred. As in Kafka, one bad timestamp determines
+    the error code, and the timestamp of a record without its required key is not checked.
+    """
 
     def __init__(self, spec: RebuildSpec, claims_append_time: bool) -> None:
         self.count = 0
@@ -235,10 +246,10 @@ class _Judge:
         self._earliest = _LONG_MIN if spec.before_max_ms is None else spec.now_ms - spec.before_max_ms
         self._latest = _LONG_MAX if spec.after_max_ms is None else spec.now_ms + spec.after_max_ms
         self._keyless = 0
-        self._late = 0
-        self._named: list[tuple[int, str]] = []
+        self._bad_timestamps = 0
+        self._record_errors: list[tuple[int, str]] = []
 
-    def look(self, infos: list[KeyInfo]) -> None:
+    def check(self, infos: list[KeyInfo]) -> None:
         if not infos:
             return
         start = self.count
@@ -248,37 +259,39 @@ class _Judge:
         times = [info[1] for info in infos]
         newest = max(times)
         self.max_timestamp = max(self.max_timestamp, newest)
-        bounded = self._create_time and (newest > self._latest or min(times) < self._earliest)
+        out_of_range = self._create_time and (newest > self._latest or min(times) < self._earliest)
         keyless = self._require_keys and None in [info[2] for info in infos]
-        if bounded or keyless or self._claims_append_time:
+        if out_of_range or keyless or self._claims_append_time:
             for index, info in enumerate(infos, start):
-                self._judge(index, info)
+                self._check_record(index, info)
 
-    def _judge(self, index: int, info: KeyInfo) -> None:
+    def _check_record(self, index: int, info: KeyInfo) -> None:
         timestamp = info[1]
         if self._require_keys and info[2] is None:
             self._keyless += 1
-            self._name(index, "a compacted topic cannot hold a record without a key")
+            self._add_error(index, "a compacted topic cannot hold a record without a key")
         elif self._create_time and timestamp != _NO_TIMESTAMP:
             if not self._earliest <= timestamp <= self._latest:
-                self._late += 1
-                self._name(index, f"timestamp {timestamp} is not within [{self._earliest}, {self._latest}]")
+                self._bad_timestamps += 1
+                self._add_error(
+                    index, f"timestamp {timestamp} is not within [{self._earliest}, {self._latest}]"
+                )
         elif self._claims_append_time:
-            self._late += 1
-            self._name(index, "a producer may not set the timestamp type LogAppendTime")
+            self._bad_timestamps += 1
+            self._add_error(index, "a producer may not set the timestamp type LogAppendTime")
 
-    def _name(self, index: int, why: str) -> None:
-        if len(self._named) < _MAX_NAMED:
-            self._named.append((index, why))
+    def _add_error(self, index: int, reason: str) -> None:
+        if len(self._record_errors) < _MAX_RECORD_ERRORS:
+            self._record_errors.append((index, reason))
 
-    def conclude(self) -> None:
-        if not self._named:
+    def finish(self) -> None:
+        if not self._record_errors:
             return
-        code = ErrorCode.INVALID_TIMESTAMP if self._late else ErrorCode.INVALID_RECORD
-        index, why = self._named[0]
-        refused = self._keyless + self._late
-        message = f"{refused} of {self.count} records are refused; record {index}: {why}"
-        raise RecordsRejected(code, message, tuple(self._named))
+        code = ErrorCode.INVALID_TIMESTAMP if self._bad_timestamps else ErrorCode.INVALID_RECORD
+        index, reason = self._record_errors[0]
+        rejected = self._keyless + self._bad_timestamps
+        message = f"{rejected} of {self.count} records are rejected; record {index}: {reason}"
+        raise RecordsRejected(code, message, tuple(self._record_errors))
 
 
 # ---------------------------------------------------------------- magic 0 and 1 out
@@ -287,10 +300,12 @@ class _Judge:
 def down_convert(
     batches: bytes, target_magic: int, *, first_offset: int, max_decompressed_bytes: int
 ) -> bytes:
-    """Stored batches as a message set for Fetch versions 0 to 3; headers and control batches have no place in one.
+    """Convert stored batches to a message set, for Fetch versions 0 to 3.
 
-    Records below `first_offset` are left out of uncompressed batches, on which some versions of librdkafka rely. A
-    batch in zstd ends the set: the consumer reads what comes before, and is told on its next fetch (KIP-110).
+    Record headers and control batches are dropped, because message sets do not have them. Records
+    below `first_offset` are dropped from uncompressed batches; some versions of librdkafka rely on
+    that. The set ends before a zstd batch: the consumer reads the batches before it, and its next
+    fetch gets an error (KIP-110).
     """
     out = bytearray()
     try:
@@ -310,7 +325,7 @@ def down_convert(
 
 
 def _stored(batches: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The whole batches of a slice of the log, which may end inside one."""
+    """Yield the complete batches of a slice of the log, which may end inside a batch."""
     view = memoryview(batches)
     pos = 0
     while len(view) - pos >= HEADER_SIZE:

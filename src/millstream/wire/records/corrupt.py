@@ -1,10 +1,10 @@
-"""What can be wrong with the bytes of a batch, as exceptions; `wire/records/convert` turns them into error codes."""
+"""Exceptions for corrupt batches; `wire/records/convert` translates them into error codes."""
 
 from __future__ import annotations
 
 
 class CorruptBatch(Exception):
-    """Bytes that are no valid batch: says what is wrong, and at which position of the buffer or body."""
+    """Bytes that are not a valid batch, with the reason and the position in the buffer or body."""
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(reason, position)
@@ -16,11 +16,11 @@ class CorruptBatch(Exception):
 
 
 class CorruptMessage(CorruptBatch):
-    """The framing (size, magic) or a checksum is wrong: damage on the way, rather than a producer's mistake."""
+    """Wrong framing (size, magic) or checksum: damage in transit, not a producer's mistake."""
 
 
 class UnreadableCompression(CorruptBatch):
-    """The checksum may be right, but the compressed bytes cannot be decompressed."""
+    """The data cannot be decompressed, although the checksum may be correct."""
 
 
 class UnknownCodec(CorruptBatch):
@@ -28,4 +28,4 @@ class UnknownCodec(CorruptBatch):
 
 
 class DecompressedTooLarge(CorruptBatch):
-    """The bytes would decompress to more than is allowed; nothing of that size has been allocated."""
+    """The data would decompress to more than the limit. That much memory was never allocated."""

@@ -5,8 +5,9 @@ and are not covered by it, so a broker fills them in place. The checksum covers 
 attributes to the end of the batch.
 
 Attributes are two bytes. All bits in use are in the second byte, so code that reads a single byte
-reads `FLAGS_AT`; code that reads or writes the field, or computes the checksum, uses `ATTRIBUTES_AT`.
-Message sets of magic 0 and 1 share the base offset, the length and the position of the magic byte.
+reads `FLAGS_AT`; code that reads or writes the field, or computes the checksum, uses
+`ATTRIBUTES_AT`. Message sets of magic 0 and 1 share the base offset, the length and the position of
+the magic byte.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Message sets of magic 0 and 1, which clients older than 0.11 write and read: parsing, unwrapping, building.
+"""Message sets of magic 0 and 1, the format of clients before 0.11: parsing, unwrapping, building.
 
-A set is a run of messages: offset, size, CRC-32, magic, attributes, timestamp (magic 1 only), key, value. Compression
-puts a whole set into the value of one wrapper message, whose offset is that of the last message inside. Inside,
-offsets are absolute in magic 0 and relative to the first in magic 1. A set may end in the middle of a message: the
-rest is then not there, and no error.
+A set is a sequence of messages: offset, size, CRC-32, magic, attributes, timestamp (magic 1 only),
+key, value. Compression puts a whole set into the value of one wrapper message, whose offset is that
+of the last inner message. Inner offsets are absolute in magic 0, and relative to the first in magic
+1. A set may end in the middle of a message; that partial message is ignored and not an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from millstream.wire.records.payload import Record
 
 Buffer = bytes | bytearray | memoryview
 
-MIN_SIZE: Final = (14, 22)  # of a message without key and value, by magic
+# Size of a message without key and value, by magic.
+MIN_SIZE: Final = (14, 22)
 
 _HEAD: Final = struct.Struct(">qiIbb")
 _INT: Final = struct.Struct(">i")
@@ -34,7 +35,7 @@ _LONG: Final = struct.Struct(">q")
 
 
 class Message(NamedTuple):
-    """One entry of a set: a message, or a wrapper around compressed ones."""
+    """An entry of a set: a message, or a wrapper of compressed messages."""
 
     offset: int
     magic: int
@@ -53,7 +54,7 @@ class Message(NamedTuple):
 
 
 def parse_messages(buf: bytes) -> Iterator[Message]:
-    """The entries of a set one by one, wrappers unopened, each with its checksum verified."""
+    """Yield the entries of a set with verified checksums; wrappers are not unwrapped."""
     pos = 0
     while len(buf) - pos >= LOG_OVERHEAD:
         size = _INT.unpack_from(buf, pos + LENGTH_AT)[0]
@@ -72,7 +73,7 @@ def _parse_message(buf: bytes, pos: int, end: int) -> Message:
     if size < MIN_SIZE[magic]:
         raise CorruptMessage(f"a message of {size} bytes", pos)
     if zlib.crc32(memoryview(buf)[pos + MAGIC_AT : end]) != crc:
-        raise CorruptMessage("a message whose CRC-32 is wrong", pos)
+        raise CorruptMessage("the CRC-32 of a message is wrong", pos)
     timestamp = -1
     at = pos + _HEAD.size
     if magic:
@@ -84,7 +85,7 @@ def _parse_message(buf: bytes, pos: int, end: int) -> Message:
 
 
 def _sized(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    """Bytes behind their length, all of them before `end`; a negative length is null."""
+    """Read length-prefixed bytes that must end by `end`; a negative length is null."""
     size = _INT.unpack_from(buf, at)[0]
     at += 4
     if size < 0:
@@ -95,9 +96,9 @@ def _sized(buf: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def inner_messages(wrapper: Message, *, max_bytes: int) -> Iterator[Message]:
-    """The messages inside a compressed wrapper as they stand there: offsets as written, timestamps their own."""
+    """Yield the messages in a compressed wrapper, with offsets and timestamps as written."""
     if wrapper.codec == Codec.ZSTD:
-        raise CorruptBatch("zstd in a message of magic 0 or 1, which know it not (KIP-110)")
+        raise CorruptBatch("zstd in a message of magic 0 or 1, which do not support it (KIP-110)")
     if wrapper.value is None:
         raise CorruptBatch("a compressed message without a value")
     message = None
@@ -108,32 +109,32 @@ def inner_messages(wrapper: Message, *, max_bytes: int) -> Iterator[Message]:
             raise CorruptBatch("a compressed message inside a compressed message")
         yield message
     if message is None:
-        raise CorruptBatch("a compressed message with nothing in it")
+        raise CorruptBatch("an empty compressed message")
     check_wrapper_offset(wrapper, message.offset)
 
 
 def check_wrapper_offset(wrapper: Message, last: int) -> None:
-    """Some versions of librdkafka produce a wrapper offset of 0 whatever is inside."""
+    """Check the offset of a wrapper. Some versions of librdkafka write 0, so that is valid."""
     if wrapper.magic and wrapper.offset and wrapper.offset < last:
         raise CorruptBatch(f"a wrapper's offset {wrapper.offset} is below that of its last message, {last}")
 
 
 def unwrap(wrapper: Message, *, max_bytes: int) -> list[Message]:
-    """The messages inside a wrapper, with absolute offsets and the timestamps they count with."""
+    """Return the messages in a wrapper, with absolute offsets and effective timestamps."""
     inner = list(inner_messages(wrapper, max_bytes=max_bytes))
     base = wrapper.offset - inner[-1].offset if wrapper.magic and wrapper.offset else 0
     time = wrapper.timestamp if wrapper.log_append_time else None
-    return [_placed(message, base, time) for message in inner]
+    return [_resolved(message, base, time) for message in inner]
 
 
-def _placed(message: Message, base: int, append_time: int | None) -> Message:
+def _resolved(message: Message, base: int, append_time: int | None) -> Message:
     if append_time is not None and message.magic:
         return message._replace(offset=base + message.offset, timestamp=append_time)
     return message._replace(offset=base + message.offset) if base else message
 
 
 def read_message_set(buf: Buffer, *, max_bytes: int) -> list[Record]:
-    """Every record of a set, wrappers opened: what a consumer sees. `max_bytes` bounds each wrapper."""
+    """Return the records of a set, as a consumer sees them. `max_bytes` limits each wrapper."""
     messages: list[Message] = []
     for entry in parse_messages(bytes(buf)):
         messages += unwrap(entry, max_bytes=max_bytes) if entry.codec else (entry,)
@@ -143,7 +144,7 @@ def read_message_set(buf: Buffer, *, max_bytes: int) -> list[Record]:
 def build_message_set(
     records: Iterable[Record], magic: int, *, codec: int = 0, append_time: int | None = None
 ) -> bytes:
-    """A set of these records (their headers are lost); with a codec, one wrapper around them."""
+    """Build a set of these records, without their headers; with a codec, in one wrapper."""
     if codec == Codec.ZSTD:
         raise ValueError("messages of magic 0 and 1 cannot be compressed with zstd")
     flags = 0 if append_time is None or not magic else LOG_APPEND_TIME

@@ -1,7 +1,8 @@
-"""The records inside a version 2 batch, once decompressed: encoding them and reading them back.
+"""Encoding and decoding of the records in a version 2 batch, uncompressed.
 
-A record is a varint length, then attributes, timestamp delta, offset delta, key, value and headers. The reader
-walks plain bytes with the one- and two-byte varints unrolled, since a call per number would cost more than the rest.
+A record is a varint length, then attributes, timestamp delta, offset delta, key, value and headers.
+The decoder unrolls one- and two-byte varints, because a call per number would cost more than the
+rest.
 """
 
 from __future__ import annotations
@@ -18,29 +19,35 @@ from millstream.wire.varint import (
     read_varint,
 )
 
-MIN_RECORD_SIZE: Final = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
+# Length, attributes, two deltas, null key, null value, no headers: one byte each.
+MIN_RECORD_SIZE: Final = 7
 
-CHUNK: Final = 4096  # records decoded at a time
+# Number of records decoded at a time.
+CHUNK: Final = 4096
 
 Header = tuple[str, bytes | None]
 KeyInfo = tuple[int, int, bytes | None, bool]  # offset, timestamp, key, value is null
 
 
 class KeyColumns(NamedTuple):
-    """`inside` is whether the offsets are those that the header of the batch allows: clients may write what they like there."""
+    """The keys of a batch, as columns.
+
+    `inside` is whether all offsets are in the range of the batch header. Clients may write others.
+    """
 
     offsets: list[int]
     keys: list[bytes | None]
     inside: bool
 
 
-_SAFE: Final = 1 << 62  # sums of two numbers below this stay within 64 bits
+# The sum of two numbers below this fits into 64 bits.
+_SAFE: Final = 1 << 62
 _TWO_63: Final = 1 << 63
 _TWO_64: Final = 1 << 64
 
 
 class Record(NamedTuple):
-    """One message as a user sees it; a timestamp of -1 means that the producer gave none."""
+    """A record as a user sees it. A timestamp of -1 means that the producer set none."""
 
     offset: int
     timestamp: int
@@ -50,7 +57,7 @@ class Record(NamedTuple):
 
 
 def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: int) -> bytes:
-    """The body of a batch, uncompressed."""
+    """Return the uncompressed body of a batch."""
     parts: list[bytes] = []
     for offset, timestamp, key, value, headers in records:
         head = b"\0%b%b" % (encode_varlong(timestamp - base_timestamp), encode_varint(offset - base_offset))
@@ -76,19 +83,19 @@ def encode_headers(headers: tuple[Header, ...]) -> bytes:
 def decode_records(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[Record]:
-    """Every record of a body; `append_time` overrides the timestamps of a LogAppendTime batch."""
+    """Return all records of a body. `append_time` overrides the timestamps (LogAppendTime)."""
     return _all(_walk(body, count, base_offset, base_timestamp, append_time, True))
 
 
 def decode_keys(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> list[KeyInfo]:
-    """Like decode_records, without copying the values; the structure is checked all the same."""
+    """Like decode_records, without copying the values. The structure is still checked."""
     return _all(_walk(body, count, base_offset, base_timestamp, append_time, False))
 
 
 def decode_key_columns(body: bytes, count: int, base_offset: int, last_offset: int) -> KeyColumns:
-    """decode_keys as columns, for whoever asks for nothing else."""
+    """Like decode_keys, but return offsets and keys as columns."""
     infos = decode_keys(body, count, base_offset, 0, None)
     offsets = [info[0] for info in infos]
     inside = not offsets or (min(offsets) >= base_offset and max(offsets) <= last_offset)
@@ -98,14 +105,14 @@ def decode_key_columns(body: bytes, count: int, base_offset: int, last_offset: i
 def iter_records(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[list[Record]]:
-    """decode_records in lists of limited length: seven bytes can make a record that takes 300 in memory."""
+    """Like decode_records, in chunks: a record of seven bytes can take 300 bytes in memory."""
     return _walk(body, count, base_offset, base_timestamp, append_time, True)
 
 
 def iter_keys(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None
 ) -> Iterator[list[KeyInfo]]:
-    """decode_keys in lists of limited length."""
+    """Like decode_keys, in chunks."""
     return _walk(body, count, base_offset, base_timestamp, append_time, False)
 
 
@@ -117,7 +124,7 @@ def _all(chunks: Iterator[list[Any]]) -> list[Any]:
 
 
 def check_count(body: bytes | memoryview, count: int) -> None:
-    """Refuse a count that the bytes cannot hold before looping over it."""
+    """Reject a count that the bytes cannot hold, before looping over it."""
     if count < 0:
         raise CorruptBatch(f"a batch of {count} records")
     if count * MIN_RECORD_SIZE > len(body):
@@ -127,10 +134,10 @@ def check_count(body: bytes | memoryview, count: int) -> None:
 def _walk(
     body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, whole: bool
 ) -> Iterator[list[Any]]:
-    """Records (`whole`) or key infos. Long, because each of its five varints is unrolled in place.
+    """Yield records (`whole`) or key infos. Long, because each of its five varints is unrolled.
 
-    Slices never raise, so what proves that a key or value was all there is that the fields end exactly where
-    the record's length says, which lies inside the body.
+    Slices never raise. A key or value is known to be complete because the fields end exactly at the
+    end of the record, which is inside the body.
     """
     check_count(body, count)
     if not 0 <= base_offset < _SAFE:
@@ -160,7 +167,8 @@ def _walk(
                 stop = pos + (number >> 1)
                 if stop > end or number & 1:
                     raise CorruptBatch(f"a record's length leads to byte {stop} of {end}", start)
-                number = body[pos + 1]  # after the attributes, of which no bit is defined
+                # Skip the attributes: no bit of them is defined.
+                number = body[pos + 1]
                 pos += 2
                 if number > 127:
                     more = body[pos]
@@ -241,7 +249,7 @@ def decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...]
         size, pos = read_varint(body, pos)
         if size < 0 or pos + size > stop:
             raise CorruptBatch(f"a header name of {size} bytes, {stop - pos} are left", pos)
-        # Names are text to Kafka, but nothing checks that they are UTF-8: keep such bytes, whatever they are.
+        # Kafka treats names as text, but nothing checks that they are UTF-8: keep invalid bytes.
         name = body[pos : pos + size].decode("utf-8", "surrogateescape")
         pos += size
         size, pos = read_varint(body, pos)
@@ -253,7 +261,7 @@ def decode_headers(body: bytes, pos: int, stop: int) -> tuple[tuple[Header, ...]
 
 
 def _wrapped(items: list[Any]) -> list[Any]:
-    """Timestamps wrapped to 64 bits as in Java, so that no lying delta makes one that cannot be written again."""
+    """Wrap timestamps to 64 bits, as in Java, so that a bad delta yields a writable timestamp."""
     for index, item in enumerate(items):
         timestamp = (item[1] + _TWO_63) % _TWO_64 - _TWO_63
         changed = (item[0], timestamp, *item[2:])
