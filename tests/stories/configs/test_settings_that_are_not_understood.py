@@ -57,7 +57,7 @@ def test_a_number_that_was_written_as_one_is_a_setting() -> None:
 
 @pytest.mark.parametrize("data", [b'{"config":null}', b'{"config":[]}'])
 def test_a_node_that_is_no_config_is_told_from_one(data: bytes) -> None:
-    with pytest.raises(ValueError, match="names and texts"):
+    with pytest.raises(ValueError, match="names to texts"):
         znodes.decode_config(data)
 
 
