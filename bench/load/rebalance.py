@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from bench.load.job import Job, run, say_ready, wait_go
+from millstream.client.library import close_member
 
 GROUP = "bench"
 TIMEOUT_S = 60.0
@@ -92,7 +93,7 @@ class Member:
                 if message is not None and message.error() is None:
                     self.messages += 1
             self.left_s = time.perf_counter()
-            self.consumer.close()
+            close_member(self.consumer)
         except BaseException as error:  # whoever waits must hear of it
             self.board.fail(error)
 

@@ -55,6 +55,8 @@ class Member:
 def confluent(member: Member) -> None:
     from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+    from millstream.client.library import close_member
+
     classic = {
         "partition.assignment.strategy": member.strategy,
         "session.timeout.ms": member.session_ms,
@@ -91,7 +93,7 @@ def confluent(member: Member) -> None:
             member.committed(ends)
         except KafkaException:
             pass  # a rebalance came between: the next member reads these again
-    consumer.close()
+    close_member(consumer, static=member.instance is not None and member.strategy != "consumer")
 
 
 def kafka_python(member: Member) -> None:

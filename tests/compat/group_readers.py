@@ -16,6 +16,8 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
+from millstream.client.library import close_member
+
 DEADLINE_S = 120.0
 
 
@@ -127,7 +129,9 @@ class Confluent(Reader):
         return found.offset if found.offset >= 0 else None
 
     def close(self) -> None:
-        self.consumer.close()
+        close_member(
+            self.consumer, static=self.instance is not None and "group.protocol" not in self.protocol
+        )
 
 
 class ConfluentNext(Confluent):

@@ -15,6 +15,7 @@ from kafka import KafkaProducer
 
 from compat.raw_client import ask
 from compat.raw_requests import LATEST, list_offsets, message, values
+from millstream.client.library import close_member
 from millstream.local.broker import LocalBroker
 from support.processes import wait_until
 
@@ -195,7 +196,7 @@ def test_offsets_go_with_their_transaction(
     made.commit_transaction(PATIENCE_S) if commit else made.abort_transaction(PATIENCE_S)
     wait_until(lambda: stored_offset(bootstrap, topic, stable=True) is not None, "the offsets to be stable")
     assert stored_offset(bootstrap, topic) == (2 if commit else -1)
-    consumer.close()
+    close_member(consumer)
     assert read(bootstrap, topic) == [b"1", b"2", *([b"3"] if commit else [])]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from millstream.client.library import close_member
 from millstream.sim.checks.history import (
     ASSIGN,
     FAIL,
@@ -344,7 +345,7 @@ class Belonging(Client):
             ends = {key: records[-1][0] + 1 for key, records in rows.items()}
             self._commit(consumer, ends)
         if self.dice.random() < 0.5:
-            consumer.close()
+            close_member(consumer)
 
     def member(self) -> Consumer:
         protocol = self.options["protocol"]

@@ -6,7 +6,9 @@ help and its errors, do not.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer as KafkaConsumer
@@ -28,6 +30,10 @@ from millstream.client.errors import ClientError
 from millstream.client.retries import Patience
 
 T = TypeVar("T")
+
+# How long a closing member waits for a join that is in flight, and how long each poll takes until then.
+SETTLE_S = 0.2
+SETTLE_POLL_S = 0.005
 
 
 def make(kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
@@ -52,6 +58,54 @@ def interruptible(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
         if "without setting an exception" in str(error):
             raise KeyboardInterrupt from None
         raise
+
+
+def close_member(client: KafkaConsumer, *, static: bool = False) -> None:
+    """Leave the group and close.
+
+    Every consumer that subscribes needs this, with or without rebalance callbacks. ``close`` hangs
+    for ever in librdkafka up to 2.16 if a rebalance is pending that no poll has served (issue 4884).
+    ``close`` serves it while the group shuts down. A shutdown that completes in that moment drops
+    the call to assign or unassign, which waits for its answer without a limit.
+
+    Unsubscribing and serving rebalances first leaves nothing for ``close`` to serve. librdkafka
+    postpones unsubscribing during a join, so a join in flight gets a moment to complete.
+
+    ``static``: a static member of the classic protocol. It must not unsubscribe, because that would
+    leave the group; its pending rebalances are served and nothing more.
+    """
+    try:
+        _settle(client, static)
+    finally:
+        client.close()
+
+
+def _settle(client: KafkaConsumer, static: bool) -> None:
+    try:
+        assigned = client.assignment()
+    except RuntimeError:  # already closed
+        return
+    if assigned:
+        client.pause(assigned)  # so that serving rebalances takes no records
+    _serve_rebalances(client)
+    had_partitions = bool(assigned or client.assignment())
+    deadline_s = time.monotonic() + SETTLE_S
+    while not static:
+        with suppress(KafkaException):  # a fatal error refuses every call that changes the subscription
+            client.unsubscribe()
+        _serve_rebalances(client)
+        has_partitions = bool(client.assignment())
+        had_partitions |= has_partitions
+        # Only the classic protocol drops the member id when it leaves.
+        left = not client.memberid() or (had_partitions and not has_partitions)
+        if left or time.monotonic() > deadline_s:
+            return
+        interruptible(client.poll, SETTLE_POLL_S)
+
+
+def _serve_rebalances(client: KafkaConsumer) -> None:
+    while interruptible(client.consume, 1_000, 0):
+        pass
 
 
 def cluster_metadata(
@@ -90,6 +144,7 @@ __all__ = [
     "NewTopic",
     "OffsetSpec",
     "TopicCollection",
+    "close_member",
     "cluster_metadata",
     "interruptible",
     "make",

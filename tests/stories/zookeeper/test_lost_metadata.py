@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer
 from kazoo.client import KazooClient
 
 from millstream.broker.parts import Parts
+from millstream.client.library import close_member
 from millstream.cluster.controller.election import ControllerElection
 from millstream.cluster.controller.partitions import PartitionControl
 from millstream.cluster.controller.term import ControllerState
@@ -93,7 +94,7 @@ def read(cluster: InProcessCluster, count: int, group: str = "g") -> int:
     try:
         wait_until(all_there, "the records")
     finally:
-        consumer.close()
+        close_member(consumer)
     return len(found)
 
 

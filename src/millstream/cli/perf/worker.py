@@ -18,7 +18,14 @@ from typing import Any, NamedTuple
 
 from millstream.client.connection import QUICK_READER, Connection
 from millstream.client.histogram import Histogram
-from millstream.client.library import KafkaConsumer, KafkaException, KafkaProducer, KafkaTopicPartition, make
+from millstream.client.library import (
+    KafkaConsumer,
+    KafkaException,
+    KafkaProducer,
+    KafkaTopicPartition,
+    close_member,
+    make,
+)
 
 REPORT_S = 0.5
 # Due time of a record in ns of the monotonic clock, which all processes of a machine share.
@@ -164,7 +171,7 @@ def consume(job: Job) -> None:
             received_s = time.monotonic()
         reporter.report_if_due(time.monotonic_ns())
     reporter.report()
-    client.close()
+    close_member(client)
 
 
 def end_to_end(job: Job) -> None:

@@ -22,6 +22,7 @@ from millstream.client.library import (
     KafkaConsumer,
     KafkaException,
     KafkaTopicPartition,
+    close_member,
     interruptible,
     make,
 )
@@ -87,6 +88,7 @@ class Membership:
             config.get("partition.assignment.strategy", COOPERATIVE) == COOPERATIVE
             or config.get("group.protocol") == "consumer"
         )
+        self._static = bool(config.get("group.instance.id")) and config.get("group.protocol") != "consumer"
         self.client = make(KafkaConsumer, config)
         self._subscribe(topics)
 
@@ -120,7 +122,7 @@ class Membership:
     def close(self) -> None:
         """Leave the group."""
         self._closing = True
-        self.client.close()
+        close_member(self.client, static=self._static)
 
     def note(self, partition: TopicPartition, next_offset: int) -> None:
         """Everything before this offset is in the caller's hands; the next commit says so. It never goes back: the end of a partition
@@ -251,8 +253,8 @@ class Membership:
 
     def _on_assign(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
         if self._closing:
-            # Partitions that came between the last poll and the close: nobody will read them here, and the library, which
-            # is shutting down, would no longer answer where to start. It takes them over and gives them back by itself.
+            # Partitions that came between the last poll and the close are not read here. The library takes them over and
+            # gives them back by itself.
             return
         given = [TopicPartition(one.topic, one.partition) for one in partitions]
         start = self._positions(client, given)
