@@ -29,6 +29,11 @@ _LEAST = {"Fetch": 15, "AlterPartition": 3}
 MAX_ANSWER_BYTES = 1 << 30
 
 
+def software_version(version: str) -> str:
+    """Return a version as KIP-511 allows it: no plus sign, which a build between releases has."""
+    return version.replace("+", "-")
+
+
 class PeerGone(ConnectionError):
     """The connection to a broker is lost, or it did not answer in time."""
 
@@ -55,7 +60,7 @@ class Peer:
     async def agree(self, timeout_s: float) -> None:
         """Learns which versions the other side serves."""
         request = ApiVersionsRequest(
-            client_software_name=BROKER_SOFTWARE, client_software_version=__version__
+            client_software_name=BROKER_SOFTWARE, client_software_version=software_version(__version__)
         )
         answer: ApiVersionsResponse = await self.ask(request, timeout_s=timeout_s)
         if answer.error_code:
