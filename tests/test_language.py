@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
+    "release",
     "src/millstream/cli",
     "src/millstream/control",
     "src/millstream/core",
@@ -35,6 +36,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
+    "SECURITY.md",
     "changelog.d/README.md",
     "docs/benchmarks.md",
     "docs/changelog.md",
@@ -50,6 +52,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "docs/internals/coordinators.md",
     "docs/internals/fetch.md",
     "docs/internals/flows.md",
+    "docs/internals/footprint.md",
     "docs/internals/index.md",
     "docs/internals/join.md",
     "docs/internals/log.md",
@@ -77,6 +80,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "docs/spark-sink.md",
     "docs/spark.md",
     "docs/sql.md",
+    "docs/support.md",
     "docs/testing.md",
     "docs/tutorial.md",
 )
