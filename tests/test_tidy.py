@@ -77,7 +77,6 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
         "ReplicaManager",
         "_LeaderLoop",
     },
-    "connect": {"Postgresql", "Sqlite"},
     "groups": {"ConsumerGroup", "GroupShard"},
     "local": {"LocalCluster"},
     "pipelines": {"Frames", "Run"},

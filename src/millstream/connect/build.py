@@ -211,9 +211,9 @@ def _schema_of(target: Address, wishes: Wishes) -> str:
         db = connect(target.place)
         try:
             assert target.table is not None
-            found = {one.name: db.spark_type(one) for one in db.columns(target.table) or ()}
+            found = {one.name: db.types.read_type(one) for one in db.catalog.columns(target.table) or ()}
         finally:
-            db.close()
+            db.connection.close()
     if not found:
         raise AddressError(
             "the values of the topic need a schema", hint="give --schema 'id int NOT NULL, name string'"

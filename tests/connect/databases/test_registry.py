@@ -21,10 +21,9 @@ EXAMPLES = {"sqlite": "sqlite:///shop.db", "postgresql": "postgresql://me@db/sho
 
 
 @pytest.mark.parametrize("kind", registry.KINDS, ids=lambda kind: kind.scheme)
-def test_every_row_has_a_module_and_a_database(kind: DatabaseKind) -> None:
-    assert (FOLDER / f"{kind.scheme}.py").exists()
-    database = connect(EXAMPLES[kind.scheme])
-    assert isinstance(database, Database) and type(database).__name__ == kind.class_name
+def test_every_row_has_a_package_and_a_database(kind: DatabaseKind) -> None:
+    assert (FOLDER / kind.scheme / "__init__.py").exists()
+    assert isinstance(connect(EXAMPLES[kind.scheme]), Database)
 
 
 @pytest.mark.parametrize("kind", registry.KINDS, ids=lambda kind: kind.scheme)
@@ -51,11 +50,11 @@ def test_url_without_a_file_is_refused(url: str) -> None:
         file_path(url)
 
 
-def test_new_database_is_one_module_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = DatabaseKind("duck", "Duck", "duck:///FILE#TABLE", lag_ms=7, aliases=("dk",), is_file=True)
+def test_new_database_is_one_package_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = DatabaseKind("duck", "duck:///FILE#TABLE", lag_ms=7, aliases=("dk",), is_file=True)
     made: list[str] = []
     module: Any = ModuleType("millstream.connect.databases.duck")
-    module.Duck = made.append
+    module.database = made.append
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(registry._BY_SCHEME, "duck", row)
     monkeypatch.setitem(registry.ALIASES, "dk", "duck")
