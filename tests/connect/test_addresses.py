@@ -47,14 +47,14 @@ def test_addresses(text: str, expected: Address) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("orders", "is no address; addresses are topic:NAME"),
+        ("orders", "is not an address; addresses are topic:NAME"),
         ("topics:orders", "did you mean 'topic'"),
-        ("topic:", "nothing is named"),
-        ("topic:orders@nowhere", "'nowhere' is no HOST:PORT"),
-        ("sqlite:///shop.db", "no table is named"),
-        ("sqlite://shop.db#orders", "no file is named"),
-        ("postgresql://db/shop", "no table is named"),
-        ("files:in?format", "are no options"),
+        ("topic:", "the name is missing"),
+        ("topic:orders@nowhere", "'nowhere' is not HOST:PORT"),
+        ("sqlite:///shop.db", "the table is missing"),
+        ("sqlite://shop.db#orders", "the file is missing"),
+        ("postgresql://db/shop", "the table is missing"),
+        ("files:in?format", "cannot be parsed"),
     ],
 )
 def test_what_is_no_address_is_told_with_what_one_looks_like(text: str, said: str) -> None:

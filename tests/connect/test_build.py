@@ -11,7 +11,7 @@ import pytest
 
 from millstream.client.errors import ClientError
 from millstream.connect.addresses import parse_address
-from millstream.connect.build import Wishes, connection, default_name
+from millstream.connect.build import ConnectOptions, connection, default_name
 from millstream.connect.databases.table import DatabaseTable
 from millstream.connect.delta.declare import DeltaTarget
 from millstream.connect.files.declare import FilesOrigin
@@ -23,8 +23,10 @@ from millstream.pipelines.graph import build_graph
 SCHEMA = "id int, name string"
 
 
-def made(source: str, target: str, **wishes: Any) -> Pipeline:
-    return connection(parse_address(source), parse_address(target), Wishes("localhost:9092", **wishes))
+def made(source: str, target: str, **options: Any) -> Pipeline:
+    return connection(
+        parse_address(source), parse_address(target), ConnectOptions("localhost:9092", **options)
+    )
 
 
 def target_of(pipeline: Pipeline) -> Any:
@@ -128,7 +130,7 @@ def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "wishes", "said"),
+    ("source", "target", "options", "said"),
     [
         ("delta:lake", "topic:orders", {}, "cannot be read as a stream"),
         ("topic:orders", "files:out", {"schema": SCHEMA}, "can only be read; write parquet:out"),
@@ -137,7 +139,7 @@ def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
             "topic:orders",
             "topic:copy",
             {},
-            "made of another by a flow, which says what its rows become; `millstream sql`",
+            "derived from another one by a flow, which defines its rows; use `millstream sql`",
         ),
         ("topic:orders@west:9092", "parquet:lake", {}, "give it as --bootstrap west:9092"),
         ("topic:orders", "parquet:lake", {}, "need a schema; give --schema"),
@@ -146,34 +148,39 @@ def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
             "topic:orders",
             "sqlite:///x.db#y",
             {"schema": SCHEMA, "partition_by": ("id",)},
-            "leave --partition-by out",
+            "omit --partition-by",
         ),
         ("topic:orders?vlaue=json", "parquet:lake", {}, "has no option 'vlaue'; did you mean 'value'"),
         (
             "topic:orders",
             "sqlite:///x.db#y",
             {"schema": SCHEMA, "tombstones": "keep"},
-            "has no key, so a record without a value removes no row; give --key",
+            "has no key, so a record without a value cannot delete a row; give --key",
         ),
         ("topic:orders?tombstones=all", "parquet:lake", {"schema": SCHEMA}, "one of error, keep, drop"),
         ("topic:orders?value=raw", "parquet:lake", {"tombstones": "drop"}, "are not parsed"),
-        ("files:in?format=csv", "topic:orders", {"schema": SCHEMA, "tombstones": "drop"}, "said of topics"),
-        ("files:in?format=xml", "topic:orders", {"schema": SCHEMA}, "no file format 'xml'"),
+        (
+            "files:in?format=csv",
+            "topic:orders",
+            {"schema": SCHEMA, "tombstones": "drop"},
+            "it applies to topics",
+        ),
+        ("files:in?format=xml", "topic:orders", {"schema": SCHEMA}, "file format 'xml' is unknown"),
         ("files:in?format=csv", "topic:orders", {}, "need a schema"),
-        ("sqlite:///x.db#y?by=id&rows=many", "topic:orders", {}, "is no number"),
+        ("sqlite:///x.db#y?by=id&rows=many", "topic:orders", {}, "is not a number"),
     ],
 )
 def test_what_cannot_be_connected_is_told_with_what_to_do(
     source: str,
     target: str,
-    wishes: dict[str, Any],
+    options: dict[str, Any],
     said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ClientError) as told:
-        made(source, target, **wishes)
+        made(source, target, **options)
     assert said in str(told.value)
 
 

@@ -107,13 +107,13 @@ def connect(
     Started again, it continues where it stopped.
     """
     need_spark("connectors")
-    from millstream.connect.build import Wishes, columns_in, connection
+    from millstream.connect.build import ConnectOptions, columns_in, connection
     from millstream.pipelines.runner import RunOptions, preflight
 
-    request = Wishes(
+    connect_options = ConnectOptions(
         bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting, tombstones
     )
-    pipeline = connection(parse_address(source), parse_address(target), request)
+    pipeline = connection(parse_address(source), parse_address(target), connect_options)
     spark_conf = pairs(conf, "--conf")
     options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout, conf=spark_conf)
     preflight(pipeline, options)

@@ -40,7 +40,7 @@ def test_csv_is_read_as_its_standard_says_and_what_is_none_is_told(spark: Any, t
     fine = {id: name for id, (name, error) in found.items() if error is None}
     lines = {9: "a", 11: "c", 12: "d", 13: "a", 16: "d"}
     assert fine == {1: 'say "hi", x', 2: "two\nlines", 3: "back\\slash", 4: "a\\", 8: "ok"} | lines
-    assert "a quote is open" in found[5][1] and "no text in this encoding" in found[7][1]
+    assert "a quote is open" in found[5][1] and "not text in this encoding" in found[7][1]
     assert "the line ends with" in found[10][1] and "as many values as there are columns" in found[14][1]
 
 

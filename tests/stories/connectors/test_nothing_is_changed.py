@@ -382,5 +382,5 @@ def test_refused_row_with_nan_is_a_letter_in_valid_json(tmp_path: Path) -> None:
     shop = Shop(tmp_path / "shop.db")
     shop.execute("CREATE TABLE t (v REAL)")
     sink = TableSink(table(shop.url, "t"), "w.f")
-    letter = sink._letter(["v", "w"], Change((float("nan"), float("-inf"))), "no")
+    letter = sink._refused_row(["v", "w"], Change((float("nan"), float("-inf"))), "no")
     assert json.loads(letter.value or "", parse_constant=pytest.fail) == {"v": "NaN", "w": "-Infinity"}

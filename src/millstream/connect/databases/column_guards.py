@@ -61,7 +61,7 @@ def decimals(limit: int, sql_type: str) -> Guard:
 
 def whole_numbers(limit: int, sql_type: str) -> Guard:
     """Guard a floating-point column, which rounds whole numbers above a limit."""
-    return lambda value: None if abs(value) <= limit else f"{value} is too large to be exact in {sql_type}"
+    return lambda value: None if abs(value) <= limit else f"{value} is too large for {sql_type} to be exact"
 
 
 def fractions(digits: int, sql_type: str) -> Guard:
