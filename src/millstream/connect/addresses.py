@@ -131,7 +131,7 @@ def names_file(url: str) -> bool:
 
 
 def file_path(url: str) -> str:
-    """Return the file of a URL: ``sqlite:///shop.db`` is relative, ``sqlite:////data/shop.db`` is not."""
+    """Return the file of a URL: ``sqlite:///shop.db`` is relative, ``sqlite:////shop.db`` is not."""
     parts = urlsplit(url)
     if not names_file(url) or parts.netloc or len(parts.path) < 2:
         forms = " or ".join(kind.url_form for kind in registry.KINDS if kind.is_file)

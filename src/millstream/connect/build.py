@@ -262,7 +262,7 @@ def _target(target: Address, options: ConnectOptions, *, deletes: str | None) ->
 def _step(
     target: Address, options: ConnectOptions, *, deletes: bool, keep_tombstones: bool
 ) -> Callable[[DataFrame], DataFrame]:
-    """Return the step that drops metadata columns, and adds the date if rows are partitioned by it."""
+    """Return the step that drops metadata columns, and adds the date to partition by."""
     by = columns_in(target.options.get("by")) or options.partition_by
     key = _key(target, options)
 

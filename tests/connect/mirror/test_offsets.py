@@ -15,11 +15,11 @@ from millstream.connect.mirror.offsets import (
     Bounds,
     Copy,
     Row,
+    advanced,
     backward,
     find_copy,
-    first_own,
+    first_original,
     last_copy,
-    moves,
 )
 from millstream.core.types import TopicPartition
 
@@ -97,7 +97,7 @@ class TestOffsets:
     ) -> None:
         rows, bounds = drawn
         own = [row.offset for row in rows if row.source is None and row.offset >= at]
-        assert first_own(Partition(rows, seed), bounds, at) == (own[0] if own else None)
+        assert first_original(Partition(rows, seed), bounds, at) == (own[0] if own else None)
 
     def test_a_long_partition_takes_few_reads(self) -> None:
         log = Partition([Row(offset, offset * 3) for offset in range(100_000)])
@@ -110,4 +110,4 @@ class TestOffsets:
     def test_offsets_only_move_forward_and_are_told_once(self) -> None:
         a, b, c, d = (TopicPartition("t", number) for number in range(4))
         wanted = {a: 5, b: 5, c: 5, d: 5}
-        assert moves(wanted, {a: 4, b: 5, d: 2}, {d: 5}) == {a: 5, c: 5}
+        assert advanced(wanted, {a: 4, b: 5, d: 2}, {d: 5}) == {a: 5, c: 5}

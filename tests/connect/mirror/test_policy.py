@@ -42,13 +42,13 @@ class TestNames:
 
     def test_the_way_back_is_known_by_name(self) -> None:
         there = Selection("a", "b", ("orders",))
-        assert there.brought("b.orders") == "orders" and there.brought("orders") is None
-        assert Selection("a", "b", ("orders",), naming="identity").brought("orders") == "orders"
+        assert there.original_topic("b.orders") == "orders" and there.original_topic("orders") is None
+        assert Selection("a", "b", ("orders",), naming="identity").original_topic("orders") == "orders"
 
     def test_wrong_names_are_told(self) -> None:
         with pytest.raises(ClientError, match="cannot be the name of a cluster"):
             check_cluster_name("us.east")
-        with pytest.raises(ClientError, match="no regular expression"):
+        with pytest.raises(ClientError, match="not a regular expression"):
             Selection("a", "b", ("pay(",))
         assert name_of_address("broker-1.example.com:9092,other:9092") == "broker-1-example-com-9092"
         assert words("orders, pay.*,") == ("orders", "pay.*")

@@ -43,7 +43,7 @@ class TestResuming:
 
     def test_copies_that_name_no_topic_id_are_not_trusted(self, world: World) -> None:
         world.copy([0, 1], old=True)
-        with pytest.raises(ClientError, match="does not say which topic") as told:
+        with pytest.raises(ClientError, match="does not name the id of topic") as told:
             resumed(world.direction(), f"{world.topic}.a-to-b")
         assert f"--exclude '{world.topic}'" in told.value.hint
         world.copy([2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
-from millstream.connect.mirror.settings import LONGEST_MS, TIMES, TopicPlan, TopicState, plan_topic
+from millstream.connect.mirror.settings import MAX_MS, TIMES, TopicPlan, TopicState, plan_topic
 
 
 class TestSettings:
@@ -13,7 +13,7 @@ class TestSettings:
         source = TopicState(6, 3, {"retention.ms": "5", "message.timestamp.type": "LogAppendTime"})
         plan = plan_topic(source, None, brokers=2, follow_settings=True)
         assert plan == TopicPlan(create=TopicState(6, 2, {"retention.ms": "5", **TIMES}))
-        assert TIMES["message.timestamp.before.max.ms"] == LONGEST_MS
+        assert TIMES["message.timestamp.before.max.ms"] == MAX_MS
 
     def test_settings_follow_except_what_is_the_targets_business(self) -> None:
         source = TopicState(2, 1, {"cleanup.policy": "compact", "min.insync.replicas": "2"})

@@ -10,7 +10,7 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.connect.mirror.settings import TIMES
-from millstream.connect.mirror.topics import TopicKeeper
+from millstream.connect.mirror.topics import TopicSync
 from millstream.core.errors import ErrorCode
 from support.connect.mirror_directions import World
 
@@ -20,7 +20,7 @@ class TestTopics:
         said: list[str] = []
         name = f"{world.topic}.made"
         world.a.topics.create(name, partitions=2, configs={"cleanup.policy": "compact"})
-        keeper = TopicKeeper(world.direction(), world.a, world.b, said.append)
+        keeper = TopicSync(world.direction(), world.a, world.b, said.append)
         keeper.ensure({name: 2})
         assert len(world.b.topics.get(f"a.{name}").partitions) == 2
         assert world.b.configs.overrides("topic", f"a.{name}") == {"cleanup.policy": "compact", **TIMES}
@@ -42,10 +42,10 @@ class TestTopics:
         world.a.topics.create(fine, partitions=1)
         world.b.topics.create(f"a.{wide}", partitions=1)
         target = Refusing(world.b.connection.bootstrap, f"a.{wide}")
-        keeper = TopicKeeper(world.direction(), world.a, target, said.append)
+        keeper = TopicSync(world.direction(), world.a, target, said.append)
         keeper.run()
         assert f"a.{fine}" in world.b.topics.names()
-        assert keeper.refused == {f"a.{wide}": "no more partitions here"}
+        assert keeper.rejected == {f"a.{wide}": "no more partitions here"}
         told = [one for one in said if "created" not in one and world.topic in one and "settings" not in one]
         assert sorted(told) == [
             f"topic a.{wide} of b: no more partitions here",

@@ -71,7 +71,7 @@ def fractions(digits: int, sql_type: str) -> Guard:
 
 
 def trailing_spaces(limit: int, sql_type: str) -> Guard:
-    """Guard a column that truncates trailing spaces, and rejects any other text that is too long."""
+    """Guard a column that truncates trailing spaces, and rejects other texts that are too long."""
 
     def guard(text: str) -> str | None:
         excess = text[limit:]

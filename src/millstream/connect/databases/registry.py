@@ -23,11 +23,11 @@ class DatabaseKind:
     form: str
     """The address of a table, as help and errors show it."""
     lag_ms: int = 0
-    """The default of ``lag``: how long a change may take to be committed after it got its number."""
+    """The default of ``lag``: how long after it got its number a change may commit."""
     aliases: tuple[str, ...] = ()
     """Other schemes of its URLs."""
     is_file: bool = False
-    """The URL names a file. Options behind ``?`` are then those of the connector, not of a driver."""
+    """The URL names a file. Options after ``?`` are then those of the connector, not of a driver."""
 
     @property
     def url_form(self) -> str:

@@ -95,8 +95,8 @@ class DatabaseTable(Store, Origin):
             db.connection.close()
         if (self.by,) in unique_keys:
             return (self.by,)
-        # A unique index does not order rows with NULLs, so a key without nullable columns is better.
-        # If there is none (SQLite), the reader looks for NULLs.
+        # A unique index does not order rows with NULLs, so a key without nullable columns is
+        # better. If there is none (SQLite), the reader looks for NULLs.
         nullable = {column.name for column in columns if column.nullable}
         by_nullable = sorted(unique_keys, key=lambda key: bool(nullable.intersection(key)))
         key = self.key or next(iter(by_nullable), ())

@@ -154,7 +154,7 @@ class TableSink:
             raise
 
     def _check(self, schema: StructType) -> None:
-        """Compare the schemas, after each start and whenever ours changes; create a missing table."""
+        """Compare the schemas after a start and if ours has changed; create a missing table."""
         if schema == self._checked:
             return
         table = self.target.name

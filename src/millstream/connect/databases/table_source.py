@@ -120,7 +120,7 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._db
 
     def _reject_nulls(self, db: Database, column: str, within: tuple[str, Any, Any] | None = None) -> None:
-        """Raise if an ordering column has a NULL: it compares with nothing, so rows would be skipped."""
+        """Raise if an ordering column has a NULL: NULL has no order, so the row would be skipped."""
         if db.reader.has_null(self._options["table"], column, within):
             raise PipelineError(
                 f"table {self._options['table']} of {db.connection.shown} has rows without a value in "
@@ -132,7 +132,7 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(None)
 
     def _offset(self, position: Position | None) -> dict[str, Any]:
-        """Return an offset for the checkpoint; values mean nothing without the names of their columns."""
+        """Return an offset for the checkpoint; values mean nothing without their columns."""
         after = None if position is None else [_portable(value) for value in position]
         return {"after": after, "order": self._options["order"]}
 

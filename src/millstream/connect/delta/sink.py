@@ -80,7 +80,7 @@ class DeltaSink(ParquetSink):
             (f"{self._application}.offsets", _number(identity.offsets)),
         ]
 
-    # ---------------------------------------------------------------- the steps of a batch that differ from Parquet
+    # ---------------------------------------------------------------- steps that differ from Parquet
 
     def _stage(self, batch: DataFrame, batch_id: int) -> Path:
         self._check(self._table(), batch.schema.jsonValue())
@@ -99,7 +99,7 @@ class DeltaSink(ParquetSink):
         return f"part-{number:05d}-{uuid.uuid4()}.parquet"
 
     def _recover(self) -> None:
-        """Undo a planned batch if the table was altered so that it does not fit; Spark will repeat it."""
+        """Undo a planned batch if the table was altered and it does not fit; Spark repeats it."""
         plan = read_json(self.hidden / PENDING)
         if plan is not None and not self._is_committed(plan):
             try:

@@ -88,7 +88,7 @@ def typed_column(field: StructField) -> Column:
 
 
 def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tuple[Column, Column]]:
-    """Yield the faults that a column can have: the condition, and the reason for the dead letter."""
+    """Yield the possible faults of a column: the condition, and the reason for the dead letter."""
     text, kind = F.col(quoted(field.name)), field.dataType
     name = f"column {field.name!r}"
     is_text = isinstance(kind, StringType)

@@ -93,7 +93,7 @@ def _batches(path: Path, file: pa.parquet.ParquetFile) -> Iterator[pa.RecordBatc
         columns = []
         for field, column in zip(batch.schema, batch.columns, strict=True):
             if field.name in names:
-                # Both wrap around in the same way, so they only differ by a fraction of a microsecond.
+                # Both wrap around alike, so they only differ by a fraction of a microsecond.
                 written = nanos[field.name].cast(pa.int64())
                 if not pc.all(pc.equal(pc.multiply(column.cast(pa.int64()), 1000), written)).as_py():
                     column = nanos[field.name]

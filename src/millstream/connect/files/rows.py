@@ -79,8 +79,8 @@ def csv_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
     }
     chosen = {name.lower() for name in files.options}
     quote, separator = files.options.get("quote", '"'), files.options.get("sep", ",")
-    # As in RFC 4180: a quote within quotes is doubled, and a quoted value may contain a line end. An
-    # empty text is quoted, and null is not. Spark reads both as null unless null has a text that no
+    # As in RFC 4180: a quote within quotes is doubled, and a quoted value may contain a line end.
+    # An empty text is quoted, and null is not. Spark reads both as null unless null has a text that no
     # file contains.
     defaults = {"escape": quote, "multiLine": "true", "nullValue": NO_NAME}
     options |= {name: value for name, value in defaults.items() if name.lower() not in chosen}

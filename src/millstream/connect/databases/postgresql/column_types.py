@@ -46,7 +46,7 @@ _SPARK = {
     "bigint": "bigint",
     "real": "float",
     "double precision": "double",
-    # numeric without a precision; a value that does not fit becomes a dead letter and is not rounded
+    # numeric without a precision; a value that does not fit is a dead letter and is not rounded
     "numeric": "decimal(38,18)",
     "boolean": "boolean",
     "bytea": "binary",

@@ -131,7 +131,7 @@ class PostgresqlConnection(Connection):
 
 
 def _message(error: Any) -> str:
-    """Return an error in one line; of a failed connection only the reason, as the URL has the rest."""
+    """Return an error in one line; of a failed connection only the reason."""
     text = " ".join(str(error).split())
     return re.sub(r"^.* failed: (FATAL: |fe_sendauth: )", "", text)
 

@@ -39,7 +39,7 @@ class PostgresqlWriter(RowWriter):
         with self._connection.errors():
             if execute("SELECT to_regclass(%s)", (unescaped(progress),)).fetchone()[0] is None:
                 with self._connection.session.transaction():
-                    # Two flows that create the table at the same time would conflict in the catalog.
+                    # Two flows that create the table concurrently would conflict in the catalog.
                     execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (progress,))
                     execute(f"CREATE TABLE IF NOT EXISTS {progress} ({PROGRESS_COLUMNS})")
 

@@ -82,7 +82,7 @@ class SqliteConnection(Connection):
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """Translate errors into Unavailable and PipelineError, except those that a row may cause."""
+        """Translate errors into Unavailable and PipelineError, except those of single rows."""
         try:
             yield
         except ROW_FAULTS:

@@ -23,8 +23,8 @@ from millstream.pipelines.errors import PipelineError
 
 PROGRESS_TABLE = f"""
 CREATE TABLE IF NOT EXISTS {PROGRESS} (
-    writer TEXT NOT NULL, target TEXT NOT NULL, query TEXT NOT NULL, batch INTEGER NOT NULL, offsets TEXT NOT NULL,
-    row_count INTEGER NOT NULL, refused TEXT NOT NULL, PRIMARY KEY (writer, target)
+    writer TEXT NOT NULL, target TEXT NOT NULL, query TEXT NOT NULL, batch INTEGER NOT NULL,
+    offsets TEXT NOT NULL, row_count INTEGER NOT NULL, refused TEXT NOT NULL, PRIMARY KEY (writer, target)
 )"""
 _DEFERRED = re.compile(r"\bINITIALLY\s+DEFERRED\b", re.I)
 
