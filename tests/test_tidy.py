@@ -77,7 +77,6 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
         "ReplicaManager",
         "_LeaderLoop",
     },
-    "groups": {"ConsumerGroup", "GroupShard"},
     "local": {"LocalCluster"},
     "pipelines": {"Frames", "Run"},
     "ports": {"ZooKeeperCoordination"},
