@@ -82,7 +82,6 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "ports": {"ZooKeeperCoordination"},
     "sim": {"Nemesis", "SimDisk"},
     "spark": {"Fetcher", "TopicSink"},
-    "transactions": {"TransactionShard"},
 }
 
 # Folders of tests that mirror no package: stories by subject, helpers, and suites with a purpose and a
