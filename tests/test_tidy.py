@@ -77,9 +77,7 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
         "ReplicaManager",
         "_LeaderLoop",
     },
-    "local": {"LocalCluster"},
     "pipelines": {"Frames", "Run"},
-    "ports": {"ZooKeeperCoordination"},
     "sim": {"Nemesis", "SimDisk"},
     "spark": {"Fetcher", "TopicSink"},
 }
