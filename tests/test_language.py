@@ -70,6 +70,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "docs/mirroring.md",
     "docs/pipelines.md",
     "docs/reference/apis.md",
+    "docs/reference/commands.md",
     "docs/reference/errors.md",
     "docs/reference/settings.md",
     "docs/reliability.md",
