@@ -86,7 +86,7 @@ def connect(
             "--tombstones",
             help="Handling of records without a value. keep: delete the row of a table with --key (its default), or add a row "
             "with _deleted and _key to Parquet and Delta. drop: skip them. error: make them dead letters. "
-            "[default: drop with a key, error without]",
+            "[default: drop if the record has a key, error if not]",
         ),
     ] = None,
     once: Once = False,
