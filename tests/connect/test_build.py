@@ -117,7 +117,7 @@ def test_default_name_has_both_addresses_and_no_password() -> None:
 
 
 @pytest.mark.parametrize("place", ["sqlite:///{}shop.db#orders", "parquet:{}lake", "files:{}in"])
-def test_default_name_does_not_depend_on_the_working_directory(
+def test_default_name_is_that_of_the_absolute_path(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = parse_address("topic:orders")
