@@ -113,7 +113,7 @@ class TableSink:
         return [Change(row, deleted) for row, deleted in zip(rows, columns[width], strict=True)]
 
     def _put(self, columns: list[str], changes: list[Change]) -> tuple[Refused, ...]:
-        """Write changes in the order they have; return those that do not fit."""
+        """Write changes in order, and return the rows that are rejected."""
         key = list(self.target.key)
         indexes = [columns.index(name) for name in key]
         valid, refused = [], []

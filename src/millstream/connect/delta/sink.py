@@ -4,9 +4,9 @@
 Delta log makes them visible. It contains the files and the transaction identifiers (``txn``
 actions) of this writer: the number of the batch, and hashes of the query and of the offsets that
 the batch reads. So the table itself records whether it has a batch. After a crash before the
-commit, the next ``open`` rolls the batch forward; after a crash behind it, the identifiers show the
-commit. If two writers with the same name commit at the same time, Delta rejects the second, since
-both name the same application.
+commit, the next ``open`` rolls the batch forward. After a later crash, the identifiers show that
+the commit succeeded. If two writers with the same name commit at the same time, Delta rejects the
+second, since both name the same application.
 """
 
 from __future__ import annotations
