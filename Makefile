@@ -46,12 +46,13 @@ test: $(STAMP) lint  ## what CI runs: lint, types, every test but the long suite
 SPARK_TESTS := tests/spark tests/pipelines tests/connect tests/sql \
 	tests/stories/pipelines tests/stories/connectors tests/stories/documents
 
-# Side by side, and more of them than cores: tests with processes mostly wait, and so do those on Spark, which share one JVM a process. These take longer, and go first.
+# More workers than cores, because tests with processes and on Spark mostly wait; the latter share one
+# JVM per worker. The order is that of tests/conftest.py: long files first.
 test-broker: $(STAMP)
-	nice -n 5 $(BIN)/python -m pytest -n 3 --dist loadfile $(addprefix --ignore=,$(SPARK_TESTS)) -m "not long and not documents"
+	nice -n 5 $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(SPARK_TESTS)) -m "not long and not documents"
 
 test-spark: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(SPARK_TESTS) -m "not long and not documents"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(SPARK_TESTS) -m "not long and not documents"
 
 documents: $(STAMP)  ## every worked example of the documents runs as it is written, and prints what is shown
 	$(BIN)/python -m pytest tests/test_doc_blocks.py tests/stories/documents -m documents

@@ -32,6 +32,24 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
+# Folders of tests that mostly wait, for processes and timeouts. They run first: a long file that begins last
+# would keep one worker busy and the others idle.
+SLOW = tuple(
+    f"tests/{folder}/"
+    for folder in (
+        "stories",
+        "cli/up",
+        "client/dead_letters",
+        "nemesis",
+        "robust",
+        "sim",
+        "broker/migration",
+        "testing",
+        "ports",
+        "pipelines",
+    )
+)
+
 BrokerFactory = Callable[..., LocalBroker]
 
 # A shared broker lives for minutes, and tests write records with fixed times of long ago: retention would delete them under a test.
@@ -47,6 +65,10 @@ class ForeignBroker(LocalBroker):
         super().__init__("")
         self.host, _, port = bootstrap.rpartition(":")
         self.port = int(port)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
 
 
 def _start(directory: Path, settings: Mapping[str, object] | None) -> LocalBroker:

@@ -101,7 +101,7 @@ def consume(
     if not quiet:
         note_local_time(start)
     from millstream.client.consumer import Consumer
-    from millstream.local.foreground import stopped_by_signals
+    from millstream.local.signals import stopped_by_signals
 
     with (
         stopped_by_signals(),  # so that a member leaves its group instead of timing out

@@ -28,7 +28,7 @@ from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 from millstream.client.errors import ClientError
 from millstream.core.types import TopicPartition
 from millstream.core.words import counted, listed
-from millstream.local.foreground import stopped_by_signals
+from millstream.local.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin

@@ -14,9 +14,9 @@ from millstream.local.foreground import (
     is_owned,
     refuse_owned,
     refuse_used_ports,
-    stopped_by_signals,
 )
 from millstream.local.process import ProcessFailed
+from millstream.local.signals import stopped_by_signals
 from millstream.local.zookeeper import (
     DEFAULT_PORT,
     HOST,

@@ -27,6 +27,7 @@ from millstream.local.cluster_file import (
 from millstream.local.node import LocalNode
 from millstream.local.probes import Probes
 from millstream.local.process import READY_TIMEOUT_S, STOP_TIMEOUT_S, LocalProcess
+from millstream.local.signals import uninterrupted
 from millstream.local.supervised_file import SupervisedFile
 from millstream.local.zookeeper import LocalZooKeeper, Member
 
@@ -140,10 +141,11 @@ class LocalCluster:
 
     def poll(self) -> None:
         """Check once for dead, ready and silent nodes, and for requests in the file."""
-        if self._file.changed:
-            self._save()
-        for node in list(self.nodes):
-            self._poll_node(node)
+        with uninterrupted():
+            if self._file.changed:
+                self._save()
+            for node in list(self.nodes):
+                self._poll_node(node)
 
     def _poll_node(self, node: LocalNode) -> None:
         state = node.entry.state
@@ -224,9 +226,10 @@ class LocalCluster:
     # ---- stopping ----
 
     def _ask_to_stop(self, node: LocalNode) -> None:
-        node.stop_requested_s = time.monotonic()
-        self._change(node, State.STOPPING)
-        node.process.ask_to_stop()
+        with uninterrupted():
+            node.stop_requested_s = time.monotonic()
+            self._change(node, State.STOPPING)
+            node.process.ask_to_stop()
 
     def _wait_for_exit(self, node: LocalNode, timeout_s: float) -> None:
         if node.process.running and time.monotonic() - node.stop_requested_s > timeout_s:
@@ -235,7 +238,8 @@ class LocalCluster:
             )
             node.process.kill()
         if not node.process.running:
-            self._change(node, State.STOPPED)
+            with uninterrupted():
+                self._change(node, State.STOPPED)
 
     def stop(self) -> None:
         """Shut the cluster down cleanly; dead nodes stay dead."""

@@ -1,57 +1,17 @@
-"""Parts shared by commands that run servers in the foreground: signals, locks, port checks."""
+"""Parts shared by commands that run servers in the foreground: locks and port checks."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from millstream.client.errors import ClientError
 
 LOCK_FILE = ".lock"
-# A second Ctrl-C this soon counts as the same key press, or was delivered twice.
-_SAME_PRESS_S = 1.0
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """Raise KeyboardInterrupt for SIGTERM as for Ctrl-C.
-
-    A clean shutdown is not interrupted by a second SIGTERM or a double key press. A later Ctrl-C
-    interrupts it with another KeyboardInterrupt, and nothing interrupts the cleanup after that.
-    """
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = {number: signal.getsignal(number) for number in numbers}
-    stopped_s: float | None = None
-
-    def stop(number: int, frame: Any) -> None:
-        nonlocal stopped_s
-        if stopped_s is not None and (
-            number != signal.SIGINT or time.monotonic() - stopped_s < _SAME_PRESS_S
-        ):
-            return
-        if stopped_s is not None:
-            for ignored in numbers:
-                signal.signal(ignored, signal.SIG_IGN)
-        stopped_s = time.monotonic()
-        interrupted = before[signal.SIGINT]
-        if callable(interrupted):
-            interrupted(number, frame)  # so that a handler that records Ctrl-C records this too
-        raise KeyboardInterrupt
-
-    for number in numbers:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

