@@ -18,6 +18,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
     "src/millstream/cli",
+    "src/millstream/connect",
     "src/millstream/control",
     "src/millstream/core",
     "src/millstream/groups",
@@ -27,6 +28,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "tests/connect",
     "tests/control",
     "tests/replication",
 )
@@ -69,6 +71,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "docs/mirroring.md",
     "docs/pipelines.md",
     "docs/reference/apis.md",
+    "docs/reference/commands.md",
     "docs/reference/errors.md",
     "docs/reference/settings.md",
     "docs/reliability.md",

@@ -77,14 +77,9 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
         "ReplicaManager",
         "_LeaderLoop",
     },
-    "connect": {"Postgresql", "Sqlite"},
-    "groups": {"ConsumerGroup", "GroupShard"},
-    "local": {"LocalCluster"},
     "pipelines": {"Frames", "Run"},
-    "ports": {"ZooKeeperCoordination"},
     "sim": {"Nemesis", "SimDisk"},
     "spark": {"Fetcher", "TopicSink"},
-    "transactions": {"TransactionShard"},
 }
 
 # Folders of tests that mirror no package: stories by subject, helpers, and suites with a purpose and a

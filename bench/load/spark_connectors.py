@@ -64,13 +64,13 @@ class Driver:
 
     # ---------------------------------------------------------------- ours
 
-    def ours(self, source: str, target: str, name: str, **wishes: Any) -> None:
+    def ours(self, source: str, target: str, name: str, **options: Any) -> None:
         """As `millstream connect FROM TO --once` does it, dead letters and all."""
         from millstream.connect.addresses import parse_address
-        from millstream.connect.build import Wishes, connection
+        from millstream.connect.build import ConnectOptions, connection
 
-        wanted = Wishes(self.job["address"], name, schema=SCHEMA, **wishes)
-        self.run_flows(connection(parse_address(source), parse_address(target), wanted))
+        connect_options = ConnectOptions(self.job["address"], name, schema=SCHEMA, **options)
+        self.run_flows(connection(parse_address(source), parse_address(target), connect_options))
 
     def run_flows(self, pipeline: Any) -> None:
         from millstream.pipelines.runner import Run, RunOptions

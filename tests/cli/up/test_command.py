@@ -22,9 +22,11 @@ from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTION
 from millstream.core.config import BrokerConfig
 from millstream.local import cluster_file
 from millstream.local.broker import LocalBroker
-from millstream.local.cluster import LocalNode, broker_answers, cluster_settings
+from millstream.local.cluster import cluster_settings
 from millstream.local.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.local.foreground import own_directory
+from millstream.local.node import LocalNode
+from millstream.local.probes import broker_answers
 from millstream.local.zookeeper import LocalZooKeeper, free_ports, server_mode
 from support.local_up import Row, Up
 from support.processes import alive, wait_until

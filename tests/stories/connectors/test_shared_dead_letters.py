@@ -17,7 +17,7 @@ from millstream.client.consumer import consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter, summary
 from millstream.client.dead_letters.redrive import Target, Wish, execute
 from millstream.connect.addresses import parse_address
-from millstream.connect.build import Wishes, connection
+from millstream.connect.build import ConnectOptions, connection
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, parquet
 from support.spark.pipeline_world import create, run_once, send, send_keyed
@@ -36,13 +36,15 @@ class Readers:
         self.directory = directory
         self._spark = spark
 
-    def connector(self, target: str, **wishes: Any) -> Pipeline:
-        given = Wishes(self.bootstrap, f"{self.topic}-{len(target)}", schema=SCHEMA, **wishes)
-        return connection(parse_address(f"topic:{self.topic}"), parse_address(target), given)
+    def connector(self, target: str, **options: Any) -> Pipeline:
+        connect_options = ConnectOptions(
+            self.bootstrap, f"{self.topic}-{len(target)}", schema=SCHEMA, **options
+        )
+        return connection(parse_address(f"topic:{self.topic}"), parse_address(target), connect_options)
 
-    def run(self, **wishes: Any) -> None:
+    def run(self, **options: Any) -> None:
         for target in (f"parquet:{self.directory}/lake", f"delta:{self.directory}/delta-lake"):
-            self.once(self.connector(target, **wishes))
+            self.once(self.connector(target, **options))
         self.once(self.connector(f"sqlite:///{self.directory}/shop-of-orders.db#orders", key=("id",)))
 
     def once(self, pipeline: Pipeline) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from millstream.local.cluster import LocalNode
 from millstream.local.cluster_file import BROKER, State
+from millstream.local.node import LocalNode
 
 if TYPE_CHECKING:
     from rich.table import Table
