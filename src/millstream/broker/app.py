@@ -31,7 +31,7 @@ from millstream.control.image import ClusterImage
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
 from millstream.log.directories.ids import refuse_new
-from millstream.log.manager import LogDirError, LogManager
+from millstream.log.management.manager import LogDirError, LogManager
 from millstream.ports.clock import Clock, SystemClock
 from millstream.ports.coordination import Coordination
 from millstream.ports.embedded_coordination import CorruptStore

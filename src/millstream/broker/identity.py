@@ -22,7 +22,7 @@ from millstream.core.config import BrokerConfig
 from millstream.core.ids import id_text
 from millstream.log.directories import file_names
 from millstream.log.directories.ids import assign_ids, refuse_replaced, warn_if_missing
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.ports.coordination import (
     ConnectionLost,
     Coordination,

@@ -10,8 +10,8 @@ from millstream.broker.configs.storage import cleaner_settings, scrub_settings
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.ports.workers import JobRunner, NewWorker
 
 if TYPE_CHECKING:

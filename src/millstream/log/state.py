@@ -19,7 +19,7 @@ from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.errors import DamagedBatch, StorageError
-from millstream.log.flush_plan import FlushPlan, FlushThresholds
+from millstream.log.flush.plan import FlushPlan, FlushThresholds
 from millstream.log.leader_epochs import LeaderEpochs
 from millstream.log.producers.state import ProducerState
 from millstream.log.segments.segment import Segment

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from millstream.core.types import TopicPartition
-from millstream.log import housekeeping
 from millstream.log.config import LogConfig
 from millstream.log.directories.full import PROBE, FullDirectories
 from millstream.log.errors import StorageError
-from millstream.log.events import IgnoredEvents, LogEvents
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management import housekeeping
+from millstream.log.management.events import IgnoredEvents, LogEvents
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 from millstream.wire.records.batch import Record, build_batch
 

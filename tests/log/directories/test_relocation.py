@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.blocking import Blocking
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.relocation import Mover
 from millstream.log.directories.replica_move import ReplicaMove
 from millstream.log.errors import StorageError
-from millstream.log.flushing import FlushJob
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager, ManagerSettings
+from millstream.log.flush.job import FlushJob
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk

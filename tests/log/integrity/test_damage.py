@@ -15,10 +15,10 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, CorruptLog, DamagedBatch, StorageError
-from millstream.log.events import IgnoredEvents, LogEvents
-from millstream.log.flushing import unsaved_checksums
-from millstream.log.host import LogHost
+from millstream.log.flush.job import unsaved_checksums
 from millstream.log.integrity.checksums import Checksums
+from millstream.log.management.events import IgnoredEvents, LogEvents
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles

@@ -14,7 +14,7 @@ import pytest
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import CorruptLog
-from millstream.log.host import LogHost
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles

@@ -14,7 +14,7 @@ from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 
 log = logging.getLogger("millstream.adoption")

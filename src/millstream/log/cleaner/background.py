@@ -35,7 +35,7 @@ from millstream.log.cleaner.swap import stage_swap
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import StorageError
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segments.segment import Segment
 from millstream.ports.workers import JobRunner, NewWorker, Worker, WorkerClosed, WorkerDied

@@ -10,8 +10,8 @@ from millstream.log.directories import file_names
 from millstream.log.directories.log_directories import LogDirectories
 from millstream.log.directories.log_directory import CHECKPOINTS, LogDir, Offsets
 from millstream.log.directories.replica_moves import ReplicaMoves
-from millstream.log.failures import StorageFailures
-from millstream.log.registry import LogRegistry
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.registry import LogRegistry
 from millstream.log.state import LogState
 
 

@@ -22,8 +22,8 @@ from millstream.core.types import TopicPartition
 from millstream.log.directories import file_names
 from millstream.log.directories.replica_move import Part, ReplicaMove, SourceChanged
 from millstream.log.errors import StorageError
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 
 logger = logging.getLogger("millstream.log.moving")

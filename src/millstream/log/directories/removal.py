@@ -9,11 +9,11 @@ from millstream.log.directories import file_names
 from millstream.log.directories.deferred_deletes import DeferredDeletes
 from millstream.log.directories.log_directory import LogDir
 from millstream.log.directories.replica_moves import ReplicaMoves
-from millstream.log.failures import StorageFailures
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.registry import LogRegistry
+from millstream.log.management.work_queues import WorkQueues
 from millstream.log.partition_log import PartitionLog
-from millstream.log.registry import LogRegistry
 from millstream.log.state import LogState
-from millstream.log.work_queues import WorkQueues
 from millstream.ports.files import Files
 
 

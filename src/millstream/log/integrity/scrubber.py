@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from millstream.log.blocking import Blocking
 from millstream.log.directories import file_names
 from millstream.log.errors import DamagedBatch
 from millstream.log.integrity.verification import check_part
-from millstream.log.manager import LogManager
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segments.segment import Segment
 

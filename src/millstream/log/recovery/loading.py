@@ -13,10 +13,10 @@ from millstream.log.directories.log_directory import LogDir
 from millstream.log.directories.removal import LogRemoval
 from millstream.log.directories.replica_moves import ReplicaMoves
 from millstream.log.errors import CorruptFile, CorruptLog, concerns_one_file
-from millstream.log.factory import LogFactory
-from millstream.log.failures import StorageFailures
+from millstream.log.management.factory import LogFactory
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.registry import LogRegistry
 from millstream.log.partition_log import PartitionLog
-from millstream.log.registry import LogRegistry
 from millstream.wire.records.batch import CorruptBatch
 
 logger = logging.getLogger("millstream.log.manager")

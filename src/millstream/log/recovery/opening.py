@@ -30,7 +30,7 @@ from millstream.log.directories.checkpoints import (
     parse_partition_metadata,
 )
 from millstream.log.errors import CorruptFile, CorruptLog
-from millstream.log.flushing import unsaved_checksums
+from millstream.log.flush.job import unsaved_checksums
 from millstream.log.integrity.checksums import Checksums, read_sums, summed
 from millstream.log.integrity.unverified import Unchecked
 from millstream.log.leader_epochs import LeaderEpochs

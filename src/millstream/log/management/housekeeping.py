@@ -15,16 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 from millstream.log import truncation
-from millstream.log.background_flushes import BackgroundFlushes
-from millstream.log.blocking import Blocking
-from millstream.log.checkpoint_writer import CheckpointWriter
 from millstream.log.errors import StorageError
-from millstream.log.manager import LogManager
+from millstream.log.flush.background import BackgroundFlushes
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.checkpoint_writer import CheckpointWriter
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segments.scheduled_deletion import ScheduledDeletion
 from millstream.log.state import LogState
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.housekeeping")
 
 _SLICE_S: Final = 0.002
 _TICK_S: Final = 1.0

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from millstream.log.blocking import Blocking
 from millstream.log.errors import StorageError
-from millstream.log.flushing import FlushJob
-from millstream.log.manager import LogManager
+from millstream.log.flush.job import FlushJob
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.manager import LogManager
 from millstream.log.state import LogState
 
 _REST: Final = 8  # times as long as the last background write of a directory took

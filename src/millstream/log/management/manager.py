@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Final
 
 from millstream.core.types import TopicPartition
-from millstream.log import flushing
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.checkpointing import Checkpoints
@@ -26,19 +25,19 @@ from millstream.log.directories.log_directory import LogDir, LogDirError
 from millstream.log.directories.removal import LogRemoval
 from millstream.log.directories.replica_moves import ReplicaMoves
 from millstream.log.errors import StorageError
-from millstream.log.events import IgnoredEvents, LogEvents
-from millstream.log.factory import LogFactory, ManagerSettings
-from millstream.log.failures import StorageFailures
-from millstream.log.flushing import FlushJob
-from millstream.log.managed_host import ManagedLogHost
+from millstream.log.flush.job import FlushJob, finish
+from millstream.log.management.events import IgnoredEvents, LogEvents
+from millstream.log.management.factory import LogFactory, ManagerSettings
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.managed_host import ManagedLogHost
+from millstream.log.management.registry import LogRegistry
+from millstream.log.management.work_queues import WorkQueues
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery.loading import LogLoader
-from millstream.log.registry import LogRegistry
 from millstream.log.state import LogState
-from millstream.log.work_queues import WorkQueues
 from millstream.ports.files import Files
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.manager")
 
 _MANY: Final = 32  # logs with unsynced data, beyond which their file system is synced as a whole
 
@@ -257,7 +256,7 @@ class LogManager:
         jobs: dict[str, list[FlushJob]] = {}
         for log in list(self.logs.values()):
             try:
-                flushing.finish(log)
+                finish(log)
                 job = FlushJob.prepare(log)
             except StorageError as error:
                 broken.add(error.directory)

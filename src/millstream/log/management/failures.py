@@ -14,13 +14,13 @@ from millstream.core.errors import ApiError
 from millstream.log.directories.log_directories import LogDirectories
 from millstream.log.directories.replica_moves import ReplicaMoves
 from millstream.log.errors import DamagedBatch, StorageError
-from millstream.log.events import LogEvents
 from millstream.log.integrity.damage import DamageRegister
+from millstream.log.management.events import LogEvents
+from millstream.log.management.registry import LogRegistry
+from millstream.log.management.work_queues import LoopThread, WorkQueues
 from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
-from millstream.log.registry import LogRegistry
 from millstream.log.state import LogState
-from millstream.log.work_queues import LoopThread, WorkQueues
 
 logger = logging.getLogger("millstream.log.manager")
 

@@ -12,8 +12,8 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.events import IgnoredEvents
-from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
+from millstream.log.management.events import IgnoredEvents
+from millstream.log.management.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 from support.log.world import NOW_MS, TP, append, batch, manager, read_all
