@@ -82,7 +82,6 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "local": {"LocalCluster"},
     "pipelines": {"Frames", "Run"},
     "ports": {"ZooKeeperCoordination"},
-    "sim": {"Nemesis", "SimDisk"},
     "spark": {"Fetcher", "TopicSink"},
     "transactions": {"TransactionShard"},
 }

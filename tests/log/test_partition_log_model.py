@@ -183,7 +183,7 @@ class Story:
         chance = self.dice.random()
 
         def fault(operation: str, path: str) -> OSError | None:
-            if operation == "append" or (operation == "cut back" and chance < 0.3):
+            if operation == "append" or (operation == "undo append" and chance < 0.3):
                 return no_space(path)
             return None
 

@@ -24,7 +24,7 @@ from support.log.world import NOW_MS, TP, append, append_marker, batch, manager,
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400
 # A disk that refuses both has taken a part of what was to be written, perhaps all, and does not cut that away again.
-WRITING = ("append", "cut back")
+WRITING = ("append", "undo append")
 
 
 def produced() -> Iterator[Callable[[PartitionLog], object]]:

@@ -9,7 +9,7 @@ from millstream.broker.app import Broker, StartError
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.ports.coordination import Coordination
-from millstream.sim.world.disk import MountedDisk, sound
+from millstream.sim.world.disk import MountedDisk, no_fault
 from millstream.sim.world.loop import ProcessDied, across
 from millstream.sim.world.machines import Process, World
 from millstream.sim.world.workers import workers_on
@@ -36,7 +36,7 @@ class SimBroker:
         self.process: Process | None = None
         self._mounted: MountedDisk | None = None
         self._coordination = coordination
-        self.on_given_up: Callable[[SimBroker], None] | None = None
+        self.on_self_shutdown: Callable[[SimBroker], None] | None = None
         self._bad_disk = False  # since it was started
         self._config = {
             "node.id": node_id,
@@ -62,7 +62,7 @@ class SimBroker:
         mounted = self._mounted = MountedDisk(self.machine.disk, process.clock.now_ms)
         self.world.tell(self.host, "starts")
         self.world.activity["starts"] += 1
-        self._bad_disk = not self.disk_is_sound
+        self._bad_disk = not self.disk_is_healthy
         try:
             await across(process.loop, self._start(process, mounted))
         except ProcessDied:
@@ -94,16 +94,16 @@ class SimBroker:
         """It gives itself up, as it should with no directory left."""
         if not self._bad_disk:
             self.world.scheduler.errors.append(f"{self.host} gives up: {why}")
-        elif self.running and self.on_given_up is not None:
+        elif self.running and self.on_self_shutdown is not None:
             self.world.tell(self.host, f"gives up: {why}")
             self.world.activity["given up"] += 1
-            self.world.scheduler.at(self.world.scheduler.now, self._end_given_up, self.process)
+            self.world.scheduler.at(self.world.scheduler.now, self._end_after_self_shutdown, self.process)
 
-    def _end_given_up(self, process: Process) -> None:
-        if process is self.process and self.running and self.on_given_up is not None:
+    def _end_after_self_shutdown(self, process: Process) -> None:
+        if process is self.process and self.running and self.on_self_shutdown is not None:
             self._end(process)
             self.machine.disk.kill()
-            self.on_given_up(self)
+            self.on_self_shutdown(self)
 
     async def stop(self) -> bool:
         """A clean shutdown; False when it was killed meanwhile."""
@@ -151,11 +151,11 @@ class SimBroker:
     # ---- its disk -------------------------------------------------------------------------------------------
 
     @property
-    def disk_is_sound(self) -> bool:
-        return self.machine.disk.fault is sound
+    def disk_is_healthy(self) -> bool:
+        return self.machine.disk.fault is no_fault
 
     @property
-    def has_given_up_a_directory(self) -> bool:
+    def has_offline_directory(self) -> bool:
         """Until it is started again."""
         logs = self.broker.logs if self.broker is not None else None
         return logs is not None and not all(log_dir.online for log_dir in logs.dirs.values())
@@ -184,8 +184,8 @@ class SimBroker:
 
         self.machine.disk.fault = fault
 
-    def mend_disk(self) -> None:
-        self.machine.disk.fault = sound
+    def repair_disk(self) -> None:
+        self.machine.disk.fault = no_fault
 
     # ---- its time -------------------------------------------------------------------------------------------
 

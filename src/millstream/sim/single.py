@@ -23,7 +23,8 @@ from millstream.sim.checks.verdict import Evidence, judge, leaders
 from millstream.sim.clients.channel import Client, Lost, NotSent
 from millstream.sim.clients.consumers import Consumer
 from millstream.sim.clients.workload import Workload, copy_of
-from millstream.sim.nemesis import LAST_LOST_POWER, Nemesis
+from millstream.sim.faults.power import LAST_LOST_POWER
+from millstream.sim.nemesis import Nemesis
 from millstream.sim.world.machines import World
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
