@@ -24,6 +24,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/local",
     "src/millstream/ports",
     "src/millstream/replication",
+    "src/millstream/sim",
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",

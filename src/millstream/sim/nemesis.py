@@ -84,7 +84,7 @@ class Nemesis:
     async def heal(self) -> None:
         """End all faults, and start every broker."""
         run = self._run
-        self._world.tell("nemesis", "heals everything")
+        self._world.log("nemesis", "heals everything")
         run.over.set()
         self._world.network.heal()
         for broker in run.brokers:

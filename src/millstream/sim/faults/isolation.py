@@ -44,7 +44,7 @@ class IsolationFaults:
 
     def _cut_between(self, links: list[tuple[str, str]], *, both: bool) -> None:
         for source, target in links:
-            self._run.world.tell("nemesis", f"cuts {source} {'and' if both else 'to'} {target}")
+            self._run.world.log("nemesis", f"cuts {source} {'and' if both else 'to'} {target}")
         back = [(target, source) for source, target in links] if both else []
         seconds = self._dice.choice((2.0, 8.0, 20.0)) * self._dice.random()
         self._links.cut_for_a_while([*links, *back], seconds)

@@ -32,7 +32,7 @@ class LinkFaults:
         chosen = [link for link in self._world.network.links() if self._dice.random() < share]
         if both:
             chosen += [(target, source) for source, target in chosen]
-        self._world.tell("nemesis", f"cuts {len(chosen)} links")
+        self._world.log("nemesis", f"cuts {len(chosen)} links")
         self.cut_for_a_while(chosen, self._dice.choice((1.0, 5.0, 20.0)) * self._dice.random())
 
     def cut_for_a_while(self, links: Iterable[Link], seconds: float) -> None:

@@ -72,7 +72,7 @@ class Operations:
 
     async def _remove(self, broker: SimBroker, others: list[int]) -> None:
         run = self._run
-        if not await self._operator.move_away(broker.node_id, others, until=run.over):
+        if not await self._operator.drain(broker.node_id, others, until=run.over):
             return
         if broker.running and broker not in run.busy and broker in run.brokers:
             run.busy.add(broker)

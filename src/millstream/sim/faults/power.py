@@ -30,7 +30,7 @@ class PowerCuts:
 class ReplicatedPowerCuts(PowerCuts):
     """Power cuts of brokers that rely on their replicas.
 
-    Follows the ISR of every partition as ZooKeeper has it, and who lost the end of its log.
+    Follows the ISR of every partition in ZooKeeper, and which brokers lost the end of its log.
     """
 
     def __init__(self, world: World, zookeeper: SimZooKeeper, brokers: Sequence[SimBroker]) -> None:
@@ -52,7 +52,7 @@ class ReplicatedPowerCuts(PowerCuts):
             if before and all(path in self._lossy[node] for node in before) and state["leader"] in before:
                 # The sessions of all others ended after its power was cut and before that was
                 # noticed. Only eligible leader replicas (KIP-966) could help.
-                self._world.tell("nemesis", f"{path} is led by the last in sync, which lost its power")
+                self._world.log("nemesis", f"{path} is led by the last in sync, which lost its power")
                 self._world.activity[LAST_LOST_POWER] += 1
             self._isr[path] = state["isr"]
             for node, paths in self._lossy.items():
@@ -67,6 +67,6 @@ class ReplicatedPowerCuts(PowerCuts):
         )
 
     def crash(self, broker: SimBroker) -> None:
-        led_or_followed = (path for path, isr in self._isr.items() if broker.node_id in isr)
-        self._lossy[broker.node_id].update(led_or_followed)
+        in_sync = (path for path, isr in self._isr.items() if broker.node_id in isr)
+        self._lossy[broker.node_id].update(in_sync)
         broker.crash()
