@@ -51,7 +51,7 @@ _LEADER_EPOCH: Final = struct.Struct(">i")
 
 
 class PartitionLog(LogState):
-    """One partition's log. `recovery.load` opens one from its directory, `create` begins one."""
+    """One partition's log. `recovery.opening.load` opens one, `create` creates one."""
 
     __slots__ = ()
 
@@ -98,9 +98,9 @@ class PartitionLog(LogState):
             self.host.flush_by_time(self)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Name the topic of a log without an id.
+        """Set the topic id of a log without one.
 
-        Of a very old Kafka, or with a lost partition.metadata.
+        It is of a very old Kafka, or lost its partition.metadata.
         """
         if self.topic_id == topic_id:
             return

@@ -279,7 +279,7 @@ def test_damaged_swap_of_compaction_costs_its_partition_and_removes_nothing(tmp_
     swap.write_bytes(path.read_bytes())
     flip(swap, RECORD)
     before = {name.name: name.read_bytes() for name in Path(log.directory).iterdir()}
-    with pytest.raises(CorruptLog, match="compaction left this segment, and it is damaged"):
+    with pytest.raises(CorruptLog, match="this segment of an interrupted compaction is damaged"):
         opened(log, clean=False)
     assert {name.name: name.read_bytes() for name in Path(log.directory).iterdir()} == before
 

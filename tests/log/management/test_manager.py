@@ -206,14 +206,14 @@ def test_no_checkpoint_claims_more_than_is_left_of_a_log() -> None:
     logs.get(TP).truncate_to(4)  # type: ignore[union-attr]
     (log_dir,) = logs.online_dirs()
     assert {
-        log_dir.claims(name, TP) for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS)
+        log_dir.largest_claim(name, TP) for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS)
     } == {4}
 
 
 def test_a_stray_log_is_put_aside_and_left_alone(tmp_path: Path) -> None:
     logs = made(tmp_path, "one")
     filled(logs)
-    logs.put_aside(TP)
+    logs.mark_stray(TP)
     logs.close(broker_epoch=1)
     again = made(tmp_path, "one")
     assert again.logs == {}

@@ -122,7 +122,7 @@ def test_a_torn_last_batch_is_cut_and_told(
         again = opened(log)
     assert facts(again)["batches"] == whole
     assert path in caplog.text
-    assert f"{torn} bytes go" in caplog.text
+    assert f"{torn} bytes dropped" in caplog.text
     assert not files_of(again, ".cut-0")
     append(again, batch(1), leader_epoch=10)
     assert opened(again).log_end_offset == again.log_end_offset

@@ -162,9 +162,9 @@ class Housekeeping:
     async def _probe_full_directories(self) -> None:
         full = self._manager.full
         for path in list(full.paths):
-            room: list[bool] = []
-            await self.blocking(lambda at=path, results=room: results.append(full.has_room(at)))  # type: ignore[misc]
-            full.probed(path, room=room == [True])
+            space: list[bool] = []
+            await self.blocking(lambda at=path, results=space: results.append(full.has_space(at)))  # type: ignore[misc]
+            full.probed(path, space=space == [True])
 
     def _finish_truncations(self) -> None:
         """Retry truncations and swaps that met a full disk.
@@ -176,10 +176,10 @@ class Housekeeping:
         for log in unfinished:
             try:
                 if truncation.finish(log):
-                    logger.info("%s: what the full disk had interrupted is done", log.tp)
+                    logger.info("%s: the change that a full disk interrupted is complete", log.tp)
                     self._manager.events.truncation_finished(log)
             except StorageError:
-                continue  # it is among the unfinished again, or its directory offline
+                continue  # it is queued again, or its directory is offline
 
     # -- retention, deletion, expiry
 
