@@ -78,7 +78,6 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
         "_LeaderLoop",
     },
     "pipelines": {"Frames", "Run"},
-    "sim": {"Nemesis", "SimDisk"},
     "spark": {"Fetcher", "TopicSink"},
 }
 

@@ -90,7 +90,7 @@ def test_seal_of_a_checkpoint_is_not_shown_as_a_partition(tmp_path: Path) -> Non
         "topic: orders partition: 0 offset: 12",
         "topic: orders partition: 1 offset: 3",
     ]
-    assert [*dump(str(path))][-1].found == {
+    assert [*dump(str(path))][-1].fields == {
         "type": "checkpoint",
         "topic": "orders",
         "partition": 1,
@@ -133,7 +133,7 @@ def test_damage_is_told_and_ends_no_dump(log: PartitionLog) -> None:
 
 def test_other_files_are_not_guessed_at(log: PartitionLog) -> None:
     Path(log.directory, "notes.txt").write_text("hello")
-    assert lines(log, "notes.txt") == ["not a file of a log that is known here"]
+    assert lines(log, "notes.txt") == ["not a known file of a log"]
     with pytest.raises(FileNotFoundError):
         list(dump(f"{log.directory}/{STEM}1.log"))
 
@@ -155,7 +155,7 @@ def test_an_index_with_a_torn_entry_is_told_after_its_entries(
     size = len(path.read_bytes()) + 5
     path.write_bytes(path.read_bytes() + b"\1" * 5)
     assert list(dump(str(path)))[: len(sound)] == sound
-    assert faults(path) == [f"corrupt: {size} bytes are no multiple of an entry's {entry_size}"]
+    assert faults(path) == [f"corrupt: {size} bytes are not a multiple of the entry size {entry_size}"]
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])
@@ -182,4 +182,4 @@ def test_a_wrong_checksum_is_a_fault(log: PartitionLog) -> None:
 
 
 def test_a_directory_without_logs_is_told(tmp_path: Path) -> None:
-    assert faults(tmp_path) == ["no file of a log is in this directory or below it"]
+    assert faults(tmp_path) == ["no log files in this directory or below it"]

@@ -15,8 +15,8 @@ from millstream.log.cleaner.swap import stage_swap
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import StorageError
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import Origin, PartitionLog
 from millstream.sim.world.disk import SimDisk, no_space
 from support.log.world import NOW_MS, TP, append, append_marker, batch, manager, read_all
@@ -24,7 +24,7 @@ from support.log.world import NOW_MS, TP, append, append_marker, batch, manager,
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400
 # A disk that refuses both has taken a part of what was to be written, perhaps all, and does not cut that away again.
-WRITING = ("append", "cut back")
+WRITING = ("append", "undo append")
 
 
 def produced() -> Iterator[Callable[[PartitionLog], object]]:

@@ -107,7 +107,7 @@ def test_a_reader_that_is_shown_open_transactions_is_caught(monkeypatch: pytest.
 def test_reused_sequences_of_aborted_transactions_lose_nothing() -> None:
     result = run.run_seed(7, quick=True, only=["reset"])
     assert result.violations == [] and result.errors == []
-    assert result.activity["sequences in doubt"] > 0 and result.activity["sequences refused"] > 0
+    assert result.activity["sequences in doubt"] > 0 and result.activity["sequences rejected"] > 0
 
 
 def test_acknowledging_reused_sequences_as_duplicates_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

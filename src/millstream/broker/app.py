@@ -30,8 +30,8 @@ from millstream.cluster.replicas.log_events import ReplicaLogEvents
 from millstream.control.image import ClusterImage
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
-from millstream.log.directories.ids import refuse_new
-from millstream.log.manager import LogDirError, LogManager
+from millstream.log.directories.ids import check_not_new
+from millstream.log.management.manager import LogDirError, LogManager
 from millstream.ports.clock import Clock, SystemClock
 from millstream.ports.coordination import Coordination
 from millstream.ports.embedded_coordination import CorruptStore
@@ -135,7 +135,7 @@ class Broker:
             events=log_events,
         )
         if self._existing:
-            refuse_new(ports.files, config.log_dirs)
+            check_not_new(ports.files, config.log_dirs)
         logs.open()
         identity = Identity(config, ports.files, logs, ports.new_id)
         self._lifecycle.push(identity.close, abandon=identity.release)

@@ -10,7 +10,7 @@ from millstream.broker.maintenance import Maintenance
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.types import TopicPartition
-from millstream.log.manager import LogDir, LogManager
+from millstream.log.management.manager import LogDir, LogManager
 
 log = logging.getLogger("millstream.broker")
 

@@ -21,8 +21,8 @@ from millstream.control.features import FEATURES
 from millstream.core.config import BrokerConfig
 from millstream.core.ids import id_text
 from millstream.log.directories import file_names
-from millstream.log.directories.ids import assign_ids, refuse_replaced, warn_if_missing
-from millstream.log.manager import LogManager
+from millstream.log.directories.ids import assign_ids, check_not_replaced, warn_if_missing
+from millstream.log.management.manager import LogManager
 from millstream.ports.coordination import (
     ConnectionLost,
     Coordination,
@@ -208,7 +208,7 @@ class Identity:
             await wait_for_id(coordination, node_id, patience_s=patience_s)
         log_dirs = logs.dirs.values()
         if any(not log_dir.meta for log_dir in logs.online_dirs()):
-            refuse_replaced(log_dirs, await expected_directories(coordination, node_id))
+            check_not_replaced(log_dirs, await expected_directories(coordination, node_id))
         logs.identify(cluster_id, node_id)
         await note_directories(coordination, node_id, assign_ids(log_dirs))
 

@@ -10,13 +10,13 @@ from millstream.broker.configs.storage import cleaner_settings, scrub_settings
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.ports.workers import JobRunner, NewWorker
 
 if TYPE_CHECKING:
     from millstream.log.cleaner.background import Cleaner
-    from millstream.log.directories.relocation import Mover
+    from millstream.log.directories.relocation import Relocator
 
 
 class Maintenance:
@@ -31,14 +31,14 @@ class Maintenance:
         self._new_worker = new_worker
         self._cleaner_worker: JobRunner | None = None
         self.cleaner: Cleaner | None = None
-        self.mover: Mover | None = None
+        self.mover: Relocator | None = None
 
     def start(self, background: BackgroundTasks) -> None:
-        from millstream.log.directories.relocation import Mover
+        from millstream.log.directories.relocation import Relocator
         from millstream.log.integrity.scrubber import Scrubber
 
         config = self._config
-        self.mover = Mover(
+        self.mover = Relocator(
             self._logs,
             self._housekeeping,
             lambda: config.number("replica.alter.log.dirs.io.max.bytes.per.second"),

@@ -18,7 +18,7 @@ from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
 from millstream.core.settings import SettingError, Value
-from millstream.log.manager import LogDirError, LogManager
+from millstream.log.management.manager import LogDirError, LogManager
 from millstream.ports.embedded_coordination import CorruptStore
 
 log = logging.getLogger("millstream.broker")

@@ -37,8 +37,8 @@ from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerRegistration
 from millstream.core.config import BrokerConfig
 from millstream.core.ids import NULL_ID, id_text
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.ports.clock import Clock
 from millstream.ports.coordination import Coordination
 from millstream.ports.entropy import Entropy

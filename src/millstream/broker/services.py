@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millstream.cluster.replicas.throttles import Throttle
     from millstream.control.image import ClusterImage
     from millstream.core.config import BrokerConfig
-    from millstream.log.manager import LogManager
+    from millstream.log.management.manager import LogManager
     from millstream.ports.clock import Clock
     from millstream.ports.files import Files
     from millstream.ports.workers import JobRunner

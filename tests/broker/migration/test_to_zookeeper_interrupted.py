@@ -16,7 +16,7 @@ from millstream.broker.migration import to_zookeeper
 from millstream.broker.migration.to_zookeeper import MigrationError, migrate_to, undo_move
 from millstream.control import znodes
 from millstream.ports.coordination import ConnectionLost, Node, Write, sliced
-from millstream.sim.world.disk import SimDisk, sound
+from millstream.sim.world.disk import SimDisk, no_fault
 from millstream.testing.coordination import SharedTree, TreeSession
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from support.in_process import InProcessBroker
@@ -115,7 +115,7 @@ class World:
             try:
                 await command(kind(session, steps), ADDRESS, dirs, metadata_dir=metadata_dir, files=self.disk)
             finally:
-                self.disk.fault = sound
+                self.disk.fault = no_fault
                 await session.close()
 
         asyncio.run(run())

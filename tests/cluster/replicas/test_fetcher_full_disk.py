@@ -16,7 +16,7 @@ from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log import truncation
 from millstream.log.config import LogConfig
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.sim.world.disk import SimDisk, no_space
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from support.cluster.following_world import fetchers_before

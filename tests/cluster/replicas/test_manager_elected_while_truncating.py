@@ -15,8 +15,8 @@ from millstream.core.config import BrokerConfig
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.errors import StorageError
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.clock import SystemClock
 from millstream.sim.world.disk import SimDisk, no_space

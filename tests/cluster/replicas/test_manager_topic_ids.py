@@ -16,8 +16,8 @@ from millstream.core.config import BrokerConfig
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.ports.clock import SystemClock
 from millstream.sim.world.disk import SimDisk, no_space
 from millstream.wire.records.batch import Record, build_batch

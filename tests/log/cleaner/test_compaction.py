@@ -144,7 +144,7 @@ def test_what_tells_of_deletions_stays_while_a_replica_may_lack_it(log: LogFiles
     log.put(("z", "1"))
     log.roll()
     for now_ms in (NOW_MS, NOW_MS + 1, NOW_MS + 5 * DAY_MS):
-        log.clean(now_ms, forget_deletions=False)
+        log.clean(now_ms, drop_deletions=False)
     assert contents(log) == [(2, "a", None), (4, "z", "1")] and markers(log) == [abort]
     log.clean(NOW_MS + 5 * DAY_MS)
     assert contents(log) == [(4, "z", "1")] and markers(log) == []
@@ -494,7 +494,7 @@ def test_torn_segment_ends_the_round(log: LogFiles):
     log.put(("a", "1"), ("b", "2"))
     log.roll()
     os.truncate(log.path(0), os.path.getsize(log.path(0)) - 3)
-    with pytest.raises(CorruptBatch, match="not all there"):
+    with pytest.raises(CorruptBatch, match="incomplete"):
         log.clean(NOW_MS)
 
 

@@ -15,10 +15,10 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, CorruptLog, DamagedBatch, StorageError
-from millstream.log.events import IgnoredEvents, LogEvents
-from millstream.log.flushing import unsaved_checksums
-from millstream.log.host import LogHost
+from millstream.log.flush.job import unsaved_checksums
 from millstream.log.integrity.checksums import Checksums
+from millstream.log.management.events import IgnoredEvents, LogEvents
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
@@ -279,7 +279,7 @@ def test_damaged_swap_of_compaction_costs_its_partition_and_removes_nothing(tmp_
     swap.write_bytes(path.read_bytes())
     flip(swap, RECORD)
     before = {name.name: name.read_bytes() for name in Path(log.directory).iterdir()}
-    with pytest.raises(CorruptLog, match="compaction left this segment, and it is damaged"):
+    with pytest.raises(CorruptLog, match="this segment of an interrupted compaction is damaged"):
         opened(log, clean=False)
     assert {name.name: name.read_bytes() for name in Path(log.directory).iterdir()} == before
 

@@ -13,7 +13,7 @@ from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.integrity.scrubber import Scrubber, ScrubSettings
 from millstream.log.integrity.verify_files import Report, verify
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.ports.files import RealFiles
 from support.log.world import TP, append, append_marker, batch, manager
 

@@ -14,7 +14,7 @@ import pytest
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import CorruptLog
-from millstream.log.host import LogHost
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
@@ -122,7 +122,7 @@ def test_a_torn_last_batch_is_cut_and_told(
         again = opened(log)
     assert facts(again)["batches"] == whole
     assert path in caplog.text
-    assert f"{torn} bytes go" in caplog.text
+    assert f"{torn} bytes dropped" in caplog.text
     assert not files_of(again, ".cut-0")
     append(again, batch(1), leader_epoch=10)
     assert opened(again).log_end_offset == again.log_end_offset

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
-from millstream.log.manager import ManagerSettings
+from millstream.log.management.manager import ManagerSettings
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk

@@ -86,13 +86,15 @@ def test_a_planted_violation_is_found(kind: str, steps: list[Step]) -> None:
     assert kind in kinds(check_history(history(*steps)))
 
 
-def read_and_committed(read_at: float, commit_asked: float | None, outcome: str, f: str = POLL) -> list[Op]:
+def read_and_committed(
+    read_at: float, commit_requested: float | None, outcome: str, f: str = POLL
+) -> list[Op]:
     """A transaction from 0 to 5, and somebody who has its record at a time in between."""
     made = History()
     writing = made.invoke("p", TXN, [Send(K, "a")], 0.0)
     reading = made.invoke("r", f, [], read_at if f == TXN else 0.5)
     made.complete(reading, OK, [Poll({K: [(0, "a")]})], 4.5 if f == TXN else read_at)
-    made.complete(writing, outcome, [Send(K, "a", 0)], 5.0, commit_asked=commit_asked)
+    made.complete(writing, outcome, [Send(K, "a", 0)], 5.0, commit_requested=commit_requested)
     return made.completions()
 
 

@@ -227,10 +227,10 @@ def test_a_replica_that_was_away_for_long_brings_nothing_back() -> None:
 
 
 def test_deletions_that_are_forgotten_too_early_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(LogState, "may_forget_deletions")
+    monkeypatch.delattr(LogState, "may_drop_deletions")
     monkeypatch.setattr(
         LogState,
-        "may_forget_deletions",
+        "may_drop_deletions",
         property(lambda log: True, lambda log, value: None),
         raising=False,
     )

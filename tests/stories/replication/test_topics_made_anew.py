@@ -58,7 +58,7 @@ class MadeAnewMeanwhile(Story):
 
     async def _create(self, rows: Iterable[CreatableTopic]) -> None:
         request = CreateTopicsRequest(topics=list(rows), timeout_ms=5000)
-        answer = await self.client._ask_any(request, 5)
+        answer = await self.client.request_any(request, 5)
         assert all(topic.error_code == 0 for topic in answer.topics)
 
     def _large(self, name: str) -> CreatableTopic:

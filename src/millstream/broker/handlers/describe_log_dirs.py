@@ -15,7 +15,7 @@ from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.directories.replica_move import ReplicaMove
-from millstream.log.manager import LogDir
+from millstream.log.management.manager import LogDir
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.turns import Pace, Steps, in_slices
 from millstream.wire.messages.describe_log_dirs import (

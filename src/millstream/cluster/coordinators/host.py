@@ -196,7 +196,7 @@ class CoordinatorHost(Generic[S]):
                 await asyncio.sleep(_RETRY_S)
                 await self._read_all(slot, slot.last_offset + 1)
         except StorageError as error:
-            if not error.passing or slot.partition.log is None:
+            if not error.temporary or slot.partition.log is None:
                 raise
             return error
         return None

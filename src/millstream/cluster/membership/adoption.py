@@ -14,7 +14,7 @@ from millstream.control.image import ClusterImage
 from millstream.control.topics import name_problem
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 
 log = logging.getLogger("millstream.adoption")
@@ -39,7 +39,7 @@ def finish_deletions(image: ClusterImage, logs: LogManager) -> None:
             logs.delete(tp)
         elif deleted and found.topic_id is None:
             log.warning("%s may belong to a topic that was deleted and is put aside", found.directory)
-            logs.put_aside(tp)
+            logs.mark_stray(tp)
     for tp in list(logs.offline):
         if tp.topic in image.being_deleted and tp.topic not in image.topics:
             logs.delete(tp)
@@ -51,7 +51,7 @@ def put_strays_aside(image: ClusterImage, logs: LogManager) -> None:
         topic = image.topics.get(tp.topic)
         if topic is not None and _id(found) not in (None, topic.topic_id):
             log.warning("%s belongs to an earlier topic of the same name and is put aside", found.directory)
-            logs.put_aside(tp)
+            logs.mark_stray(tp)
 
 
 def put_moved_aside(image: ClusterImage, logs: LogManager, node_id: int) -> None:
@@ -70,7 +70,7 @@ def put_moved_aside(image: ClusterImage, logs: LogManager, node_id: int) -> None
             tp,
             replicas,
         )
-        logs.put_aside(tp)
+        logs.mark_stray(tp)
 
 
 def unknown_topics(image: ClusterImage, logs: LogManager, new_id: Callable[[], bytes]) -> list[Found]:

@@ -467,7 +467,7 @@ class _LeaderLoop:
                 self._take_data(followed.partition, row)
         except (ApiError, CorruptBatch) as error:
             text = f"{tp} cannot follow broker {self._leader}: {error}"
-            if isinstance(error, StorageError) and error.passing:
+            if isinstance(error, StorageError) and error.temporary:
                 self._rate_limited.log(logging.ERROR, "follow", text)
             else:
                 log.error("%s", text)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.core.types import TopicPartition
 from millstream.log.directories.log_directory import LogDir
-from millstream.log.events import LogEvents
+from millstream.log.management.events import LogEvents
 from millstream.log.state import LogState
 
 

@@ -23,8 +23,8 @@ from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_LEADER, TopicPartition
 from millstream.log.errors import StorageError
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.log.state import LogState
@@ -351,7 +351,7 @@ class ReplicaManager:
         older = self._is_older(partition, state)
         del self._topics[topic.name][index]
         self._let_go(partition)
-        self._take_away(partition.tp, self._logs.put_aside if older else self._logs.delete)
+        self._take_away(partition.tp, self._logs.mark_stray if older else self._logs.delete)
 
     def _lead(self, partition: Partition, topic: TopicImage) -> None:
         """Takes the role that the image gives this replica."""
@@ -363,7 +363,7 @@ class ReplicaManager:
             return  # to lead or follow in it would cut off what was acknowledged since
         if partition.log is not None:
             # A replica that is away may lack them, and would bring back what they deleted.
-            partition.log.may_forget_deletions = set(topic.replicas[index]) <= set(state.isr)
+            partition.log.may_drop_deletions = set(topic.replicas[index]) <= set(state.isr)
         if state.leader == self._node_id:
             self._become_leader(partition, state, topic.replicas[index])
         else:
@@ -430,7 +430,7 @@ class ReplicaManager:
             opened = self._find_or_create(topic, tp)
         except ApiError as error:
             reason = error.message.removeprefix(f"{tp} is offline: ")
-            if isinstance(error, StorageError) and error.passing:  # one for each partition of a new topic
+            if isinstance(error, StorageError) and error.temporary:  # one for each partition of a new topic
                 self._rate_limited.log(logging.ERROR, "offline", f"{tp} is offline: {reason}")
             else:
                 log.error("%s is offline: %s", tp, reason)
@@ -454,7 +454,7 @@ class ReplicaManager:
         if found is None or found.topic_id is None or found.topic_id.bytes == topic.topic_id:
             return found
         log.warning("%s belongs to an earlier topic of the same name and is put aside", found.directory)
-        self._logs.put_aside(found.tp)
+        self._logs.mark_stray(found.tp)
         return None
 
     def _try_again(self, partition: Partition) -> None:

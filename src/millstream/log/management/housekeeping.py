@@ -15,16 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
 from millstream.log import truncation
-from millstream.log.background_flushes import BackgroundFlushes
-from millstream.log.blocking import Blocking
-from millstream.log.checkpoint_writer import CheckpointWriter
 from millstream.log.errors import StorageError
-from millstream.log.manager import LogManager
+from millstream.log.flush.background import BackgroundFlushes
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.checkpoint_writer import CheckpointWriter
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segments.scheduled_deletion import ScheduledDeletion
 from millstream.log.state import LogState
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.housekeeping")
 
 _SLICE_S: Final = 0.002
 _TICK_S: Final = 1.0
@@ -162,9 +162,9 @@ class Housekeeping:
     async def _probe_full_directories(self) -> None:
         full = self._manager.full
         for path in list(full.paths):
-            room: list[bool] = []
-            await self.blocking(lambda at=path, results=room: results.append(full.has_room(at)))  # type: ignore[misc]
-            full.probed(path, room=room == [True])
+            space: list[bool] = []
+            await self.blocking(lambda at=path, results=space: results.append(full.has_space(at)))  # type: ignore[misc]
+            full.probed(path, space=space == [True])
 
     def _finish_truncations(self) -> None:
         """Retry truncations and swaps that met a full disk.
@@ -176,10 +176,10 @@ class Housekeeping:
         for log in unfinished:
             try:
                 if truncation.finish(log):
-                    logger.info("%s: what the full disk had interrupted is done", log.tp)
+                    logger.info("%s: the change that a full disk interrupted is complete", log.tp)
                     self._manager.events.truncation_finished(log)
             except StorageError:
-                continue  # it is among the unfinished again, or its directory offline
+                continue  # it is queued again, or its directory is offline
 
     # -- retention, deletion, expiry
 

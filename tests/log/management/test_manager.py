@@ -12,8 +12,8 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.events import IgnoredEvents
-from millstream.log.manager import LogDir, LogDirError, LogManager, ManagerSettings
+from millstream.log.management.events import IgnoredEvents
+from millstream.log.management.manager import LogDir, LogDirError, LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 from support.log.world import NOW_MS, TP, append, batch, manager, read_all
@@ -206,14 +206,14 @@ def test_no_checkpoint_claims_more_than_is_left_of_a_log() -> None:
     logs.get(TP).truncate_to(4)  # type: ignore[union-attr]
     (log_dir,) = logs.online_dirs()
     assert {
-        log_dir.claims(name, TP) for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS)
+        log_dir.largest_claim(name, TP) for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS)
     } == {4}
 
 
 def test_a_stray_log_is_put_aside_and_left_alone(tmp_path: Path) -> None:
     logs = made(tmp_path, "one")
     filled(logs)
-    logs.put_aside(TP)
+    logs.mark_stray(TP)
     logs.close(broker_epoch=1)
     again = made(tmp_path, "one")
     assert again.logs == {}

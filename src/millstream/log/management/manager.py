@@ -16,7 +16,6 @@ from contextlib import suppress
 from typing import Final
 
 from millstream.core.types import TopicPartition
-from millstream.log import flushing
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.checkpointing import Checkpoints
@@ -26,19 +25,19 @@ from millstream.log.directories.log_directory import LogDir, LogDirError
 from millstream.log.directories.removal import LogRemoval
 from millstream.log.directories.replica_moves import ReplicaMoves
 from millstream.log.errors import StorageError
-from millstream.log.events import IgnoredEvents, LogEvents
-from millstream.log.factory import LogFactory, ManagerSettings
-from millstream.log.failures import StorageFailures
-from millstream.log.flushing import FlushJob
-from millstream.log.managed_host import ManagedLogHost
+from millstream.log.flush.job import FlushJob, finish
+from millstream.log.management.events import IgnoredEvents, LogEvents
+from millstream.log.management.factory import LogFactory, ManagerSettings
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.managed_host import ManagedLogHost
+from millstream.log.management.registry import LogRegistry
+from millstream.log.management.work_queues import WorkQueues
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery.loading import LogLoader
-from millstream.log.registry import LogRegistry
 from millstream.log.state import LogState
-from millstream.log.work_queues import WorkQueues
 from millstream.ports.files import Files
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("millstream.log.manager")
 
 _MANY: Final = 32  # logs with unsynced data, beyond which their file system is synced as a whole
 
@@ -114,7 +113,7 @@ class LogManager:
         return self.directories.cluster_id
 
     def identify(self, cluster_id: str, node_id: int) -> None:
-        """Write who owns the directories. Raise LogDirError if another broker or cluster does."""
+        """Write the owner of the directories. Raise LogDirError if they belong to another."""
         for log_dir, error in self.directories.identify(cluster_id, node_id):
             self.failures.disk_failed(log_dir.path, "cannot write meta.properties", error)
 
@@ -130,7 +129,7 @@ class LogManager:
         return self.directories.may_lack_records
 
     def note_machine(self) -> None:
-        """Note that the controller knows that. Waits for the disk."""
+        """Record that the controller knows of it. Waits for the disk."""
         for log_dir, error in self.directories.note_machine():
             self.failures.disk_failed(log_dir.path, "cannot write meta.properties", error)
 
@@ -170,7 +169,10 @@ class LogManager:
         return self.directories.get(directory)
 
     def prefer(self, tp: TopicPartition, log_dir: LogDir) -> None:
-        """Create the log of this partition there, if it comes. Lost at a restart, as in Kafka."""
+        """Create the log of this partition there, if it is created.
+
+        Lost at a restart, as in Kafka.
+        """
         self.directories.prefer(tp, log_dir)
 
     def forget_preferred(self, topic: str) -> None:
@@ -180,7 +182,7 @@ class LogManager:
     def create(
         self, tp: TopicPartition, topic_id: uuid.UUID, *, directory: str | None = None, start_offset: int = 0
     ) -> PartitionLog:
-        """Create a log in the given directory, else the preferred one, else the one used least.
+        """Create a log in the named directory, else the preferred one, else the least used one.
 
         Raises ApiError.
         """
@@ -190,17 +192,17 @@ class LogManager:
         self.checkpoints.forget(log_dir, tp)
         path = log_dir.file(file_names.directory_name(tp))
         if self.files.exists(path):
-            logger.warning("%s holds another log of %s; it is put aside", path, tp)
+            logger.warning("%s holds another log of %s; it is kept as a stray", path, tp)
             self._removal.rename_unused(log_dir, tp, "stray")
         try:
             log = self._factory.create(path, tp, topic_id, start_offset)
         except StorageError as error:
-            if not error.passing:
+            if not error.temporary:
                 self.failures.fail_directory(log_dir.path, error.message)
             else:
                 if error.full:
-                    self.full.refused(log_dir.path)
-                with suppress(OSError):  # else the next attempt would put these files aside
+                    self.full.write_rejected(log_dir.path)
+                with suppress(OSError):  # else the next attempt would find these files
                     self.files.rmtree(path)
             raise
         self.logs[tp] = log
@@ -208,7 +210,7 @@ class LogManager:
         return log
 
     def _used_directories(self) -> list[str]:
-        """Return the data directory of every log and of every copy under way."""
+        """Return the data directory of every log and of every copy in progress."""
         return [log.log_dir for log in self.logs.values()] + [move.log_dir for move in self.futures.values()]
 
     def delete(self, tp: TopicPartition) -> None:
@@ -218,9 +220,9 @@ class LogManager:
         """
         self._removal.delete(tp, self.settings.delete_delay_ms)
 
-    def put_aside(self, tp: TopicPartition) -> None:
+    def mark_stray(self, tp: TopicPartition) -> None:
         """Take a replica out of service that this broker should not have, and keep its files."""
-        self._removal.put_aside(tp, self.settings.delete_delay_ms)
+        self._removal.mark_stray(tp, self.settings.delete_delay_ms)
 
     def rename_left_behind(self, log: LogState) -> str:
         """Mark the directory that a log has left as deleted. Return the data directory to sync."""
@@ -257,7 +259,7 @@ class LogManager:
         jobs: dict[str, list[FlushJob]] = {}
         for log in list(self.logs.values()):
             try:
-                flushing.finish(log)
+                finish(log)
                 job = FlushJob.prepare(log)
             except StorageError as error:
                 broken.add(error.directory)

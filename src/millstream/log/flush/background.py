@@ -1,7 +1,7 @@
 """Flushes and writebacks of logs in the background.
 
 A produce that must be on disk before it is acknowledged (flush.messages) awaits `flush`, which
-syncs once for all that wait (group commit). Other flushes let a slow disk rest in between.
+syncs once for all waiters (group commit). Other flushes let a slow disk rest in between.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from millstream.log.blocking import Blocking
 from millstream.log.errors import StorageError
-from millstream.log.flushing import FlushJob
-from millstream.log.manager import LogManager
+from millstream.log.flush.job import FlushJob
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.manager import LogManager
 from millstream.log.state import LogState
 
 _REST: Final = 8  # times as long as the last background write of a directory took
@@ -53,7 +53,7 @@ class BackgroundFlushes:
                 self._start(log)
 
     def start_queued(self) -> None:
-        """Start the flushes that logs asked for."""
+        """Start the flushes that logs requested."""
         queue = self._manager.queues.flush
         for log in [log for log in queue if log.flush_due or not self._quiet("flush", log.log_dir)]:
             queue.pop(log, None)
@@ -86,7 +86,7 @@ class BackgroundFlushes:
                     return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")
                 return job.failed(error)
             except asyncio.CancelledError:
-                job.cancelled()  # whoever closes the log syncs it
+                job.cancelled()  # the shutdown of the log syncs it
                 raise
             job.completed(now_ms=self._manager.clock())
             self._on_completed()
@@ -101,7 +101,7 @@ class BackgroundFlushes:
         return None
 
     async def write_back(self) -> None:
-        """Start writing out the recent appends of the logs that asked for it."""
+        """Start writing out the recent appends of the logs that requested it."""
         queue = self._manager.queues.writeback
         for log in [log for log in queue if not self._quiet("writeback", log.log_dir)]:
             queue.pop(log, None)

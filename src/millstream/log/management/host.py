@@ -16,7 +16,7 @@ from millstream.ports.files import Files
 
 
 class LogHost(LogServices):
-    """Never flushes by itself, and deletes files at once."""
+    """Never flushes automatically, and deletes files at once."""
 
     writeback_bytes: int = 1 << 62
     """The number of bytes that a log appends before `writeback_due`."""

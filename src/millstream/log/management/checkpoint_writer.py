@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from millstream.log.blocking import Blocking
 from millstream.log.directories import file_names
 from millstream.log.directories.log_directory import LogDir
 from millstream.log.errors import StorageError
-from millstream.log.manager import LogManager
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.manager import LogManager
 
 _POINTS_LATEST_S: Final = 5.0  # a recovery point that moved is in its checkpoint after this time
 

@@ -34,7 +34,7 @@ class LogRegistry:
         return [log for log in self.logs.values() if log.log_dir == path]
 
     def isolate(self, log_dir: LogDir, tp: TopicPartition, reason: str) -> None:
-        """Note that a partition is offline by itself."""
+        """Record that a partition is offline on its own."""
         logger.error("the partition %s stays offline: %s", tp, reason)
         self.offline[tp] = reason
         self.isolated[tp] = log_dir

@@ -14,7 +14,7 @@ from millstream.ports.files import File
 
 
 class FlushJob:
-    """Syncs everything the log had written when the job was made.
+    """Syncs everything the log had written when the job was created.
 
     `prepare` it on the event loop, `run` it in a thread, then report the outcome on the loop with
     `completed`, `failed` or `cancelled`.
@@ -123,7 +123,8 @@ class FlushJob:
         try:
             log_file.sync()
         except OSError as error:
-            # Even if the disk was only full: the kernel may have dropped what it could not write.
+            # Even if the disk was only full: the kernel may have dropped the pages it could not
+            # write.
             raise OSError(errno.EIO, f"cannot sync: {error.strerror}", log_file.path) from error
 
     def _sync(self, path: str) -> None:

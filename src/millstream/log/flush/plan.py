@@ -1,6 +1,6 @@
-"""When a log wants to be written back or flushed, and which of its flushes still count.
+"""Decides when a log is written back or flushed, and which of its flushes still count.
 
-Every `writeback_bytes` the kernel is asked to start writing, so that dirty pages never pile up
+Every `writeback_bytes` the kernel is asked to start writing, so that dirty pages never accumulate
 until it blocks the writer. Every `flush_bytes` the log is synced, with a snapshot of its producers:
 the recovery point follows the end of the log, and recovery never has more than that to check.
 """
@@ -71,7 +71,7 @@ class FlushPlan:
     def writeback_job(self, segment: Segment) -> Callable[[], None] | None:
         """Return a call for a thread that starts writing out recent appends.
 
-        It promises nothing.
+        It makes nothing durable.
         """
         step = self._thresholds.writeback_bytes
         begin, end = max(self.attention_at - step, 0), segment.size

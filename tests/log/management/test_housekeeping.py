@@ -16,8 +16,8 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import checkpoints, file_names
 from millstream.log.errors import StorageError
-from millstream.log.housekeeping import Housekeeping, HousekeepingSettings
-from millstream.log.manager import LogManager, ManagerSettings
+from millstream.log.management.housekeeping import Housekeeping, HousekeepingSettings
+from millstream.log.management.manager import LogManager, ManagerSettings
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 from support.log.world import NOW_MS, TP, append, batch, manager

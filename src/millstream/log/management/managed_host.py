@@ -9,10 +9,10 @@ from millstream.log.directories.checkpointing import Checkpoints
 from millstream.log.directories.deferred_deletes import DeferredDeletes
 from millstream.log.directories.replica_moves import ReplicaMoves
 from millstream.log.errors import DamagedBatch, StorageError
-from millstream.log.failures import StorageFailures
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.work_queues import WorkQueues
 from millstream.log.segments.segment import Segment
 from millstream.log.state import LogServices, LogState
-from millstream.log.work_queues import WorkQueues
 from millstream.ports.files import Files
 
 

@@ -1,7 +1,8 @@
-"""Failed disks and damaged files: what goes offline, and who learns of it.
+"""Failed disks and damaged files: takes directories and partitions offline.
 
-A directory whose disk fails goes offline with its partitions, which answer KAFKA_STORAGE_ERROR; the
-others stay in service. A partition whose flushed data is damaged goes offline alone.
+A directory whose disk fails goes offline with its partitions, which respond with
+KAFKA_STORAGE_ERROR; the others stay in service. A partition whose flushed data is damaged goes
+offline alone.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from millstream.core.errors import ApiError
 from millstream.log.directories.log_directories import LogDirectories
 from millstream.log.directories.replica_moves import ReplicaMoves
 from millstream.log.errors import DamagedBatch, StorageError
-from millstream.log.events import LogEvents
 from millstream.log.integrity.damage import DamageRegister
+from millstream.log.management.events import LogEvents
+from millstream.log.management.registry import LogRegistry
+from millstream.log.management.work_queues import LoopThread, WorkQueues
 from millstream.log.partition_log import PartitionLog
 from millstream.log.rate_limited_logging import RateLimitedLog
-from millstream.log.registry import LogRegistry
 from millstream.log.state import LogState
-from millstream.log.work_queues import LoopThread, WorkQueues
 
 logger = logging.getLogger("millstream.log.manager")
 
@@ -46,9 +47,9 @@ class StorageFailures:
         self.loop_thread = LoopThread()
         self._rate_limited = RateLimitedLog(logger, clock)
 
-    def disk_failed(self, path: str, what: str, cause: OSError) -> StorageError:
+    def disk_failed(self, path: str, action: str, cause: OSError) -> StorageError:
         """Report a failure outside of any log, and return it as StorageError."""
-        failure = StorageError(path, what, cause)
+        failure = StorageError(path, action, cause)
         self._report(failure)
         return failure
 
@@ -71,8 +72,8 @@ class StorageFailures:
 
     def _report(self, error: StorageError) -> None:
         if error.full:
-            self.loop_thread.run(lambda: self._directories.full.refused(error.directory))
-        if error.passing:
+            self.loop_thread.run(lambda: self._directories.full.write_rejected(error.directory))
+        if error.temporary:
             self._rate_limited.log(logging.ERROR, error.directory, error.message)
         else:
             self.loop_thread.run(lambda: self.fail_directory(error.directory, error.message))

@@ -1,4 +1,4 @@
-"""The logs that wait for housekeeping: to be flushed, written back, or truncated to the end."""
+"""The logs that wait for housekeeping: to be flushed, written back, or truncated completely."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class WorkQueues:
             self.wake()
 
     def remove(self, log: LogState) -> None:
-        """Forget a log that is closed."""
+        """Remove a log that is closed."""
         self.flush.pop(log, None)
         self.writeback.pop(log, None)
         self.unfinished.pop(log, None)
 
 
 class LoopThread:
-    """Runs calls on the thread of the event loop, which is the one that makes this object."""
+    """Runs calls on the thread of the event loop, which is the one that creates this object."""
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()

@@ -29,7 +29,7 @@ class ManagerSettings(NamedTuple):
 
 
 class LogFactory:
-    """Makes the logs of one broker. `settings` may be replaced at any time."""
+    """Creates the logs of one broker. `settings` may be replaced at any time."""
 
     def __init__(
         self,
