@@ -70,10 +70,8 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "broker": {"Connection", "Fetch"},
     "client": {"Consumer", "Producer"},
     "cluster": {
-        "ClusterMember",
         "CoordinatorHost",
         "Partition",
-        "PartitionControl",
         "ReplicaManager",
         "_LeaderLoop",
     },

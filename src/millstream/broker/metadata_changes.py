@@ -79,9 +79,9 @@ class MetadataChanges:
         self._apply_dynamic_settings()
         await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
         adoption.finish_deletions(self._image, self._logs)
-        adoption.put_strays_aside(self._image, self._logs)
-        adoption.put_moved_aside(self._image, self._logs, self._config.node_id)
-        adoption.leave_unknown_alone(self._image, self._logs)
+        adoption.move_away_strays(self._image, self._logs)
+        adoption.move_away_reassigned(self._image, self._logs, self._config.node_id)
+        adoption.preserve_unknown(self._image, self._logs)
         await self._replicas.load()
 
     def _load_logs(self) -> None:

@@ -228,7 +228,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         opened.background.fail,
     )
     listeners = LogListeners(logs, replicas, maintenance, opened.background.fail)
-    opened.log_events.connect(replicas, listeners.directory_failed, member.follower.hurry)
+    opened.log_events.connect(replicas, listeners.directory_failed, member.follower.request_now)
     return Parts(
         node_id=config.node_id,
         config=config,

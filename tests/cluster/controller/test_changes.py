@@ -78,7 +78,7 @@ class World:
             full_replicas=tuple,
             all_directories_online=lambda: self.all_online,
         )
-        await self.member.join(self._run, alone=True, patience_s=0)
+        await self.member.join(self._run, alone=True, timeout_s=0)
         self.controller = self.member.controller
         self.told.clear()
         self.settings_changed = 0
@@ -331,10 +331,10 @@ def test_a_deletion_is_remembered_until_every_broker_that_is_there_has_heard_of_
         await world.delete("x")
         brokers = world.member.state.image.brokers
         brokers[1] = BrokerRegistration(1, (BrokerEndpoint("PLAINTEXT", "there", 1),))
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {"x": [doomed]}
         del brokers[1]
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {}
 
     asyncio.run(test())
@@ -347,14 +347,14 @@ def test_a_deletion_is_remembered_while_a_directory_may_still_hold_the_topic() -
         doomed = world.image.topics["x"].topic_id
         world.all_online = False
         await world.delete("x")
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {"x": [doomed]}
         world.all_online = True
         for _ in range(1000):
-            if world.member.partitions.has_all_directories(0):
+            if world.member.partitions.unavailable.has_all_directories(0):
                 break  # it was told
             await asyncio.sleep(0.01)
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {}
 
     asyncio.run(test())

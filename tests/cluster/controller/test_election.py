@@ -144,7 +144,7 @@ def test_brokers_that_could_not_be_read_are_read_with_the_next_look() -> None:
         await election.look()
         broker = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "h", 9094),))
         await theirs.multi([Create(znodes.broker_path(2), znodes.encode_broker(broker, now_ms=0), True)])
-        election._brokers_may_have_changed()
+        election._on_brokers_changed()
         read = store.children
 
         async def refused(path: str) -> dict[str, Node]:

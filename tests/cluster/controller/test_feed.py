@@ -66,7 +66,7 @@ def test_a_snapshot_comes_in_pages_and_changes_meanwhile_follow_it(monkeypatch: 
 def test_large_nodes_make_smaller_pages_and_a_shorter_memory(monkeypatch: pytest.MonkeyPatch):
     """The node of a topic has the replicas of all its partitions, and is written whenever one of them moves."""
     monkeypatch.setattr(controller_feed, "_PAGE_BYTES", 8)
-    monkeypatch.setattr(controller_feed, "_REMEMBERED_BYTES", 15)
+    monkeypatch.setattr(controller_feed, "_RETAINED_BYTES", 15)
 
     async def test(feed: ControllerFeed) -> None:
         begin = await read(feed, -1)
@@ -83,7 +83,7 @@ def test_large_nodes_make_smaller_pages_and_a_shorter_memory(monkeypatch: pytest
 
 
 def test_who_is_too_far_behind_gets_a_snapshot(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(controller_feed, "_REMEMBERED_NODES", 3)
+    monkeypatch.setattr(controller_feed, "_RETAINED_NODES", 3)
 
     async def test(feed: ControllerFeed) -> None:
         for name in "abcdef":
@@ -112,12 +112,12 @@ def test_a_change_is_taken_in_when_everybody_has_asked_for_the_next():
         for broker in present:
             await feed.read(broker, 7, -1, more_of_snapshot=False, wait_s=0)
         position = feed.publish(nodes("a"))
-        taken = asyncio.ensure_future(feed.wait_taken_in(position, lambda: present))
+        taken = asyncio.ensure_future(feed.wait_applied(position, lambda: present))
         await feed.read(1, 7, position, more_of_snapshot=False, wait_s=0)
         await asyncio.sleep(0)
         assert not taken.done()
         present.remove(2)  # it is gone: nobody waits for it
-        feed.forget(2)
+        feed.forget_broker(2)
         await taken
 
     feed_test(test)
@@ -127,7 +127,7 @@ def test_the_end_of_a_term_ends_all_waiting():
     async def test(feed: ControllerFeed) -> None:
         await read(feed, -1)
         waiting = asyncio.ensure_future(feed.read(1, 7, 0, more_of_snapshot=False, wait_s=60))
-        taken = asyncio.ensure_future(feed.wait_taken_in(1, lambda: [1]))
+        taken = asyncio.ensure_future(feed.wait_applied(1, lambda: [1]))
         await asyncio.sleep(0)
         feed.close()
         with pytest.raises(FeedClosed):
@@ -169,7 +169,7 @@ def test_a_snapshot_is_made_once_for_all_who_begin_soon_after_each_other(monkeyp
 
 
 def test_a_snapshot_from_before_what_is_remembered_is_made_anew(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(controller_feed, "_REMEMBERED_NODES", 3)
+    monkeypatch.setattr(controller_feed, "_RETAINED_NODES", 3)
 
     async def test(feed: ControllerFeed) -> None:
         assert (await read(feed, -1)).position == 0
@@ -200,7 +200,7 @@ def test_changes_that_every_broker_has_taken_in_are_forgotten(monkeypatch: pytes
         assert len(feed._changes) == 4
         await ask(2, 10)
         assert len(feed._changes) == 3, "the latest stay, for a broker that loses its session for a moment"
-        feed.forget(1)
+        feed.forget_broker(1)
         assert (await ask(1, 7)).nodes == nodes("n7", "n8", "n9")
         assert (await ask(3, 2)).begins_snapshot
         for index in range(10):
@@ -208,10 +208,10 @@ def test_changes_that_every_broker_has_taken_in_are_forgotten(monkeypatch: pytes
         for broker in (1, 2):
             await ask(broker, 20)
         assert len(feed._changes) == 10, "broker 3 has not asked since its snapshot"
-        feed.forget(3)
+        feed.forget_broker(3)
         feed.publish(nodes("last"))
         for broker in (1, 2):
             await ask(broker, 21)
-        assert len(feed._changes) == feed._remembered_nodes == 3
+        assert len(feed._changes) == feed._retained_nodes == 3
 
     feed_test(test)

@@ -11,7 +11,8 @@ import pytest
 
 from millstream.cluster.controller.changes import Controller
 from millstream.cluster.controller.feed_service import FeedService
-from millstream.cluster.controller.partitions import IsrRequest, PartitionControl
+from millstream.cluster.controller.isr_changes import IsrRequest
+from millstream.cluster.controller.partitions import PartitionControl
 from millstream.cluster.controller.term import ControllerState, Term
 from millstream.control import znodes
 from millstream.control.image import ClusterImage, NodeData
@@ -68,11 +69,11 @@ class World:
         return znodes.decode_partition_state(node.data, node.version)
 
     async def registered(self, *brokers: BrokerRegistration) -> None:
-        await self.partitions.brokers_changed({one.node_id: one for one in brokers})
+        await self.partitions.brokers.brokers_changed({one.node_id: one for one in brokers})
 
     async def propose(self, *isr: tuple[int, int], node=1, epoch=5, version=0, topic=ID) -> object:
         request = IsrRequest(topic, 0, epoch, version, tuple(isr))
-        outcomes = await self.partitions.alter_partitions(node, node * 10, [request])
+        outcomes = await self.partitions.isr.alter_partitions(node, node * 10, [request])
         return outcomes[topic, 0]
 
 
@@ -128,7 +129,7 @@ def test_who_lost_power_while_there_was_no_controller_is_distrusted_too():
         await world.registered()
         data = znodes.encode_broker(torn(1, 97), now_ms=0)
         world.state.image.apply(znodes.broker_path(1), data, 97)  # what the next controller finds
-        await world.partitions.settle()
+        await world.partitions.brokers.reconcile()
         assert (world.now.leader, world.now.isr) == (-1, (2, 3))
 
     on(test)
@@ -136,14 +137,14 @@ def test_who_lost_power_while_there_was_no_controller_is_distrusted_too():
 
 def test_a_broker_that_was_away_while_there_was_no_controller_has_been_away():
     async def test(world: World) -> None:
-        await world.partitions.settle()
+        await world.partitions.brokers.reconcile()
         assert world.now == PartitionState(1, 5, (1, 2, 3)), "nobody was away"
         # The next controller finds another registration of broker 1 than the one before has written down.
-        world.state.tell([NodeData(znodes.broker_path(1), znodes.encode_broker(broker(1), now_ms=0), 99)])
-        await world.partitions.settle()
+        world.state.publish([NodeData(znodes.broker_path(1), znodes.encode_broker(broker(1), now_ms=0), 99)])
+        await world.partitions.brokers.reconcile()
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
         assert world.state.image.brokers[1].epoch == world.state.image.broker_epochs[1] == 99
-        await world.partitions.settle()
+        await world.partitions.brokers.reconcile()
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1), "once is enough"
 
     on(test)
@@ -161,10 +162,10 @@ def test_who_came_is_written_down_before_it_can_be_in_sync():
 def test_a_partition_without_a_leader_may_be_allowed_any():
     async def test(world: World) -> None:
         await world.registered(broker(2), broker(3))
-        await world.partitions.elect_offline()
+        await world.partitions.elections.elect_offline()
         assert world.now.leader == -1
-        world.partitions._unclean = lambda image, topic: True
-        await world.partitions.elect_offline()
+        world.partitions.elections._unclean = lambda image, topic: True
+        await world.partitions.elections.elect_offline()
         assert (world.now.leader, world.now.isr) == (2, (2,))
 
     on(test, state=PartitionState(1, 5, (1,)))
@@ -182,11 +183,11 @@ def test_a_partition_without_a_leader_gets_one_when_its_last_member_returns():
 
 def test_a_stopping_broker_may_go_when_it_has_taken_in_that_it_leads_nothing():
     async def test(world: World) -> None:
-        assert not await world.partitions.stop_broker(1, 10)
+        assert not await world.partitions.brokers.stop_broker(1, 10)
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
         await world.term.feed.read(1, 3, -1, more_of_snapshot=False, wait_s=0)
         await world.term.feed.read(1, 3, world.term.feed.position, more_of_snapshot=False, wait_s=0)
-        assert await world.partitions.stop_broker(1, 10)
+        assert await world.partitions.brokers.stop_broker(1, 10)
         assert await world.propose((2, 20), (3, 30), (1, 10), node=2, epoch=6, version=1) is (
             ErrorCode.INELIGIBLE_REPLICA
         )
@@ -228,10 +229,10 @@ def test_only_the_registered_process_of_a_broker_counts_as_having_taken_somethin
         feed, position = FeedService(world.state, world.partitions), world.term.feed.position
         starting = ControllerFeedRequest(broker_id=2, controller_epoch=3, position=position)
         await feed.ask(starting)
-        assert world.term.feed.taken_in(2) < position
+        assert world.term.feed.applied_position(2) < position
         starting.broker_epoch = 20
         await feed.ask(starting)
-        assert world.term.feed.taken_in(2) == position
+        assert world.term.feed.applied_position(2) == position
 
     on(test)
 
@@ -241,21 +242,21 @@ def test_a_broker_with_a_failed_directory_is_known_until_it_is_mended_or_gone():
         feed = FeedService(world.state, world.partitions)
         telling = ControllerFeedRequest(broker_id=2, broker_epoch=20, directories_offline=True)
         await feed.ask(ControllerFeedRequest.decode(memoryview(telling.encode(0)), 0)[0])
-        assert not world.partitions.has_all_directories(2)
+        assert not world.partitions.unavailable.has_all_directories(2)
         await feed.ask(ControllerFeedRequest(broker_id=2, broker_epoch=20))
-        assert world.partitions.has_all_directories(2)
+        assert world.partitions.unavailable.has_all_directories(2)
         await feed.ask(telling)
         await world.registered(broker(1), broker(3))
-        assert world.partitions.has_all_directories(2)
+        assert world.partitions.unavailable.has_all_directories(2)
 
     on(test)
 
 
 def test_a_failed_directory_takes_the_leadership_and_a_mended_one_lets_it_lead_again():
     async def test(world: World) -> None:
-        await world.partitions.replicas_offline(1, 10, frozenset({T0}))
+        await world.partitions.brokers.replicas_offline(1, 10, frozenset({T0}))
         assert world.now == PartitionState(-1, 6, (1,), 3, 1)
-        await world.partitions.replicas_offline(1, 10, frozenset())
+        await world.partitions.brokers.replicas_offline(1, 10, frozenset())
         assert world.now == PartitionState(1, 7, (1,), 3, 2)
 
     on(test, state=PartitionState(1, 5, (1,)))
@@ -296,7 +297,7 @@ def test_an_isr_is_refused_as_kafka_does(changes: dict, code: ErrorCode):
 def test_a_leader_of_an_earlier_registration_is_not_heard():
     async def test(world: World) -> None:
         with pytest.raises(ApiError) as refused:
-            await world.partitions.alter_partitions(1, 9, [])
+            await world.partitions.isr.alter_partitions(1, 9, [])
         assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
     on(test)
@@ -352,8 +353,8 @@ def test_a_change_is_made_to_its_end_when_the_connection_of_whoever_asked_breaks
     async def test(world: World) -> None:
         asks = {
             "a proposal": lambda: world.propose((1, 10), (2, 20)),
-            "a failed directory": lambda: world.partitions.replicas_offline(1, 10, frozenset({T0})),
-            "a stop": lambda: world.partitions.stop_broker(1, 10),
+            "a failed directory": lambda: world.partitions.brokers.replicas_offline(1, 10, frozenset({T0})),
+            "a stop": lambda: world.partitions.brokers.stop_broker(1, 10),
         }
         written, write = asyncio.Event(), world.store.multi
 
@@ -376,7 +377,7 @@ def test_a_change_is_made_to_its_end_when_the_connection_of_whoever_asked_breaks
 
 def test_elections_by_wish_say_why_not():
     async def test(world: World) -> None:
-        elect = world.partitions.elect_leaders
+        elect = world.partitions.elections.elect_leaders
         world.term.feed.close()  # nobody follows in this test: do not wait for anybody
         unknown = TopicPartition("t", 9)
         assert await elect([T0, unknown], unclean=False) == {
@@ -397,9 +398,9 @@ def test_elections_by_wish_say_why_not():
 
 def test_leadership_returns_to_the_preferred_when_too_much_is_elsewhere():
     async def test(world: World) -> None:
-        await world.partitions.rebalance_leaders(100)
+        await world.partitions.elections.rebalance_leaders(100)
         assert world.now.leader == 2
-        await world.partitions.rebalance_leaders(10)
+        await world.partitions.elections.rebalance_leaders(10)
         assert world.now == PartitionState(1, 6, (1, 2, 3), 3, 1)
 
     on(test, state=PartitionState(2, 5, (1, 2, 3)))
@@ -409,16 +410,16 @@ def test_a_move_is_finished_by_the_proposal_that_brings_the_new_replica_into_syn
     async def test(world: World) -> None:
         world.term.feed.close()
         data = znodes.encode_broker(broker(4), now_ms=0)
-        world.state.tell([NodeData(znodes.broker_path(4), data, 40)])
-        assert await world.partitions.reassign({T0: (4, 2, 3)}) == {T0: None}
+        world.state.publish([NodeData(znodes.broker_path(4), data, 40)])
+        assert await world.partitions.reassignments.reassign({T0: (4, 2, 3)}) == {T0: None}
         topic = world.state.image.topics["t"]
         assert topic.assignment(0) == Assignment((4, 2, 3, 1), adding=(4,), removing=(1,))
-        assert world.partitions.moving(None) == {T0: topic.assignment(0)}
+        assert world.partitions.reassignments.in_progress(None) == {T0: topic.assignment(0)}
         outcome = await world.propose((1, 10), (2, 20), (3, 30), (4, 40), version=1)
         assert outcome is ErrorCode.NEW_LEADER_ELECTED  # the leader that asked is gone from there
         assert world.state.image.topics["t"].assignment(0) == Assignment((4, 2, 3))
         assert (world.now.leader, world.now.isr, world.now.leader_epoch) == (4, (2, 3, 4), 6)
-        assert world.partitions.moving(None) == {}
+        assert world.partitions.reassignments.in_progress(None) == {}
 
     on(test)
 
@@ -433,13 +434,13 @@ def test_moves_that_end_together_all_end():
         for index in range(3):
             await world.state.commit([state_write("t", index, PartitionState(1, 5, (1, 2)))])
         partitions = [TopicPartition("t", index) for index in range(3)]
-        await world.partitions.reassign(dict.fromkeys(partitions, (1, 3)))
+        await world.partitions.reassignments.reassign(dict.fromkeys(partitions, (1, 3)))
         topic = world.state.image.topics["t"]
         assert set(topic.reassigning) == {0, 1, 2}
         isr = ((1, 10), (2, 20), (3, 30))
         requests = [IsrRequest(ID, i, 5, topic.states[i].partition_epoch, isr) for i in range(3)]
-        await world.partitions.alter_partitions(1, 10, requests)
-        assert world.partitions.moving(None) == {}
+        await world.partitions.isr.alter_partitions(1, 10, requests)
+        assert world.partitions.reassignments.in_progress(None) == {}
         assert world.state.image.topics["t"].replicas == dict.fromkeys(range(3), (1, 3))
 
     on(test)
@@ -464,7 +465,7 @@ def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
         world.store.multi = counted  # type: ignore[method-assign]
         partitions = [TopicPartition("large", index) for index in range(count)]
         wishes = dict.fromkeys(partitions, (1, 2, 4))
-        assert set((await world.partitions.reassign(wishes)).values()) == {None}
+        assert set((await world.partitions.reassignments.reassign(wishes)).values()) == {None}
         assert nodes[znodes.topic_path("large")] == 3
         topic = world.state.image.topics["large"]
         assert len(topic.reassigning) == count
@@ -472,7 +473,7 @@ def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
         requests = [
             IsrRequest(topic.topic_id, i, 0, topic.states[i].partition_epoch, isr) for i in range(count)
         ]
-        await world.partitions.alter_partitions(1, 10, requests)
+        await world.partitions.isr.alter_partitions(1, 10, requests)
         topic = world.state.image.topics["large"]
         assert nodes[znodes.topic_path("large")] == 6
         assert not topic.reassigning and set(topic.replicas.values()) == {(1, 2, 4)}
@@ -487,15 +488,17 @@ def test_a_replica_that_is_away_may_stay_but_not_come():
     async def test(world: World) -> None:
         world.term.feed.close()
         await world.registered(broker(1), broker(2), broker(4))
-        assert await world.partitions.reassign({T0: (1, 4, 3)}) == {T0: None}
+        assert await world.partitions.reassignments.reassign({T0: (1, 4, 3)}) == {T0: None}
         assert world.state.image.topics["t"].reassigning[0] == Assignment((1, 4, 3, 2), (4,), (2,))
         await world.propose((1, 10), (2, 20), (4, 40), version=2)
-        assert world.now.isr == (1, 2, 4) and world.partitions.moving(None), "2 goes when 3 is there"
-        refused = (await world.partitions.reassign({T0: (1, 5, 3)}))[T0]
+        assert world.now.isr == (1, 2, 4) and world.partitions.reassignments.in_progress(None), (
+            "2 goes when 3 is there"
+        )
+        refused = (await world.partitions.reassignments.reassign({T0: (1, 5, 3)}))[T0]
         assert refused is not None and refused.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         await world.registered(broker(1), broker(2), broker(3), broker(4))
         await world.propose((1, 10), (2, 20), (3, 30), (4, 40), version=3)
-        assert world.now.isr == (1, 3, 4) and not world.partitions.moving(None)
+        assert world.now.isr == (1, 3, 4) and not world.partitions.reassignments.in_progress(None)
 
     on(test)
 
@@ -503,15 +506,17 @@ def test_a_replica_that_is_away_may_stay_but_not_come():
 def test_a_move_can_be_called_off():
     async def test(world: World) -> None:
         world.term.feed.close()
-        assert await world.partitions.reassign({T0: (1, 2)}) == {T0: None}  # fewer: done at once
+        assert await world.partitions.reassignments.reassign({T0: (1, 2)}) == {
+            T0: None
+        }  # fewer: done at once
         assert world.state.image.topics["t"].assignment(0) == Assignment((1, 2))
         data = znodes.encode_broker(broker(4), now_ms=0)
-        world.state.tell([NodeData(znodes.broker_path(4), data, 40)])
-        await world.partitions.reassign({T0: (1, 4)})
-        outcome = await world.partitions.reassign({T0: None})
+        world.state.publish([NodeData(znodes.broker_path(4), data, 40)])
+        await world.partitions.reassignments.reassign({T0: (1, 4)})
+        outcome = await world.partitions.reassignments.reassign({T0: None})
         assert outcome == {T0: None}
         assert world.state.image.topics["t"].assignment(0) == Assignment((1, 2))
-        refused = await world.partitions.reassign({T0: None, TopicPartition("u", 0): (1,)})
+        refused = await world.partitions.reassignments.reassign({T0: None, TopicPartition("u", 0): (1,)})
         assert {tp: error.code for tp, error in refused.items() if error} == {
             T0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
             TopicPartition("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -525,7 +530,7 @@ def test_partitions_that_a_fallen_controller_left_without_a_state_get_one():
         await world.state.commit(
             [(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (1, 2, 3), 1: (9, 2, 3)}))]
         )
-        await world.partitions.settle()
+        await world.partitions.brokers.reconcile()
         assert world.state.image.topics["t"].states[1] == PartitionState(2, 0, (2, 3), 3, 0)
         assert world.now == PartitionState(1, 5, (1, 2, 3), 1, 0)
 
@@ -551,7 +556,7 @@ def test_full_replicas_leave_the_isr_and_leaders_with_room_are_elected():
 
 def test_full_leader_hands_over_when_a_replica_with_room_joins():
     async def test(world: World) -> None:
-        await world.partitions.replicas_full(1, 10, frozenset({T0}))
+        await world.partitions.brokers.replicas_full(1, 10, frozenset({T0}))
         assert world.now == PartitionState(1, 5, (1,), 1, 0), "nobody else is in sync"
         outcome = await world.propose((1, 10), (3, 30))
         assert outcome is ErrorCode.NEW_LEADER_ELECTED
@@ -563,10 +568,10 @@ def test_full_leader_hands_over_when_a_replica_with_room_joins():
 def test_full_replicas_may_join_a_full_leader():
     async def test(world: World) -> None:
         for node in (1, 2):
-            await world.partitions.replicas_full(node, node * 10, frozenset({T0}))
+            await world.partitions.brokers.replicas_full(node, node * 10, frozenset({T0}))
         outcome = await world.propose((1, 10), (2, 20))
         assert isinstance(outcome, PartitionState) and outcome.isr == (1, 2)
-        await world.partitions.replicas_full(2, 20, frozenset())
+        await world.partitions.brokers.replicas_full(2, 20, frozenset())
         assert (world.now.leader, world.now.isr) == (2, (2,)), "it has room again"
 
     on(test, state=PartitionState(1, 5, (1,)))
@@ -574,9 +579,9 @@ def test_full_replicas_may_join_a_full_leader():
 
 def test_broker_that_restarted_is_no_longer_full():
     async def test(world: World) -> None:
-        await world.partitions.replicas_full(2, 99, frozenset({T0}))
+        await world.partitions.brokers.replicas_full(2, 99, frozenset({T0}))
         assert world.now.isr == (1, 2, 3), "told by an earlier registration"
-        await world.partitions.replicas_full(2, 20, frozenset({T0}))
+        await world.partitions.brokers.replicas_full(2, 20, frozenset({T0}))
         assert world.now.isr == (1, 3)
         await world.registered(broker(1), broker(2, 99), broker(3))
         assert world.state.image.full == {}

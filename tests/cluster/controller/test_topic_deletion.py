@@ -89,7 +89,7 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_controller(writ
             data = znodes.encode_broker(broker(node), now_ms=0)
             world.state.image.apply(znodes.broker_path(node), data, node * 10)
         assert "large" in world.state.image.topics
-        await world.partitions.settle()
+        await world.partitions.brokers.reconcile()
         assert "large" not in world.state.image.topics
         assert world.state.image.being_deleted == {"large": [topic_id]}
         assert not [path for path in await world.store.load() if path.startswith(znodes.topic_path("large"))]

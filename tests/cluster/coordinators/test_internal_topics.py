@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ import pytest
 from cluster.controller.test_partitions import World, on
 from millstream.cluster.controller.changes import Controller as RealController
 from millstream.cluster.controller.changes import Outcome
+from millstream.cluster.controller.housekeeping import ControllerHousekeeping
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
-from millstream.cluster.membership.member import ClusterMember
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
@@ -195,7 +194,7 @@ def test_a_minimum_that_is_raised_keeps_what_was_set_meanwhile() -> None:
         world.term.feed.close()  # nobody follows in this test
         control = RealController(world.state, BrokerConfig({}), new_id=lambda: b"i" * 16)
         await control.create_topics([NewTopic(TRANSACTIONS, 1, 3, configs=(("cleanup.policy", "compact"),))])
-        member: Any = SimpleNamespace(state=world.state, controller=control)
+        housekeeping = ControllerHousekeeping(world.state, BrokerConfig({}), control, world.partitions)
         async with world.state.lock:  # some other change
             operators = asyncio.ensure_future(
                 control.set_topic_config(
@@ -204,7 +203,7 @@ def test_a_minimum_that_is_raised_keeps_what_was_set_meanwhile() -> None:
                 )
             )
             await asyncio.sleep(0)
-            raising = asyncio.ensure_future(ClusterMember._raise_min_isr(member, TRANSACTIONS, 2))
+            raising = asyncio.ensure_future(housekeeping.raise_min_isr(TRANSACTIONS, 2))
             await asyncio.sleep(0)
         await asyncio.gather(operators, raising)
         assert world.state.image.topic_configs[TRANSACTIONS] == {

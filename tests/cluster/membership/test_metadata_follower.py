@@ -135,7 +135,7 @@ def test_a_snapshot_that_the_controller_has_forgotten_half_way_begins_anew():
 
         def forgets(number: int) -> bool:
             if number == 1:
-                after.feed.forget(1)  # its session has expired
+                after.feed.forget_broker(1)  # its session has expired
             return False
 
         after = world.replace(Source(8, forgets))
@@ -174,7 +174,7 @@ def test_the_snapshot_of_another_cluster_is_not_taken_in(caplog: pytest.LogCaptu
         await world.until(lambda: foreign.answers == 3)
         assert list(world.image.topics) == TOPICS
         assert world.follower.controller_epoch == 8
-        assert caplog.text.count("it is that of the cluster another") == 1
+        assert caplog.text.count("it is the controller of cluster another") == 1
 
     asyncio.run(story())
 

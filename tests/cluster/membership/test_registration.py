@@ -51,8 +51,8 @@ def test_a_broker_that_is_back_within_its_old_session_replaces_its_registration(
     async def test(tree: SharedTree) -> None:
         old, new = await tree.open(), await tree.open()
         before, after = registration(old), registration(new, port=9099)
-        await before.register(patience_s=0)
-        await after.register(patience_s=0)
+        await before.register(timeout_s=0)
+        await after.register(timeout_s=0)
         assert after.epoch > before.epoch > NOT_REGISTERED
         tree.end(old.number)  # takes nothing away that is not its own
         there = await found(new)
@@ -65,13 +65,13 @@ def test_the_id_of_another_broker_is_left_to_it_and_waited_for():
     async def test(tree: SharedTree) -> None:
         theirs, ours = await tree.open(), await tree.open()
         other, late = registration(theirs), registration(ours, disk="b", port=9099)
-        await other.register(patience_s=0)
+        await other.register(timeout_s=0)
         with pytest.raises(AlreadyRegistered, match="broker id 1 is in use by h:9092"):
-            await late.register(patience_s=0)
+            await late.register(timeout_s=0)
         assert late.epoch == NOT_REGISTERED
         there = await found(ours)
         assert there is not None and there.epoch == other.epoch
-        waiting = asyncio.create_task(late.register(patience_s=PATIENCE_S))
+        waiting = asyncio.create_task(late.register(timeout_s=PATIENCE_S))
         await asyncio.sleep(0)
         tree.end(theirs.number)
         await waiting
@@ -86,7 +86,7 @@ def test_a_node_that_is_no_registration_is_in_nobodys_way(data: bytes):
         session = await tree.open()
         await session.multi([Create(znodes.broker_path(1), data)])
         one = registration(session)
-        await one.register(patience_s=0)
+        await one.register(timeout_s=0)
         there = await found(session)
         assert there is not None and there.epoch == one.epoch
 
@@ -120,8 +120,8 @@ def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
 def test_an_id_whose_session_has_not_ended_yet_is_waited_for():
     async def test(tree: SharedTree) -> None:
         theirs, ours = await tree.open(), await tree.open()
-        await registration(theirs).register(patience_s=0)
-        waiting = asyncio.create_task(wait_for_id(ours, 1, patience_s=PATIENCE_S))
+        await registration(theirs).register(timeout_s=0)
+        waiting = asyncio.create_task(wait_for_id(ours, 1, timeout_s=PATIENCE_S))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         tree.end(theirs.number)
@@ -134,7 +134,7 @@ def test_with_every_new_session_a_broker_registers_anew():
     async def test(tree: SharedTree) -> None:
         session = await tree.open()
         one = registration(session)
-        await one.register(patience_s=0)
+        await one.register(timeout_s=0)
         first = one.epoch
         running = asyncio.create_task(one.run())
         one._on_session(SessionState.EXPIRED)
@@ -171,7 +171,7 @@ def test_a_session_that_ends_while_its_registration_is_read_is_not_taken_for_reg
         session = await tree.open()
         session.__class__ = Session
         one = registration(session)
-        await one.register(patience_s=PATIENCE_S)
+        await one.register(timeout_s=PATIENCE_S)
         assert one.epoch > ended[0]
         there = await found(session)
         assert there is not None and there.epoch == one.epoch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.controller.isr_changes import IsrRequest
 from millstream.cluster.replicas.isr import IsrManager
 from millstream.cluster.replicas.partition import Partition
 from millstream.cluster.replicas.pending_sequences import ProducerGaps

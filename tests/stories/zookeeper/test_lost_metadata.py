@@ -114,7 +114,7 @@ def test_an_emptied_zookeeper_is_not_taken_for_the_cluster(
             for name in client.get_children("/"):
                 client.delete(f"/{name}", recursive=True)
             wait_until(lambda: not controllers(cluster), "the end of the controller's term")
-            wait_until(lambda: "there is no cluster in ZooKeeper, where" in caplog.text, "a word about it")
+            wait_until(lambda: "ZooKeeper has no cluster where" in caplog.text, "a word about it")
             # Who has a connection sees nothing of it.
             send(cluster, 100)
             assert read(cluster, 100) == 100
@@ -252,14 +252,14 @@ def test_a_replica_is_not_deleted_while_its_state_names_this_broker(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("there", "complaint"),
-    [(None, "there is no cluster in ZooKeeper"), ("theirs", "in ZooKeeper is the cluster theirs")],
+    [(None, "ZooKeeper has no cluster"), ("theirs", "ZooKeeper has cluster theirs")],
 )
 def test_another_tree_is_told_from_ours(there: str | None, complaint: str) -> None:
     async def test() -> None:
         session = await SharedTree().open()
         identity = ClusterIdentity(session, OURS)
         await session.multi([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
-        await session.multi([(await identity.look()).same])
+        await session.multi([(await identity.look()).unchanged])
         if there is None:
             await session.multi([Delete(znodes.CLUSTER_ID)])
         else:
@@ -347,12 +347,12 @@ def test_a_node_that_is_no_registration_counts_for_no_broker_and_is_told_once(
             await election.look()
         await session.multi([Create(f"{znodes.BROKERS}/{name}", data)])
         for _ in range(3):
-            election._brokers_may_have_changed()
+            election._on_brokers_changed()
             await election.look()
         assert state.active
         assert {node: one.rack for node, one in state.image.brokers.items()} == {2: None}
         assert caplog.text.count(f"{znodes.BROKERS}/{name}") == 1
-        assert "Delete it: brokers register by themselves" in caplog.text
+        assert "Delete it: brokers register automatically" in caplog.text
 
     asyncio.run(test())
 
@@ -391,7 +391,7 @@ def test_a_broker_that_starts_deletes_nothing_that_the_metadata_places_elsewhere
 
         async def find_moved() -> None:
             topic.states[0], topic.replicas[0] = PartitionState(1, 0, (1,)), (1,)
-            adoption.put_moved_aside(broker.image, broker.logs, node_id=0)
+            adoption.move_away_reassigned(broker.image, broker.logs, node_id=0)
 
         one.wait(find_moved())
         assert [name.rpartition("-")[2] for name in directories(tmp_path)] == ["stray"]

@@ -154,7 +154,7 @@ class GroupDriver:
     def close(self) -> None:
         self.host.close()
 
-    # ---- asking ---------------------------------------------------------------------------------------------
+    # ---- asking ----------------------------------------------------------------------------------
 
     async def offsets_partition(self, group_id: str) -> TopicPartition:
         """Where a group keeps its offsets; makes the topic when it is first needed."""

@@ -129,7 +129,7 @@ class CoordinatorHost(Generic[S]):
         self._commit_timeout_s = commit_timeout_s
         self._slots: dict[int, _Slot[S]] = {}
 
-    # ---- leadership -----------------------------------------------------------------------------------------
+    # ---- leadership ------------------------------------------------------------------------------
 
     def lead(self, partition: Partition) -> None:
         """This broker leads the partition from now on: read its log, then serve."""
@@ -171,7 +171,7 @@ class CoordinatorHost(Generic[S]):
         for index in list(self._slots):
             self.resign(index)
 
-    # ---- loading --------------------------------------------------------------------------------------------
+    # ---- loading ---------------------------------------------------------------------------------
 
     async def _load(self, index: int, slot: _Slot[S], after_s: float) -> None:
         try:
@@ -251,7 +251,7 @@ class CoordinatorHost(Generic[S]):
             self._on_ready(index, slot.shard)
         return True
 
-    # ---- deciding -------------------------------------------------------------------------------------------
+    # ---- deciding --------------------------------------------------------------------------------
 
     def call(
         self,
@@ -479,7 +479,7 @@ class CoordinatorHost(Generic[S]):
             full = error.code is ErrorCode.KAFKA_STORAGE_ERROR
             self._open(index, partition, after_s=_RETRY_S if full else 0.0)
 
-    # ---- effects --------------------------------------------------------------------------------------------
+    # ---- effects ---------------------------------------------------------------------------------
 
     def _perform(self, slot: _Slot[S], effect: Any) -> None:
         """What concerns this broker's memory alone happens at once, in the turn of the append."""

@@ -49,14 +49,14 @@ _SPECS = {
 _REPLICAS = 3
 
 
-def wanted_factor(config: BrokerConfig, name: str, brokers: int) -> int:
+def desired_replication_factor(config: BrokerConfig, name: str, brokers: int) -> int:
     """How many replicas an internal topic should have: as the setting says where it is given, else three, or as many as there are
     brokers. A cluster that grows raises it."""
     given = config.static.get(_SPECS[name].replication_factor)
     return given if isinstance(given, int) else min(_REPLICAS, max(brokers, 1))
 
 
-def wanted_min_isr(config: BrokerConfig, factor: int) -> int:
+def desired_min_isr(config: BrokerConfig, factor: int) -> int:
     given = config.static.get("transaction.state.log.min.isr")
     return given if isinstance(given, int) else max(factor - 1, 1)
 
@@ -96,9 +96,9 @@ class InternalTopics:
         """The shape and settings that an internal topic is created with."""
         spec, config = _SPECS[name], self._config
         settings = (*spec.fixed, ("segment.bytes", str(config.integer(spec.segment_bytes))))
-        factor = wanted_factor(config, name, len(self._image.registered_brokers()))
+        factor = desired_replication_factor(config, name, len(self._image.registered_brokers()))
         if name == TRANSACTIONS:
-            settings += (("min.insync.replicas", str(wanted_min_isr(config, factor))),)
+            settings += (("min.insync.replicas", str(desired_min_isr(config, factor))),)
         return NewTopic(name, config.integer(spec.partitions), factor, configs=settings)
 
     async def _create(self, name: str) -> int:

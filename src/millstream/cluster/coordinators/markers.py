@@ -213,7 +213,7 @@ class MarkerSender:
                     left.append(tp)
         return left, written
 
-    # ---- here -----------------------------------------------------------------------------------------------
+    # ---- here ------------------------------------------------------------------------------------
 
     async def write(self, outcomes: Sequence[SendMarkers]) -> list[dict[TopicPartition, ErrorCode]]:
         """For a coordinator elsewhere: for each outcome NONE for each marker that is durable.

@@ -111,7 +111,7 @@ class TransactionDriver:
         ApiError while a shard is being loaded."""
         return await self.host.list_all(lambda shard: shard.ids(), decide)
 
-    # ---- verification (KIP-890) -----------------------------------------------------------------------------
+    # ---- verification (KIP-890) ------------------------------------------------------------------
 
     async def verify(
         self,
@@ -167,7 +167,7 @@ class TransactionDriver:
         )
         return result
 
-    # ---- effects --------------------------------------------------------------------------------------------
+    # ---- effects ---------------------------------------------------------------------------------
 
     def _send_markers(self, index: int, outcome: SendMarkers) -> None:
         def written() -> None:

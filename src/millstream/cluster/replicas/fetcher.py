@@ -264,7 +264,7 @@ class _LeaderLoop:
         self._task.cancel()
         await asyncio.gather(self._task, *filter(None, [self._checkpointing]), return_exceptions=True)
 
-    # ---- the loop -------------------------------------------------------------------------------------------
+    # ---- the loop --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
@@ -452,7 +452,7 @@ class _LeaderLoop:
             forgotten_topics_data=list(forgotten.values()),
         )
 
-    # ---- taking in ------------------------------------------------------------------------------------------
+    # ---- taking in -------------------------------------------------------------------------------
 
     async def _take(self, tp: TopicPartition, row: PartitionData) -> None:
         self._stale[tp] = None

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.controller.isr_changes import IsrRequest
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode

@@ -93,7 +93,7 @@ class ReplicaManager:
         self._with_followers: dict[TopicPartition, Partition] = {}
         self._uncreated: dict[TopicPartition, float] = {}  # and when it was tried last
 
-    # ---- finding --------------------------------------------------------------------------------------------
+    # ---- finding ---------------------------------------------------------------------------------
 
     def leader(self, topic: str, index: int) -> Partition:
         """The partition, if this broker leads it; else the ApiError that sends the client elsewhere."""
@@ -183,7 +183,7 @@ class ReplicaManager:
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self._topics.values())
 
-    # ---- appending ------------------------------------------------------------------------------------------
+    # ---- appending -------------------------------------------------------------------------------
 
     def note_refusal(self, topic: str | bytes, index: int, records: memoryview, error: ApiError) -> None:
         """A batch that did not get to its partition, which may not be here yet; whatever is behind it is told the same."""
@@ -277,7 +277,7 @@ class ReplicaManager:
             # Brokers that go, and so need not be waited for, tell nobody here.
             await _woken(partition, min(left_s, _LOOK_AGAIN_S))
 
-    # ---- following the image --------------------------------------------------------------------------------
+    # ---- following the image ---------------------------------------------------------------------
 
     async def load(self) -> None:
         """At start: what the image has and the directories hold. A partition that neither is found nor is new stays
@@ -495,7 +495,7 @@ class ReplicaManager:
                 self._take_away(partition.tp, self._logs.delete)
             else:
                 log.error("%s is not in the metadata any more, and nobody has deleted it", partition.tp)
-                adoption.leave_alone(self._logs, partition.tp)
+                adoption.preserve(self._logs, partition.tp)
             await slices.breathe()
 
     def _let_go(self, partition: Partition) -> None:

@@ -245,7 +245,7 @@ class Partition:
         """While this one leads."""
         return 1 if self.followers is None else len(self.followers.followers) + 1
 
-    # ---- role -----------------------------------------------------------------------------------------------
+    # ---- role ------------------------------------------------------------------------------------
 
     def lead(
         self,
@@ -390,7 +390,7 @@ class Partition:
         for code in (await unconfirmed([self], timeout_s)).values():
             raise ApiError(code)
 
-    # ---- waiting --------------------------------------------------------------------------------------------
+    # ---- waiting ---------------------------------------------------------------------------------
 
     def wait(self, wake: Wake) -> None:
         """Calls ``wake`` at every change, until ``forget``."""
