@@ -69,12 +69,6 @@ MOST_METHODS = 25
 WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "broker": {"Connection", "Fetch"},
     "client": {"Consumer", "Producer"},
-    "cluster": {
-        "CoordinatorHost",
-        "Partition",
-        "ReplicaManager",
-        "_LeaderLoop",
-    },
     "connect": {"Postgresql", "Sqlite"},
     "groups": {"ConsumerGroup", "GroupShard"},
     "local": {"LocalCluster"},

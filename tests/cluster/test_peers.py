@@ -86,7 +86,7 @@ def test_a_release_that_is_too_far_away_is_told(
     serving(monkeypatch, FETCH, newest)
 
     async def test(peers: Peers, host: str, port: int) -> None:
-        with pytest.raises(NoCommonVersion, match="upgrade the older one"):
+        with pytest.raises(NoCommonVersion, match="upgrade the older broker"):
             await peers.ask("fetch", host, port, FetchRequest(), timeout_s=120)
 
     asked(broker, test)

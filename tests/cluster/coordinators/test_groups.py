@@ -303,7 +303,7 @@ def test_without_its_topic_no_group_is_confirmed() -> None:
 
 def test_groups_are_listed_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard with hundreds of thousands of groups must not hold the loop."""
-    monkeypatch.setattr(coordinator_host, "_LISTED_AT_ONCE", 2)
+    monkeypatch.setattr(coordinator_host, "_NAMES_PER_DECISION", 2)
 
     async def story() -> None:
         _, driver, _ = coordinating(tmp_path)

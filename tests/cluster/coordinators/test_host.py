@@ -139,7 +139,7 @@ def test_a_shard_that_is_being_read_says_so(log: PartitionLog) -> None:
         assert world.host.loading and world.host.shards() == []
         assert code_of(world.look("a")) is E.COORDINATOR_LOAD_IN_PROGRESS
         assert code_of(world.look("a", index=1)) is E.NOT_COORDINATOR
-        world.host.tell(0, lambda shard, now: 1 / 0)  # nobody is there to be told
+        world.host.run(0, lambda shard, now: 1 / 0)  # nobody is there to be told
         await until(lambda: not world.host.loading, "the shard to be read")
         assert (world.shard.durable, world.shard.loaded, await world.look("a")) == ({"a": 500}, 1, 500)
         world.host.close()
@@ -238,7 +238,7 @@ def test_a_log_that_goes_offline_sends_everyone_away(log: PartitionLog) -> None:
         world.host.lead(partition)
         waiting = world.count("a")
         partition.log = None
-        partition.wake()
+        partition.waiters.wake()
         assert code_of(waiting) is E.NOT_COORDINATOR
         assert code_of(world.look("a")) is E.NOT_COORDINATOR
 
@@ -255,7 +255,7 @@ def test_leading_on_changes_nothing_and_a_new_reign_reads_anew(log: PartitionLog
         partition.leader_epoch = 1  # a replica went
         world.host.lead(partition)
         assert len(world.shards) == 1
-        partition.leader_epoch = partition.reign = 3
+        partition.leader_epoch = partition.leader_since_epoch = 3
         world.host.lead(partition)
         await until(lambda: not world.host.loading, "the shard to be read")
         assert len(world.shards) == 2 and world.shard.durable == {"a": 1}

@@ -153,7 +153,7 @@ def test_a_marker_is_not_told_before_it_is_safe(partition: MakePartition) -> Non
         here.commit()
         await pending
         here.append_marker(7, commit=True)
-        world.host.note_marker(0, here.online_log.log_end_offset - 1, 7, True)
+        world.host.marker_written(0, here.online_log.log_end_offset - 1, 7, True)
         look = world.look("name")
         await asyncio.sleep(0.01)
         assert not look.done()

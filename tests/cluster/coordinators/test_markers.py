@@ -29,7 +29,7 @@ class Replicas:
         self._partitions = partitions
         self.gone = gone
 
-    def is_gone(self, tp: TopicPartition) -> bool:
+    def is_deleted(self, tp: TopicPartition) -> bool:
         return tp.partition in self.gone
 
     def leader(self, topic: str, index: int) -> FaultyPartition:
@@ -183,8 +183,8 @@ def test_markers_of_a_shard_that_was_dropped_are_called_off(partitions: dict[int
         partitions[1].fail = ErrorCode.KAFKA_STORAGE_ERROR
         made.send(0, outcome(1), lambda: done.append("dropped"))
         made.send(1, outcome(1), lambda: done.append("kept"))
-        made.call_off(0)
-        made.call_off(0)
+        made.cancel(0)
+        made.cancel(0)
         await asyncio.sleep(0)
         partitions[1].fail = None
         await until(lambda: done, "the other outcome")
@@ -194,20 +194,23 @@ def test_markers_of_a_shard_that_was_dropped_are_called_off(partitions: dict[int
     asyncio.run(story())
 
 
-def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, FaultyPartition]) -> None:
+def test_a_marker_above_the_high_watermark_is_waited_for(
+    partitions: dict[int, FaultyPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a fail-over or a power cut could take back is not told; where it was taken back it is written again."""
 
     async def story() -> None:
         done: list[str] = []
         made = sender(partitions)
-        replicas: Any = made._replicas
         waits: list[asyncio.Future[None]] = []
 
-        async def wait_high_watermark(partition: Any, offset: int, reign: int, timeout_s: float) -> None:
+        async def wait_high_watermark(
+            partition: Any, offset: int, leader_since_epoch: int, timeout_s: float
+        ) -> None:
             waits.append(asyncio.get_running_loop().create_future())
             await waits[-1]
 
-        replicas.wait_high_watermark = wait_high_watermark
+        monkeypatch.setattr(marker_sender, "wait_high_watermark", wait_high_watermark)
         partitions[0].isr = (0, 1)  # nobody moves the high watermark
         made.send(0, outcome(0), lambda: done.append("done"))
         await until(lambda: len(waits) == 1, "the wait")
@@ -227,7 +230,7 @@ def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, F
 async def sent(partitions: dict[int, FaultyPartition], elsewhere: Elsewhere, *indexes: int) -> list[str]:
     """Whether it got done: waits for that, or until the sender has given up."""
     replicas: Any = Replicas(partitions)
-    replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
+    replicas.is_deleted = lambda tp: tp.partition not in elsewhere.leaders
     made = MarkerSender(replicas, SystemClock(), elsewhere)
     done: list[str] = []
     made.send(0, outcome(*indexes), lambda: done.append("done"))
@@ -278,7 +281,7 @@ def test_the_present_leader_is_asked(partitions: dict[int, FaultyPartition]) -> 
         elsewhere.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         partitions[1].fail = ErrorCode.NOT_LEADER_OR_FOLLOWER
         replicas: Any = Replicas(partitions)
-        replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
+        replicas.is_deleted = lambda tp: tp.partition not in elsewhere.leaders
         made = MarkerSender(replicas, SystemClock(), elsewhere)
         done: list[str] = []
         made.send(0, outcome(0, 1, 2), lambda: done.append("done"))

@@ -107,7 +107,7 @@ def test_ids_that_are_in_use_are_not_handed_out_again() -> None:
 
 def test_a_client_is_told_that_it_will_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older Java producers end when InitProducerId is answered with NOT_CONTROLLER."""
-    monkeypatch.setattr(client, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(client, "_PRODUCER_IDS_TIMEOUT_S", 0.0)
 
     async def nowhere() -> tuple[str, int]:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "there is no connection to ZooKeeper")

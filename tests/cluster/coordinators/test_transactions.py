@@ -65,7 +65,7 @@ class World:
     def leader(self, topic: str, index: int) -> FaultyPartition:
         return self.data
 
-    def is_gone(self, tp: TopicPartition) -> bool:
+    def is_deleted(self, tp: TopicPartition) -> bool:
         return False
 
     async def _allocate(self) -> range:
@@ -160,7 +160,7 @@ def test_who_needs_a_producer_id_hears_that_there_is_none(
         with caplog.at_level(logging.WARNING):
             answer = await here.init()
         assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert "no producer id can be had" in caplog.text
+        assert "cannot allocate a producer id" in caplog.text
         assert ("Traceback" in caplog.text) is isinstance(failure, RuntimeError)
         here.allocation = None
         assert (await here.init()).producer_id == 1000
@@ -275,7 +275,7 @@ def test_markers_that_were_written_for_a_shard_that_went_mean_nothing(world: Cal
         here.data.fail = ErrorCode.KAFKA_STORAGE_ERROR
         await here.end(producer)
         before = here.records()
-        here.driver.host.tell(
+        here.driver.host.run(
             0, lambda shard, now_ms: shard.decide_markers_written(ID, producer[0], producer[1], now_ms=now_ms)
         )
         assert (here.records(), here.state_of()) == (before, "PrepareCommit")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -72,7 +72,7 @@ def test_its_loop_goes_on(trouble: str) -> None:
         log = logs.create(TP, uuid.UUID(bytes=TOPIC_ID))
         leader = Leader()
         fetchers = fetchers_before(leader)
-        partition = Partition(TP, TOPIC_ID, log, ProducerGaps(lambda: 0))
+        partition = Partition(TP, TOPIC_ID, log, PendingSequences(lambda: 0))
         partition.follow(PartitionState(1, 1, (0, 1)))
         if trouble == "a full disk":
             disk.fault = lambda what, path: no_space(path) if what != "read" else None

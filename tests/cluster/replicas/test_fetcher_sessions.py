@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -59,7 +59,7 @@ def asked(directory: Path, *answers: Answer) -> list[tuple[int, int, int]]:
         fetchers = fetchers_before(leader)
         for index in range(PARTITIONS):
             tp = TopicPartition("orders", index)
-            partition = Partition(tp, TOPIC_ID, new_log(directory, index), ProducerGaps(lambda: 0))
+            partition = Partition(tp, TOPIC_ID, new_log(directory, index), PendingSequences(lambda: 0))
             partition.follow(PartitionState(1, 1, (0, 1)))
             fetchers.follow(partition)
         async with asyncio.timeout(PATIENCE_S):

@@ -9,7 +9,7 @@ from typing import Any
 from millstream.cluster.membership.registration import NOT_REGISTERED
 from millstream.cluster.replicas.fetcher import ReplicaFetchers
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.cluster.replicas.throttles import Throttle
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint, PartitionState
@@ -60,7 +60,7 @@ def test_nothing_is_fetched_before_the_registration(tmp_path: Path) -> None:
             log_starts_durable=nothing,
         )
         partition = Partition(
-            TopicPartition("orders", 0), bytes(16), new_log(tmp_path), ProducerGaps(lambda: 0)
+            TopicPartition("orders", 0), bytes(16), new_log(tmp_path), PendingSequences(lambda: 0)
         )
         partition.follow(PartitionState(1, 1, (0, 1)))
         fetchers.follow(partition)

@@ -11,7 +11,7 @@ import pytest
 from millstream.cluster.controller.isr_changes import IsrRequest
 from millstream.cluster.replicas.isr import IsrManager
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -31,7 +31,9 @@ def now_ms() -> int:
 
 def leading(directory: Path) -> Partition:
     """Led here; 1 is in sync, 2 has everything and may join."""
-    partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(directory), ProducerGaps(lambda: 0))
+    partition = Partition(
+        TopicPartition("orders", 0), bytes(16), new_log(directory), PendingSequences(lambda: 0)
+    )
     lead(partition, PartitionState(0, 1, (0, 1)))
     return partition
 

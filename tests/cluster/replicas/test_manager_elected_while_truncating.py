@@ -63,7 +63,7 @@ class World:
         topic = TopicImage(TP.topic, TOPIC_ID, {0: (HERE, OTHER, THIRD)})
         topic.states[0] = PartitionState(leader, leader_epoch, isr, partition_epoch=leader_epoch)
         self.image.topics[TP.topic] = topic
-        await self.replicas.follow([Change(TP.topic)])
+        await self.replicas.hosting.follow([Change(TP.topic)])
 
     async def led(self) -> None:
         """Ten records of this broker's, three of them committed."""

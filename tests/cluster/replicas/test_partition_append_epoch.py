@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from millstream.cluster.coordinators.markers import Written, _safe
-from millstream.cluster.replicas.manager import ReplicaManager
+from millstream.cluster.coordinators.markers import WrittenMarker, _is_durable
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
+from millstream.cluster.replicas.watermark_waits import wait_high_watermark
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -34,7 +33,7 @@ def records(offset: int = 0) -> memoryview:
 @pytest.fixture
 def partition(tmp_path: Path) -> Partition:
     """Led here in epoch 1, with a record that the other replica does not have."""
-    made = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path), ProducerGaps(lambda: 0))
+    made = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path), PendingSequences(lambda: 0))
     lead(made, 1, 0)
     return made
 
@@ -55,13 +54,12 @@ def replaced(partition: Partition) -> None:
     log.truncate_to(0, now_ms=0)
     log.append(records(), leader_epoch=2, now_ms=0, origin=Origin.REPLICATION)
     log.advance_high_watermark(1)
-    partition.wake()
+    partition.waiters.wake()
 
 
-async def wait(partition: Partition, offset: int, reign: int) -> ErrorCode:
-    manager: Any = None  # it needs nothing of the manager
+async def wait(partition: Partition, offset: int, leader_since_epoch: int) -> ErrorCode:
     try:
-        await ReplicaManager.wait_high_watermark(manager, partition, offset, reign, PATIENCE_S)
+        await wait_high_watermark(partition, offset, leader_since_epoch, PATIENCE_S)
     except ApiError as error:
         return ErrorCode.of(error.code)
     return ErrorCode.NONE
@@ -73,17 +71,17 @@ def test_who_begins_to_wait_when_another_leads_already_is_not_told_that_his_reco
     """As a request with records for several partitions, which are waited for one after the other."""
 
     async def story() -> ErrorCode:
-        offset, reign = append(partition), partition.reign
+        offset, leader_since_epoch = append(partition), partition.leader_since_epoch
         replaced(partition)
-        return await wait(partition, offset, reign)
+        return await wait(partition, offset, leader_since_epoch)
 
     assert asyncio.run(story()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_who_waits_while_another_begins_to_lead_is_not_told_so_either(partition: Partition) -> None:
     async def story() -> ErrorCode:
-        offset, reign = append(partition), partition.reign
-        waiting = asyncio.create_task(wait(partition, offset, reign))
+        offset, leader_since_epoch = append(partition), partition.leader_since_epoch
+        waiting = asyncio.create_task(wait(partition, offset, leader_since_epoch))
         await asyncio.sleep(0)
         replaced(partition)  # all of it before the waiting one has its turn
         return await waiting
@@ -93,8 +91,8 @@ def test_who_waits_while_another_begins_to_lead_is_not_told_so_either(partition:
 
 def test_who_waits_for_a_record_that_the_replicas_have_is_told(partition: Partition) -> None:
     async def story() -> ErrorCode:
-        offset, reign = append(partition), partition.reign
-        waiting = asyncio.create_task(wait(partition, offset, reign))
+        offset, leader_since_epoch = append(partition), partition.leader_since_epoch
+        waiting = asyncio.create_task(wait(partition, offset, leader_since_epoch))
         await asyncio.sleep(0)
         partition.on_follower_fetch(1, 1, 0, broker_epoch=1)
         replaced(partition)  # too late to matter
@@ -110,8 +108,8 @@ def test_who_waits_while_the_same_leader_begins_an_epoch_waits_on_unless_another
     """A replica that goes begins an epoch (2). Another leader in between would have had one of its own, and this one then the next (3)."""
 
     async def story() -> ErrorCode:
-        offset, reign = append(partition), partition.reign
-        waiting = asyncio.create_task(wait(partition, offset, reign))
+        offset, leader_since_epoch = append(partition), partition.leader_since_epoch
+        waiting = asyncio.create_task(wait(partition, offset, leader_since_epoch))
         await asyncio.sleep(0)
         lead(partition, epoch, 1)
         await asyncio.sleep(0)
@@ -135,9 +133,9 @@ def test_what_was_fetched_in_the_epoch_before_says_nothing_in_the_next(partition
 
 def test_a_marker_is_not_safe_because_something_else_is_at_its_offset(partition: Partition) -> None:
     async def story() -> None:
-        written = Written(partition, append(partition), partition.reign)
-        assert not _safe(written)
+        written = WrittenMarker(partition, append(partition), partition.leader_since_epoch)
+        assert not _is_durable(written)
         replaced(partition)
-        assert not _safe(written)
+        assert not _is_durable(written)
 
     asyncio.run(story())

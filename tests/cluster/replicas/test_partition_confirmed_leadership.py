@@ -11,8 +11,8 @@ import pytest
 
 from cluster.replicas.test_isr import new_log
 from millstream.broker.handlers import offset_for_leader_epoch
-from millstream.cluster.replicas.partition import Partition, unconfirmed
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.partition import Partition, unconfirmed_leaders
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -37,7 +37,9 @@ class Asked:
 
     def __init__(self, directory: Path, index: int = 0) -> None:
         log = new_log(directory / str(index))
-        self.partition = Partition(TopicPartition("orders", index), bytes(16), log, ProducerGaps(lambda: 0))
+        self.partition = Partition(
+            TopicPartition("orders", index), bytes(16), log, PendingSequences(lambda: 0)
+        )
         self._version = 0
         self.in_sync(0, 1, 2)
         self._asking: asyncio.Future[None] | None = None
@@ -249,7 +251,7 @@ def test_each_of_many_is_told_for_itself(tmp_path: Path) -> None:
         alone, replaced, silent = (Asked(tmp_path, index) for index in range(3))
         alone.in_sync(0)
         asking = asyncio.ensure_future(
-            unconfirmed([one.partition for one in (alone, replaced, silent)], timeout_s=0.05)
+            unconfirmed_leaders([one.partition for one in (alone, replaced, silent)], timeout_s=0.05)
         )
         await asyncio.sleep(0)
         replaced.partition.follow(PartitionState(1, 2, (1, 2), partition_epoch=9))

@@ -18,9 +18,9 @@ from millstream.cluster.replicas.partition import Partition
 from millstream.cluster.replicas.pending_sequences import (
     BEGINNING,
     HANDOVER_MS,
-    ProducerGaps,
-    Sent,
-    sent_by,
+    PendingSequences,
+    ProducerBatch,
+    producer_batch,
 )
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
@@ -53,8 +53,8 @@ class Led:
             now_ms=0,
         )
         self.now_ms = 0
-        self.gaps = ProducerGaps(self._time)
-        self.partition = Partition(TP, TOPIC_ID, log, self.gaps)
+        self.pending = PendingSequences(self._time)
+        self.partition = Partition(TP, TOPIC_ID, log, self.pending)
         self._version, self._epoch = 0, 0
         self.in_sync(0, 1)
 
@@ -98,9 +98,9 @@ class Led:
         try:
             if self.partition.leader != 0:
                 error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                sent = sent_by(records)
+                sent = producer_batch(records)
                 assert sent is not None
-                self.gaps.refused(TP.topic, TP.partition, sent, error)
+                self.pending.record_rejection(TP.topic, TP.partition, sent, error)
                 raise error
             self.partition.append(records, now_ms=0, needs_all=True)
         except ApiError as error:
@@ -221,12 +221,14 @@ def test_what_is_abandoned_is_forgotten(led: Led) -> None:
     led.in_sync(0, 1)
     led.now_ms = 600_000
     assert led.send(1) is ErrorCode.NONE
-    assert not led.gaps.any
+    assert not led.pending.any
 
 
 def test_names_that_no_topic_can_have_are_not_kept(led: Led) -> None:
-    led.gaps.refused("x" * 250, 0, Sent(ANOTHER, 0, 0), ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    assert not led.gaps.any
+    led.pending.record_rejection(
+        "x" * 250, 0, ProducerBatch(ANOTHER, 0, 0), ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    )
+    assert not led.pending.any
 
 
 def test_the_retry_of_what_is_written_ends_the_refusal(led: Led) -> None:
@@ -236,7 +238,7 @@ def test_the_retry_of_what_is_written_ends_the_refusal(led: Led) -> None:
     )  # a retry: it is in the log, and waits for its replicas
     led.in_sync(0, 1)
     assert led.send(0) is ErrorCode.NONE
-    assert not led.gaps.any
+    assert not led.pending.any
 
 
 def test_a_batch_that_came_before_this_broker_led_explains_the_gap(led: Led) -> None:
@@ -269,11 +271,11 @@ def test_a_refused_batch_that_is_tried_on_and_on_explains_what_is_behind_it_all_
 
 def test_a_batch_that_came_before_the_topic_was_known_explains_the_gap(led: Led) -> None:
     """It was asked for by an id of which this broker had not heard."""
-    first = Sent(ANOTHER, 0, 0)
-    led.gaps.refused(TOPIC_ID, TP.partition, first, ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
+    first = ProducerBatch(ANOTHER, 0, 0)
+    led.pending.record_rejection(TOPIC_ID, TP.partition, first, ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
     assert led.send(1, producer=ANOTHER) is ErrorCode.UNKNOWN_TOPIC_ID
     assert [led.send(n, producer=ANOTHER) for n in (0, 1)] == [ErrorCode.NONE] * 2
-    assert not led.gaps.any
+    assert not led.pending.any
 
 
 @pytest.mark.parametrize("producer", [PRODUCER, ANOTHER])
@@ -347,7 +349,7 @@ def test_a_producer_that_has_long_begun_was_forgotten(led: Led) -> None:
 
 def test_no_attempt_is_forgotten_for_the_sake_of_others(monkeypatch: pytest.MonkeyPatch, led: Led) -> None:
     """Else nobody would be told often enough where too many begin at a time."""
-    monkeypatch.setattr(pending_sequences, "_MOST_NOTES", 3)
+    monkeypatch.setattr(pending_sequences, "_MAX_ENTRIES", 3)
     told = [[led.send(5, producer=100 + n) for n in range(5)] for _ in range(3)]
     refused, written = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE
     assert told[0] == [*[refused] * 3, *[written] * 2]
@@ -383,7 +385,7 @@ def test_a_refusal_keeps_neither_the_records_nor_their_buffer(led: Led) -> None:
     buffer = bytearray(build_batch([Record(0, 0, None, b"v")], producer_id=PRODUCER, base_sequence=1))
     with pytest.raises(ApiError):
         led.partition.append(memoryview(buffer), now_ms=0, needs_all=True)
-    assert led.gaps.any
+    assert led.pending.any
     buffer.extend(b"a buffer that is referred to cannot grow")
 
 

@@ -169,7 +169,7 @@ async def vanish(broker: Parts, *, noted: bool) -> None:
         note = znodes.encode_deleted_topic([broker.image.topics[TOPIC].topic_id], [0])
         broker.image.apply(znodes.deleted_topic_path(TOPIC), note)
     broker.image.apply(znodes.topic_path(TOPIC), None)
-    await broker.replicas.follow([Change(TOPIC)])
+    await broker.replicas.hosting.follow([Change(TOPIC)])
 
 
 def test_a_deletion_that_is_noted_deletes_files(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_topic_that_nobody_deleted_has_its_records_when_it_is_back(
         broker = one.broker.parts
         topic = broker.image.topics[TOPIC]
         one.wait(vanish(broker, noted=False))
-        assert "is not in the metadata any more, and nobody has deleted it" in caplog.text
+        assert "has disappeared from the metadata without being deleted" in caplog.text
         with RawClient(one.bootstrap) as client:
             assert fetch(client, TOPIC).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         # Neither retention nor compaction touches it meanwhile.
@@ -197,7 +197,7 @@ def test_a_topic_that_nobody_deleted_has_its_records_when_it_is_back(
 
         async def back() -> None:
             broker.image.topics[TOPIC] = topic
-            await broker.replicas.follow([Change(TOPIC)])
+            await broker.replicas.hosting.follow([Change(TOPIC)])
 
         one.wait(back())
         send_one(one, b"after")
@@ -220,7 +220,7 @@ def test_older_metadata_neither_takes_a_role_away_nor_a_replica(
 
         async def follow(state: PartitionState, replicas: tuple[int, ...] = (0,)) -> None:
             topic.states[0], topic.replicas[0] = state, replicas
-            await broker.replicas.follow([Change(TOPIC)])
+            await broker.replicas.hosting.follow([Change(TOPIC)])
 
         one.wait(follow(PartitionState(0, 5, (0,), partition_epoch=7)))
         one.wait(follow(PartitionState(1, 3, (1,), partition_epoch=4)))
@@ -240,7 +240,7 @@ def test_a_replica_is_not_deleted_while_its_state_names_this_broker(tmp_path: Pa
 
         async def follow(state: PartitionState, change: Change) -> None:
             topic.states[0] = state
-            await broker.replicas.follow([change])
+            await broker.replicas.hosting.follow([change])
 
         one.wait(follow(PartitionState(0, 5, (0,), partition_epoch=7), Change(TOPIC)))
         topic.replicas[0] = (1,)

@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.cluster.coordinators.host import CoordinatorHost
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.core.decisions import (
     Arm,
     CoordinatorRecord,
@@ -56,12 +56,12 @@ class FaultyPartition(Partition):
     __slots__ = ("alone", "fail")
 
     def __init__(self, log: PartitionLog, *, alone: bool = True, index: int = 0) -> None:
-        super().__init__(TopicPartition(TOPIC, index), bytes(16), log, ProducerGaps(lambda: 0))
+        super().__init__(TopicPartition(TOPIC, index), bytes(16), log, PendingSequences(lambda: 0))
         self.alone = alone
         self.leader, self.isr = 0, (0,) if alone else (0, 1)
         self.fail: ErrorCode | None = None
         if alone:
-            self.advance()
+            self.advance_alone()
 
     @property
     def replica_count(self) -> int:
@@ -76,7 +76,7 @@ class FaultyPartition(Partition):
         """The followers have everything."""
         log = self.online_log
         if log.advance_high_watermark(log.log_end_offset):
-            self.wake()
+            self.waiters.wake()
 
     def append_marker(self, producer_id: int, *, commit: bool) -> None:
         marker = build_marker(

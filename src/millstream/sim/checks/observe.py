@@ -26,7 +26,7 @@ _ALL = 1 << 26
 
 def partitions_of(broker: SimBroker) -> Iterator[Partition]:
     if broker.broker is not None and broker.broker.parts is not None:
-        for partitions in list(broker.broker.parts.replicas._topics.values()):
+        for partitions in list(broker.broker.parts.replicas.partitions.values()):
             yield from list(partitions.values())
 
 
