@@ -407,7 +407,7 @@ class CoordinatorHost(Generic[S]):
         self.resign(index)
         if partition.log is not None:
             # While the disk is full, the first write after the load fails as well. Without a delay
-            # this would go on in a tight loop.
+            # this would be a tight loop.
             full = error.code is ErrorCode.KAFKA_STORAGE_ERROR
             self._open(index, partition, after_s=_RETRY_S if full else 0.0)
 

@@ -155,7 +155,7 @@ class Registration:
     async def run(self) -> None:
         """Register again in every new session, and after the node was deleted.
 
-        After a deletion the cluster considers this broker dead, and does not tell it.
+        After a deletion the cluster considers this broker dead, but sends it no notice.
         """
         path = znodes.broker_path(self._broker.node_id)
         cancel_watch = self._coordination.watch(path, self._look.set)

@@ -201,7 +201,7 @@ class _LeaderLoop:
             except Exception as error:
                 # Catch everything: if the loop ended, all these replicas would fall behind
                 # unnoticed.
-                log.error("cannot take in what broker %d sent", self._leader, exc_info=error)
+                log.error("cannot process the response of broker %d", self._leader, exc_info=error)
                 await self._start_over()
 
     async def _start_over(self) -> None:

@@ -187,7 +187,7 @@ class ReplicaManager:
     # ---- events of the logs ---------------------------------------------------------------------
 
     def flushed(self, log: LogState) -> None:
-        """Advance the high watermark of a leader: it waits for the flush of its own log, too."""
+        """Advance the high watermark of a leader, which may have waited for this flush."""
         partition = self._led(log)
         if partition is not None:
             partition.advance_high_watermark()

@@ -10,32 +10,33 @@ takes it away. In between it is in one of these states:
 * **leader**: this broker leads. With other replicas, ``followers`` has their progress. Without any
   it is None, and the log's own end is the high watermark.
 
-Who moves it. The controller decides the leader, the leader epoch and the ISR. It writes them to the
-state node of the partition, whose version is the partition epoch. The feed brings them to all
+**Transitions.** The controller decides the leader, the leader epoch and the ISR. It writes them to
+the state node of the partition, whose version is the partition epoch. The feed brings them to all
 brokers, and ``ReplicaRoles.assume`` calls ``lead`` or ``follow`` here. There are two exceptions. A
 leader proposes ISR changes (``IsrManager``), and the controller's response may set ``isr`` and
-``partition_epoch`` before the feed does. And a replica goes offline by itself: the broker reports
-it with its next feed request, and the controller elects another leader. A replica in a failed
-directory, or with a damaged log, stays offline until a restart. A log that could not be created is
-retried.
+``partition_epoch`` before the feed does. And a replica goes offline without the controller: the
+broker reports it with its next feed request, and the controller elects another leader. A replica
+in a failed directory, or with a damaged log, stays offline until a restart. A log that could not be
+created is retried.
 
-What is written where. The state node has leader, epochs and ISR; this broker keeps no copy on disk.
-The log's batches carry the leader epoch in which they were written. ``leader-epoch-checkpoint`` has
-the offset at which each epoch began: ``begin_epoch`` adds the entry of a new leader before its first
+**Storage.** The state node has leader, epochs and ISR; this broker keeps no copy on disk. The log's
+batches carry the leader epoch in which they were written. ``leader-epoch-checkpoint`` has the
+offset at which each epoch began: ``begin_epoch`` adds the entry of a new leader before its first
 append, a follower adds entries as batches arrive. ``replication-offset-checkpoint`` has the high
 watermark; it is written from time to time and may be behind. ``partition.metadata`` has the topic
-id. The progress of followers, the waiters and the pending sequences of producers are only in memory.
-A new leader learns the progress from the next fetches, and until then its high watermark stays.
+id. The progress of followers, the waiters and the pending sequences of producers are only in
+memory. A new leader learns the progress from the next fetches, and until then its high watermark
+stays.
 
-What must never happen:
+**Invariants.** These must never happen:
 
 * An epoch decreases. A state with a lower epoch is metadata restored from a backup. It is not
   followed, because a leader of that epoch would truncate acknowledged records.
 * The high watermark passes the log end of an ISR member, of the current ISR or of a proposed one
   (KIP-497), or records that flush.messages requires on disk and that are not there yet.
 * A deposed leader acknowledges a record with acks=all. Its followers fetch from the new leader, so
-  its high watermark stands still. For reads that must be current, ``confirm_leadership`` waits for fetches
-  that were sent after the request.
+  its high watermark stands still. For reads that must be current, ``confirm_leadership`` waits for
+  fetches that were sent after the request.
 * A waiter takes another leader's record for its own. ``leader_since_epoch`` is the first epoch of
   the current leader's uninterrupted leadership. If it has changed since the append, the offset may
   hold a different record, and the waiter gets an error. A new epoch of the same leader, as after a
