@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas import follower_logs
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import TOPICS, Assignment, PartitionState
@@ -82,14 +82,14 @@ class ChangeCounter:
 @contextlib.contextmanager
 def truncations_counted(activity: Counter[str]) -> Iterator[None]:
     """Logs that followers cut back; between two samples much is cut and filled again."""
-    decide: Any = getattr(fetcher, "truncation_point")  # noqa: B009 - as the fetcher knows it, a mutant perhaps
+    decide: Any = getattr(follower_logs, "truncation_point")  # noqa: B009 - a mutant perhaps
 
     def counted(*args: Any, log_end: int, **more: Any) -> int:
         cut: int = decide(*args, log_end=log_end, **more)
         activity["truncations"] += cut < log_end
         return cut
 
-    with mock.patch.object(fetcher, "truncation_point", counted):
+    with mock.patch.object(follower_logs, "truncation_point", counted):
         yield
 
 
