@@ -1,4 +1,7 @@
-"""The controller's decisions about partitions, made durable: brokers that come, go, stop and fail; ISR proposals; moves."""
+"""The controller's changes to partitions, made durable.
+
+Brokers join, fail, stop and lose directories; leaders propose ISRs; operators reassign.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ class World:
 
     @property
     def now(self) -> PartitionState:
-        """As it is in the image, which must be as it is in the store."""
+        """The state in the image, which must be the state in the store."""
         state = self.state.image.topics["t"].states[0]
         return state
 
@@ -69,7 +72,9 @@ class World:
         return znodes.decode_partition_state(node.data, node.version)
 
     async def registered(self, *brokers: BrokerRegistration) -> None:
-        await self.partitions.brokers.brokers_changed({one.node_id: one for one in brokers})
+        await self.partitions.brokers.brokers_changed(
+            {registration.node_id: registration for registration in brokers}
+        )
 
     async def propose(self, *isr: tuple[int, int], node=1, epoch=5, version=0, topic=ID) -> object:
         request = IsrRequest(topic, 0, epoch, version, tuple(isr))
@@ -87,7 +92,7 @@ def on(test: Callable[[World], Awaitable[None]], **more: object) -> None:
     asyncio.run(run())
 
 
-def test_a_lost_leader_is_followed_by_the_next_in_sync():
+def test_the_next_isr_member_replaces_a_failed_leader():
     async def test(world: World) -> None:
         await world.registered(broker(2), broker(3))
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
@@ -96,7 +101,7 @@ def test_a_lost_leader_is_followed_by_the_next_in_sync():
     on(test)
 
 
-def test_a_broker_that_was_away_between_two_looks_has_been_away():
+def test_a_restart_between_two_reads_is_noticed_by_the_epoch():
     async def test(world: World) -> None:
         await world.registered(broker(1, epoch=99), broker(2), broker(3))
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
@@ -109,7 +114,7 @@ def torn(node: int, epoch: int) -> BrokerRegistration:
     return replace(broker(node, epoch), torn=True)
 
 
-def test_who_lost_power_does_not_lead_where_another_was_in_sync_but_the_last_one_does():
+def test_torn_broker_leads_only_as_the_last_isr_member():
     async def test(world: World) -> None:
         await world.registered()
         assert (world.now.leader, world.now.isr) == (-1, (1, 2, 3))
@@ -124,22 +129,22 @@ def test_who_lost_power_does_not_lead_where_another_was_in_sync_but_the_last_one
     on(test)
 
 
-def test_who_lost_power_while_there_was_no_controller_is_distrusted_too():
+def test_torn_broker_leaves_the_isr_at_the_start_of_a_term():
     async def test(world: World) -> None:
         await world.registered()
         data = znodes.encode_broker(torn(1, 97), now_ms=0)
-        world.state.image.apply(znodes.broker_path(1), data, 97)  # what the next controller finds
+        world.state.image.apply(znodes.broker_path(1), data, 97)  # read by the next controller
         await world.partitions.brokers.reconcile()
         assert (world.now.leader, world.now.isr) == (-1, (2, 3))
 
     on(test)
 
 
-def test_a_broker_that_was_away_while_there_was_no_controller_has_been_away():
+def test_a_restart_without_a_controller_is_noticed_by_the_next_one():
     async def test(world: World) -> None:
         await world.partitions.brokers.reconcile()
         assert world.now == PartitionState(1, 5, (1, 2, 3)), "nobody was away"
-        # The next controller finds another registration of broker 1 than the one before has written down.
+        # The next controller reads another registration of broker 1 than the one before has stored.
         world.state.publish([NodeData(znodes.broker_path(1), znodes.encode_broker(broker(1), now_ms=0), 99)])
         await world.partitions.brokers.reconcile()
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
@@ -150,7 +155,7 @@ def test_a_broker_that_was_away_while_there_was_no_controller_has_been_away():
     on(test)
 
 
-def test_who_came_is_written_down_before_it_can_be_in_sync():
+def test_a_new_broker_is_stored_before_it_can_be_in_sync():
     async def test(world: World) -> None:
         await world.registered(broker(1), broker(2))
         node = await world.store.get(znodes.BROKER_EPOCHS)
@@ -159,7 +164,7 @@ def test_who_came_is_written_down_before_it_can_be_in_sync():
     on(test)
 
 
-def test_a_partition_without_a_leader_may_be_allowed_any():
+def test_a_leaderless_partition_may_allow_an_unclean_election():
     async def test(world: World) -> None:
         await world.registered(broker(2), broker(3))
         await world.partitions.elections.elect_offline()
@@ -171,7 +176,7 @@ def test_a_partition_without_a_leader_may_be_allowed_any():
     on(test, state=PartitionState(1, 5, (1,)))
 
 
-def test_a_partition_without_a_leader_gets_one_when_its_last_member_returns():
+def test_a_leaderless_partition_elects_a_returning_isr_member():
     async def test(world: World) -> None:
         await world.registered(broker(2), broker(3))
         assert world.now.leader == -1
@@ -181,7 +186,7 @@ def test_a_partition_without_a_leader_gets_one_when_its_last_member_returns():
     on(test, state=PartitionState(1, 5, (1,)))
 
 
-def test_a_stopping_broker_may_go_when_it_has_taken_in_that_it_leads_nothing():
+def test_a_stopping_broker_may_stop_when_it_knows_it_leads_nothing():
     async def test(world: World) -> None:
         assert not await world.partitions.brokers.stop_broker(1, 10)
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
@@ -195,13 +200,16 @@ def test_a_stopping_broker_may_go_when_it_has_taken_in_that_it_leads_nothing():
     on(test)
 
 
-def test_what_a_process_told_that_has_restarted_since_does_not_concern_the_new_one():
-    """While it waited for its turn: else the new one would lead nothing until the controller changes."""
+def test_report_of_an_earlier_process_is_ignored_after_a_restart():
+    """The report waited for the lock.
+
+    The new process would lead nothing until the next controller.
+    """
 
     async def test(world: World) -> None:
         feed = FeedService(world.state, world.partitions)
         await world.state.lock.acquire()  # some other change
-        told = ControllerFeedRequest(
+        report = ControllerFeedRequest(
             broker_id=2,
             broker_epoch=20,
             wants_to_stop=True,
@@ -209,7 +217,7 @@ def test_what_a_process_told_that_has_restarted_since_does_not_concern_the_new_o
             position=world.term.feed.position,
             offline_replicas=[OfflineReplicas(topic_id=ID, partitions=[0])],
         )
-        asking = asyncio.ensure_future(feed.ask(told))
+        asking = asyncio.ensure_future(feed.ask(report))
         await asyncio.sleep(0.01)
         changing = asyncio.ensure_future(world.registered(broker(1), broker(2, epoch=99), broker(3)))
         await asyncio.sleep(0.01)
@@ -222,8 +230,8 @@ def test_what_a_process_told_that_has_restarted_since_does_not_concern_the_new_o
     on(test)
 
 
-def test_only_the_registered_process_of_a_broker_counts_as_having_taken_something_in():
-    """One that starts may not have loaded its logs yet: what it knows, it has not done."""
+def test_only_a_registered_broker_counts_as_having_applied_changes():
+    """A starting broker may not have loaded its logs: it knows changes that it has not applied."""
 
     async def test(world: World) -> None:
         feed, position = FeedService(world.state, world.partitions), world.term.feed.position
@@ -237,7 +245,7 @@ def test_only_the_registered_process_of_a_broker_counts_as_having_taken_somethin
     on(test)
 
 
-def test_a_broker_with_a_failed_directory_is_known_until_it_is_mended_or_gone():
+def test_failed_directory_is_known_until_it_is_back_or_broker_fails():
     async def test(world: World) -> None:
         feed = FeedService(world.state, world.partitions)
         telling = ControllerFeedRequest(broker_id=2, broker_epoch=20, directories_offline=True)
@@ -252,7 +260,7 @@ def test_a_broker_with_a_failed_directory_is_known_until_it_is_mended_or_gone():
     on(test)
 
 
-def test_a_failed_directory_takes_the_leadership_and_a_mended_one_lets_it_lead_again():
+def test_offline_replica_loses_leadership_until_it_is_online_again():
     async def test(world: World) -> None:
         await world.partitions.brokers.replicas_offline(1, 10, frozenset({T0}))
         assert world.now == PartitionState(-1, 6, (1,), 3, 1)
@@ -262,7 +270,7 @@ def test_a_failed_directory_takes_the_leadership_and_a_mended_one_lets_it_lead_a
     on(test, state=PartitionState(1, 5, (1,)))
 
 
-def test_an_isr_that_is_accepted_is_the_next_version():
+def test_an_accepted_isr_is_the_next_partition_epoch():
     async def test(world: World) -> None:
         assert await world.propose((1, 10), (2, 20)) == PartitionState(1, 5, (1, 2), 3, 1)
 
@@ -282,10 +290,10 @@ def test_an_isr_that_is_accepted_is_the_next_version():
         ({"isr": ((2, 20), (3, 30))}, ErrorCode.INVALID_REQUEST),  # without the leader
         ({"isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_REQUEST),  # no replica
         ({"isr": ((1, 10), (2, 20), (2, 20))}, ErrorCode.INVALID_REQUEST),
-        ({"isr": ((1, 10), (2, 19))}, ErrorCode.INELIGIBLE_REPLICA),  # of an earlier life
+        ({"isr": ((1, 10), (2, 19))}, ErrorCode.INELIGIBLE_REPLICA),  # of an earlier process
     ],
 )
-def test_an_isr_is_refused_as_kafka_does(changes: dict, code: ErrorCode):
+def test_an_isr_is_rejected_with_kafkas_error_codes(changes: dict, code: ErrorCode):
     async def test(world: World) -> None:
         isr = changes.pop("isr", ((1, 10), (2, 20)))
         assert await world.propose(*isr, **changes) is code
@@ -294,7 +302,7 @@ def test_an_isr_is_refused_as_kafka_does(changes: dict, code: ErrorCode):
     on(test)
 
 
-def test_a_leader_of_an_earlier_registration_is_not_heard():
+def test_a_leader_with_a_stale_broker_epoch_is_rejected():
     async def test(world: World) -> None:
         with pytest.raises(ApiError) as refused:
             await world.partitions.isr.alter_partitions(1, 9, [])
@@ -303,7 +311,7 @@ def test_a_leader_of_an_earlier_registration_is_not_heard():
     on(test)
 
 
-def test_a_controller_that_was_replaced_changes_nothing():
+def test_a_deposed_controller_changes_nothing():
     async def test(world: World) -> None:
         await world.store.multi([Put(znodes.CONTROLLER_EPOCH, b"4")])
         doubts: list[bool] = []
@@ -320,7 +328,7 @@ def test_a_controller_that_was_replaced_changes_nothing():
     asyncio.run(run())
 
 
-def test_a_change_that_is_too_large_is_refused_and_the_term_goes_on():
+def test_a_change_that_is_too_large_is_rejected_and_the_term_continues():
     async def too_large(writes: Sequence[Write]) -> None:
         raise TooLarge("1 operation")
 
@@ -334,7 +342,7 @@ def test_a_change_that_is_too_large_is_refused_and_the_term_goes_on():
     on(test)
 
 
-def test_a_store_that_has_lost_the_epoch_ends_the_term_and_not_the_broker():
+def test_a_store_without_the_epoch_ends_the_term_not_the_broker():
     async def run() -> None:
         world = await World().open()
         await world.store.multi([Delete(znodes.CONTROLLER_EPOCH)])
@@ -346,9 +354,11 @@ def test_a_store_that_has_lost_the_epoch_ends_the_term_and_not_the_broker():
 
 
 @pytest.mark.parametrize("what", ["a proposal", "a failed directory", "a stop"])
-def test_a_change_is_made_to_its_end_when_the_connection_of_whoever_asked_breaks(what: str):
-    """Else it is in the store and not in the image: what the next controller reads is not what this one went by. And what a broker has told
-    is taken for done."""
+def test_a_change_finishes_when_its_caller_is_cancelled(what: str):
+    """Otherwise the change is in the store and not in the image.
+
+    The next controller would then read another state, and a broker's report would seem handled.
+    """
 
     async def test(world: World) -> None:
         asks = {
@@ -375,10 +385,10 @@ def test_a_change_is_made_to_its_end_when_the_connection_of_whoever_asked_breaks
     on(test)
 
 
-def test_elections_by_wish_say_why_not():
+def test_requested_elections_report_why_they_failed():
     async def test(world: World) -> None:
         elect = world.partitions.elections.elect_leaders
-        world.term.feed.close()  # nobody follows in this test: do not wait for anybody
+        world.term.feed.close()  # no broker follows in this test: do not wait
         unknown = TopicPartition("t", 9)
         assert await elect([T0, unknown], unclean=False) == {
             T0: ErrorCode.ELECTION_NOT_NEEDED,
@@ -396,7 +406,7 @@ def test_elections_by_wish_say_why_not():
     on(test)
 
 
-def test_leadership_returns_to_the_preferred_when_too_much_is_elsewhere():
+def test_preferred_leaders_return_above_the_imbalance_limit():
     async def test(world: World) -> None:
         await world.partitions.elections.rebalance_leaders(100)
         assert world.now.leader == 2
@@ -406,7 +416,7 @@ def test_leadership_returns_to_the_preferred_when_too_much_is_elsewhere():
     on(test, state=PartitionState(2, 5, (1, 2, 3)))
 
 
-def test_a_move_is_finished_by_the_proposal_that_brings_the_new_replica_into_sync():
+def test_reassignment_completes_when_the_new_replica_joins_the_isr():
     async def test(world: World) -> None:
         world.term.feed.close()
         data = znodes.encode_broker(broker(4), now_ms=0)
@@ -416,7 +426,7 @@ def test_a_move_is_finished_by_the_proposal_that_brings_the_new_replica_into_syn
         assert topic.assignment(0) == Assignment((4, 2, 3, 1), adding=(4,), removing=(1,))
         assert world.partitions.reassignments.in_progress(None) == {T0: topic.assignment(0)}
         outcome = await world.propose((1, 10), (2, 20), (3, 30), (4, 40), version=1)
-        assert outcome is ErrorCode.NEW_LEADER_ELECTED  # the leader that asked is gone from there
+        assert outcome is ErrorCode.NEW_LEADER_ELECTED  # the leader that proposed it is no longer a replica
         assert world.state.image.topics["t"].assignment(0) == Assignment((4, 2, 3))
         assert (world.now.leader, world.now.isr, world.now.leader_epoch) == (4, (2, 3, 4), 6)
         assert world.partitions.reassignments.in_progress(None) == {}
@@ -424,8 +434,8 @@ def test_a_move_is_finished_by_the_proposal_that_brings_the_new_replica_into_syn
     on(test)
 
 
-def test_moves_that_end_together_all_end():
-    """The node of a topic has the replicas of all its partitions: one must not undo what the same change did for another."""
+def test_reassignments_that_complete_together_all_complete():
+    """The node of a topic has the replicas of all its partitions: one must not undo another."""
 
     async def test(world: World) -> None:
         world.term.feed.close()
@@ -446,8 +456,8 @@ def test_moves_that_end_together_all_end():
     on(test)
 
 
-def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
-    """It has the replicas of all of them: once for each would be the square of their number."""
+def test_reassigning_a_large_topic_writes_its_node_once_per_slice():
+    """The node has the replicas of all partitions; a write for each would take quadratic time."""
 
     async def test(world: World) -> None:
         world.term.feed.close()
@@ -459,7 +469,7 @@ def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
         write, nodes = world.store.multi, Counter[str]()
 
         async def counted(writes: Sequence[Write]) -> None:
-            nodes.update(one.path for one in writes)
+            nodes.update(write.path for write in writes)
             await write(writes)
 
         world.store.multi = counted  # type: ignore[method-assign]
@@ -484,7 +494,7 @@ def test_moving_a_large_topic_writes_its_node_once_for_many_partitions():
     on(test)
 
 
-def test_a_replica_that_is_away_may_stay_but_not_come():
+def test_a_replica_of_a_down_broker_may_stay_but_not_be_added():
     async def test(world: World) -> None:
         world.term.feed.close()
         await world.registered(broker(1), broker(2), broker(4))
@@ -503,7 +513,7 @@ def test_a_replica_that_is_away_may_stay_but_not_come():
     on(test)
 
 
-def test_a_move_can_be_called_off():
+def test_a_reassignment_can_be_cancelled():
     async def test(world: World) -> None:
         world.term.feed.close()
         assert await world.partitions.reassignments.reassign({T0: (1, 2)}) == {
@@ -525,7 +535,7 @@ def test_a_move_can_be_called_off():
     on(test)
 
 
-def test_partitions_that_a_fallen_controller_left_without_a_state_get_one():
+def test_partitions_left_without_a_state_get_one():
     async def test(world: World) -> None:
         await world.state.commit(
             [(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (1, 2, 3), 1: (9, 2, 3)}))]

@@ -1,4 +1,4 @@
-"""The topics of coordinators: made once, when first needed, with the settings of the broker; and what happens where they cannot be."""
+"""The internal topics of coordinators: created once, when first needed, or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millstream.core.errors import ApiError, ErrorCode
 
 
 class Controller:
-    """Makes topics of the image it is given, unless told otherwise."""
+    """Creates topics in its image, unless ``refuse`` is set."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def run(story: Callable[[], Any]) -> None:
     asyncio.run(story())
 
 
-def test_a_topic_is_made_when_it_is_first_needed_and_only_then() -> None:
+def test_a_topic_is_created_when_it_is_first_needed() -> None:
     async def story() -> None:
         topics, controller = internal_topics(offsets_topic_num_partitions="7")
         assert topics.partitions(OFFSETS) == 0
@@ -69,7 +69,7 @@ def test_a_topic_is_made_when_it_is_first_needed_and_only_then() -> None:
     run(story)
 
 
-def test_many_that_need_it_at_once_make_it_once() -> None:
+def test_concurrent_requests_create_the_topic_once() -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         controller.gate.clear()
@@ -92,7 +92,7 @@ def test_many_that_need_it_at_once_make_it_once() -> None:
         (3, {"factor": 2, "isr": 1}, 2, "1"),
     ],
 )
-def test_as_many_replicas_as_there_are_brokers_for_unless_told(
+def test_replication_factor_follows_the_brokers_unless_configured(
     brokers: int, given: dict[str, int], factor: int, min_isr: str
 ) -> None:
     async def story() -> None:
@@ -142,7 +142,7 @@ def test_settings_shape_the_topics() -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT]
 )
-def test_where_it_cannot_be_made_there_is_no_coordinator(code: ErrorCode) -> None:
+def test_coordinator_is_not_available_if_creation_fails(code: ErrorCode) -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         controller.refuse = code
@@ -158,7 +158,7 @@ def test_where_it_cannot_be_made_there_is_no_coordinator(code: ErrorCode) -> Non
     run(story)
 
 
-def test_a_topic_that_somebody_else_has_just_made_will_do() -> None:
+def test_a_topic_created_by_another_broker_is_used() -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         controller.refuse = ErrorCode.TOPIC_ALREADY_EXISTS
@@ -172,7 +172,7 @@ def test_a_topic_that_somebody_else_has_just_made_will_do() -> None:
     run(story)
 
 
-def test_a_failure_nobody_foresaw_leaves_the_way_free() -> None:
+def test_an_unexpected_failure_does_not_block_later_requests() -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         create = controller.create_topics
@@ -189,9 +189,9 @@ def test_a_failure_nobody_foresaw_leaves_the_way_free() -> None:
     run(story)
 
 
-def test_a_minimum_that_is_raised_keeps_what_was_set_meanwhile() -> None:
+def test_raising_min_isr_keeps_concurrent_changes() -> None:
     async def test(world: World) -> None:
-        world.term.feed.close()  # nobody follows in this test
+        world.term.feed.close()  # no broker follows in this test
         control = RealController(world.state, BrokerConfig({}), new_id=lambda: b"i" * 16)
         await control.create_topics([NewTopic(TRANSACTIONS, 1, 3, configs=(("cleanup.policy", "compact"),))])
         housekeeping = ControllerHousekeeping(world.state, BrokerConfig({}), control, world.partitions)

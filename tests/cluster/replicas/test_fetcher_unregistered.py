@@ -1,4 +1,4 @@
-"""A broker that has not registered yet, or whose id belongs to another one, fetches nothing in the name of that id."""
+"""A broker that is not registered, or whose id belongs to another one, does not fetch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CLOCK = SystemClock()
 
 
 class Leader:
-    """Where the fetches would go."""
+    """Receives the fetches, if there are any."""
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
@@ -46,7 +46,7 @@ async def nothing(*partitions: Partition) -> None:
     pass
 
 
-def test_nothing_is_fetched_before_the_registration(tmp_path: Path) -> None:
+def test_an_unregistered_broker_does_not_fetch(tmp_path: Path) -> None:
     async def story() -> None:
         leader, config, epoch = Leader(), BrokerConfig.from_texts({}), NOT_REGISTERED
         fetchers = ReplicaFetchers(

@@ -1,4 +1,7 @@
-"""A power cut took the file that names a log's topic, and the disk has no room for another: the replica waits, and is served when there is room."""
+"""A power cut removed the file with a log's topic id, and the disk is full.
+
+The replica waits, and is served when there is room.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def opened(disk: SimDisk) -> LogManager:
 
 
 def with_a_nameless_log() -> SimDisk:
-    """With a record of an earlier epoch."""
+    """A directory with a log that has a record of an earlier epoch, and no topic id."""
     disk = SimDisk(1)
     logs = opened(disk)
     logs.identify("cluster", HERE)
@@ -49,7 +52,7 @@ def with_a_nameless_log() -> SimDisk:
 
 
 @pytest.mark.parametrize("replicas", [(HERE,), (HERE, OTHER)])
-def test_a_log_gets_its_topics_id_when_there_is_room(
+def test_a_log_gets_its_topic_id_when_there_is_room(
     replicas: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_opening, "_RETRY_S", 0.0)
@@ -78,7 +81,7 @@ def test_a_log_gets_its_topics_id_when_there_is_room(
         assert list(manager.replica_logs.offline()) == []
         log = manager.leader(*TP).online_log
         assert (log.topic_id, log.log_end_offset) == (TOPIC_ID, 1)
-        # Followers of the epochs between are told rightly where it begins.
+        # Followers of the epochs in between learn correctly where it starts.
         assert (log.epochs.epochs, log.epochs.starts) == ([BEFORE, NOW], [0, 1])
 
     asyncio.run(story())

@@ -1,7 +1,8 @@
-"""Whoever waits for the high watermark waits for the record that was appended, not for whatever is at its offset in the end.
+"""A wait for the high watermark is for the appended record, not for any record at its offset.
 
-A leader appends a record and is replaced before anybody has it; the new leader puts another record at that offset, and the old one follows it. Its high
-watermark passes the offset then, and nobody may be told that his record is safe.
+A leader appends a record and is deposed before any replica has it. The new leader puts another
+record at that offset, and the old one follows. Then its high watermark passes the offset, but the
+first record is lost.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def records(offset: int = 0) -> memoryview:
 
 @pytest.fixture
 def partition(tmp_path: Path) -> Partition:
-    """Led here in epoch 1, with a record that the other replica does not have."""
+    """A partition led here in epoch 1, with a record that the other replica does not have."""
     made = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path), PendingSequences(lambda: 0))
     lead(made, 1, 0)
     return made
@@ -48,7 +49,7 @@ def append(partition: Partition) -> int:
 
 
 def replaced(partition: Partition) -> None:
-    """Another leads in epoch 2, and what it has at the offset of our record is committed."""
+    """Let another broker lead in epoch 2, with a committed record at the same offset."""
     log = partition.online_log
     partition.follow(PartitionState(1, 2, (0, 1), partition_epoch=1))
     log.truncate_to(0, now_ms=0)
@@ -65,10 +66,10 @@ async def wait(partition: Partition, offset: int, leader_since_epoch: int) -> Er
     return ErrorCode.NONE
 
 
-def test_who_begins_to_wait_when_another_leads_already_is_not_told_that_his_record_is_safe(
+def test_wait_that_starts_after_a_leader_change_fails(
     partition: Partition,
 ) -> None:
-    """As a request with records for several partitions, which are waited for one after the other."""
+    """A request with records for several partitions waits for one after the other."""
 
     async def story() -> ErrorCode:
         offset, leader_since_epoch = append(partition), partition.leader_since_epoch
@@ -78,18 +79,18 @@ def test_who_begins_to_wait_when_another_leads_already_is_not_told_that_his_reco
     assert asyncio.run(story()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_who_waits_while_another_begins_to_lead_is_not_told_so_either(partition: Partition) -> None:
+def test_wait_during_a_leader_change_fails(partition: Partition) -> None:
     async def story() -> ErrorCode:
         offset, leader_since_epoch = append(partition), partition.leader_since_epoch
         waiting = asyncio.create_task(wait(partition, offset, leader_since_epoch))
         await asyncio.sleep(0)
-        replaced(partition)  # all of it before the waiting one has its turn
+        replaced(partition)  # all of it before the waiter has its turn
         return await waiting
 
     assert asyncio.run(story()) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_who_waits_for_a_record_that_the_replicas_have_is_told(partition: Partition) -> None:
+def test_wait_succeeds_when_the_replicas_have_the_record(partition: Partition) -> None:
     async def story() -> ErrorCode:
         offset, leader_since_epoch = append(partition), partition.leader_since_epoch
         waiting = asyncio.create_task(wait(partition, offset, leader_since_epoch))
@@ -101,11 +102,14 @@ def test_who_waits_for_a_record_that_the_replicas_have_is_told(partition: Partit
     assert asyncio.run(story()) is ErrorCode.NONE
 
 
-@pytest.mark.parametrize("epoch, told", [(2, ErrorCode.NONE), (3, ErrorCode.NOT_LEADER_OR_FOLLOWER)])
-def test_who_waits_while_the_same_leader_begins_an_epoch_waits_on_unless_another_may_have_led_between(
-    partition: Partition, epoch: int, told: ErrorCode
+@pytest.mark.parametrize("epoch, expected", [(2, ErrorCode.NONE), (3, ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+def test_wait_continues_in_the_next_epoch_of_the_same_leader(
+    partition: Partition, epoch: int, expected: ErrorCode
 ) -> None:
-    """A replica that goes begins an epoch (2). Another leader in between would have had one of its own, and this one then the next (3)."""
+    """Removing a replica starts an epoch (2).
+
+    Another leader in between would have had that epoch, and this one the next (3).
+    """
 
     async def story() -> ErrorCode:
         offset, leader_since_epoch = append(partition), partition.leader_since_epoch
@@ -116,10 +120,10 @@ def test_who_waits_while_the_same_leader_begins_an_epoch_waits_on_unless_another
         partition.on_follower_fetch(1, 1, 0, broker_epoch=1)
         return await waiting
 
-    assert asyncio.run(story()) is told
+    assert asyncio.run(story()) is expected
 
 
-def test_what_was_fetched_in_the_epoch_before_says_nothing_in_the_next(partition: Partition) -> None:
+def test_fetches_of_an_earlier_epoch_do_not_count_in_the_next(partition: Partition) -> None:
     async def story() -> None:
         append(partition)
         lead(partition, 2, 1)
@@ -131,7 +135,7 @@ def test_what_was_fetched_in_the_epoch_before_says_nothing_in_the_next(partition
     asyncio.run(story())
 
 
-def test_a_marker_is_not_safe_because_something_else_is_at_its_offset(partition: Partition) -> None:
+def test_a_marker_replaced_at_its_offset_is_not_durable(partition: Partition) -> None:
     async def story() -> None:
         written = WrittenMarker(partition, append(partition), partition.leader_since_epoch)
         assert not _is_durable(written)
