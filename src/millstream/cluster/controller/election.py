@@ -192,10 +192,10 @@ class ControllerElection:
             writes.append(Create(znodes.CONTROLLER_EPOCH, data))
         else:
             writes += [Check(znodes.CONTROLLER_EPOCH, epoch_node.version), Put(znodes.CONTROLLER_EPOCH, data)]
-        data = znodes.encode_controller(
+        controller = znodes.encode_controller(
             self._node_id, *self._address, self._incarnation, now_ms=self._now_ms()
         )
-        writes.append(Create(znodes.CONTROLLER, data, ephemeral=True))
+        writes.append(Create(znodes.CONTROLLER, controller, ephemeral=True))
         return writes
 
     async def _begin_term(self, epoch: int) -> None:

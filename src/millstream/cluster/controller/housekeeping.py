@@ -65,7 +65,7 @@ class ControllerHousekeeping:
                     await self._partitions.elections.elect_offline()
                 await self._controller.finish_deletions()
                 await self.drop_deletion_records()
-                await self._grow_internal_topics()
+                await self.grow_internal_topics()
                 if asyncio.get_running_loop().time() >= rebalance_at:
                     rebalance_at = self._next_rebalance()
                     if self._config.flag("auto.leader.rebalance.enable"):
@@ -83,7 +83,7 @@ class ControllerHousekeeping:
             [name for name, config in configs if config.get(UNCLEAN) == "true"],
         )
 
-    async def _grow_internal_topics(self) -> None:
+    async def grow_internal_topics(self) -> None:
         """Add replicas to internal topics that were created when the cluster was smaller."""
         image = self._state.image
         brokers = sorted(image.brokers.keys() - image.stopping)
