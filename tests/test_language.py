@@ -31,6 +31,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "tests/cluster",
     "tests/control",
     "tests/replication",
+    "tests/support/cluster",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.controller.test_partitions import World, broker, on
 from millstream.cluster.controller import topic_deletion
 from millstream.cluster.controller.changes import Controller
 from millstream.control import znodes
@@ -17,6 +16,7 @@ from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.coordination import Delete, Write
+from support.cluster.controller_world import World, broker, on
 
 
 def controller_of(world: World) -> Controller:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cluster.controller.test_partitions import World, on
 from millstream.cluster.controller.changes import Controller as RealController
 from millstream.cluster.controller.changes import Outcome
 from millstream.cluster.controller.housekeeping import ControllerHousekeeping
@@ -16,6 +15,7 @@ from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTION
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
+from support.cluster.controller_world import World, on
 
 
 class Controller:
