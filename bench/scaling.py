@@ -25,7 +25,10 @@ from bench.model import HERE
 from bench.processes import ROOT, environment
 from bench.report import number, write_docs
 from millstream.cluster.controller.feed_service import FeedService
-from millstream.cluster.controller.partitions import IsrRequest, PartitionControl
+from millstream.cluster.controller.isr_changes import IsrRequest
+from millstream.cluster.controller.leader_election import LeaderElections
+from millstream.cluster.controller.partitions import PartitionControl
+from millstream.cluster.controller.reassignments import PartitionReassignments
 from millstream.cluster.controller.term import ControllerState, Term
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
@@ -141,9 +144,9 @@ class World:
     async def begin(self) -> None:
         self.state.begin(Term(0, 1, 0, self.image, now_ms=lambda: 0))
         clock = Clock()
-        await self.control.settle()
+        await self.control.brokers.reconcile()
         self.figures["settle_s"] = clock.lap_s()
-        await self.control.rebalance_leaders(10)
+        await self.control.elections.rebalance_leaders(10)
         self.figures["rebalance_s"] = clock.lap_s()
 
     async def snapshot(self) -> None:
@@ -232,7 +235,7 @@ class World:
         state, topic_id = self._state(tp), self.image.topics[tp.topic].topic_id
         isr = tuple((node, node + 1) for node in state.isr[:-1])
         request = IsrRequest(topic_id, tp.partition, state.leader_epoch, state.partition_epoch, isr)
-        await self.control.alter_partitions(state.leader, state.leader + 1, [request])
+        await self.control.isr.alter_partitions(state.leader, state.leader + 1, [request])
 
     async def _change_leader(self, tp: TopicPartition) -> None:
         """Another replica is preferred, and elected."""
@@ -240,23 +243,23 @@ class World:
         replicas = topic.replicas[tp.partition]
         topic.replicas[tp.partition] = (*replicas[1:], replicas[0])
         # Without waiting for brokers that are not there.
-        await inspect.unwrap(PartitionControl.elect_leaders)(self.control, [tp], unclean=False)
+        await inspect.unwrap(LeaderElections.elect_leaders)(self.control.elections, [tp], unclean=False)
 
     async def _lose_a_broker(self) -> None:
         node = self.size.brokers // 2
         leaders = sum(s.leader == node for t in self.image.topics.values() for s in t.states.values())
         self.figures["failure_leaders"] = leaders
         found = {n: one for n, one in self.image.brokers.items() if n != node}
-        await self.control.brokers_changed(found)
+        await self.control.brokers.brokers_changed(found)
 
     async def _gain_a_broker(self) -> None:
         node = self.size.brokers
-        await self.control.brokers_changed({**self.image.brokers, node: registration(node)})
+        await self.control.brokers.brokers_changed({**self.image.brokers, node: registration(node)})
 
     async def _move(self, tp: TopicPartition) -> None:
         """One of the replicas goes elsewhere: the write carries the replicas of the whole topic."""
         wanted = (*self._state(tp).isr[:2], self.size.brokers)
-        await inspect.unwrap(PartitionControl.reassign)(self.control, {tp: wanted})
+        await inspect.unwrap(PartitionReassignments.reassign)(self.control.reassignments, {tp: wanted})
 
     def _some(self, number_: int) -> list[TopicPartition]:
         return [TopicPartition(f"topic-{number_:06}", i) for i in range(CHANGES)]

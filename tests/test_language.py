@@ -18,6 +18,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
     "src/millstream/cli",
+    "src/millstream/cluster",
     "src/millstream/connect",
     "src/millstream/control",
     "src/millstream/core",
@@ -30,9 +31,11 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "tests/cluster",
     "tests/connect",
     "tests/control",
     "tests/replication",
+    "tests/support/cluster",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",

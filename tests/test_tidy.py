@@ -69,14 +69,6 @@ MOST_METHODS = 25
 WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "broker": {"Connection", "Fetch"},
     "client": {"Consumer", "Producer"},
-    "cluster": {
-        "ClusterMember",
-        "CoordinatorHost",
-        "Partition",
-        "PartitionControl",
-        "ReplicaManager",
-        "_LeaderLoop",
-    },
     "pipelines": {"Frames", "Run"},
     "spark": {"Fetcher", "TopicSink"},
 }

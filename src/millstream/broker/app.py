@@ -170,7 +170,7 @@ class Broker:
         self._lifecycle.push(lambda: self._hand_over(parts))
         joining = loop.create_task(
             parts.member.join(
-                self._background.run, alone=alone, patience_s=registration_patience_s(self.config)
+                self._background.run, alone=alone, timeout_s=registration_patience_s(self.config)
             )
         )
         await asyncio.wait((joining, self.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -201,7 +201,7 @@ class Broker:
                 topic.name, topic.topic_id, topic.epochs, parts.node_id, dict(topic.configs)
             )
         await controller.skip_producer_ids(parts.node_id, adoption.highest_producer_id(parts.logs))
-        await parts.member.forget_deleted()
+        await parts.member.housekeeping.drop_deletion_records()
 
     def _serve(self, parts: Parts) -> None:
         self.dispatcher = Dispatcher(parts)

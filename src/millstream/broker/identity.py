@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable
 
 from millstream.broker.migration import notes as migration_notes
-from millstream.cluster.membership.directories import expected_directories, note_directories
+from millstream.cluster.membership.directories import expected_directories, store_directories
 from millstream.cluster.membership.registration import wait_for_id
 from millstream.control import znodes
 from millstream.control.features import FEATURES
@@ -205,12 +205,12 @@ class Identity:
                 )
         if not alone and any(log_dir.directory_id is None for log_dir in logs.online_dirs()):
             patience_s = registration_patience_s(self._config)
-            await wait_for_id(coordination, node_id, patience_s=patience_s)
+            await wait_for_id(coordination, node_id, timeout_s=patience_s)
         log_dirs = logs.dirs.values()
         if any(not log_dir.meta for log_dir in logs.online_dirs()):
             check_not_replaced(log_dirs, await expected_directories(coordination, node_id))
         logs.identify(cluster_id, node_id)
-        await note_directories(coordination, node_id, assign_ids(log_dirs))
+        await store_directories(coordination, node_id, assign_ids(log_dirs))
 
     async def _shared_cluster_id(self, coordination: Coordination, ours: str, may_begin: bool) -> str:
         """The id in the store; ours if it has none and a cluster may begin there. A connection that

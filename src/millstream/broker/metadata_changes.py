@@ -56,7 +56,7 @@ class MetadataChanges:
         if len(topics) < len(changes):
             await self._on_settings()
         if topics:
-            await self._replicas.follow(topics)
+            await self._replicas.hosting.follow(topics)
         self._coordinators.topics_changed(changes)
 
     # ---- the first time --------------------------------------------------------------------------
@@ -79,10 +79,10 @@ class MetadataChanges:
         self._apply_dynamic_settings()
         await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
         adoption.finish_deletions(self._image, self._logs)
-        adoption.put_strays_aside(self._image, self._logs)
-        adoption.put_moved_aside(self._image, self._logs, self._config.node_id)
-        adoption.leave_unknown_alone(self._image, self._logs)
-        await self._replicas.load()
+        adoption.move_away_strays(self._image, self._logs)
+        adoption.move_away_reassigned(self._image, self._logs, self._config.node_id)
+        adoption.preserve_unknown(self._image, self._logs)
+        await self._replicas.hosting.load()
 
     def _load_logs(self) -> None:
         for _loaded in self._logs.load():
@@ -100,7 +100,7 @@ class MetadataChanges:
         for throttle in self._throttles:
             throttle.reconfigure()
         self._maintenance.reconfigure()
-        await self._replicas.reconfigure_all()
+        await self._replicas.hosting.reconfigure_all()
 
     def _apply_dynamic_settings(self) -> None:
         configs = self._image.broker_configs

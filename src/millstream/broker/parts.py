@@ -173,7 +173,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         clock=clock,
         new_id=ports.new_id,
         on_changes=lambda changes: metadata_changes(changes),
-        offline_replicas=lambda: replicas.offline(),
+        offline_replicas=lambda: replicas.replica_logs.offline(),
         full_replicas=lambda: replicas.full(),
         all_directories_online=partial(_all_online, logs),
         torn=lambda: logs.may_lack_records,
@@ -228,7 +228,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         opened.background.fail,
     )
     listeners = LogListeners(logs, replicas, maintenance, opened.background.fail)
-    opened.log_events.connect(replicas, listeners.directory_failed, member.follower.hurry)
+    opened.log_events.connect(replicas, listeners.directory_failed, member.follower.request_now)
     return Parts(
         node_id=config.node_id,
         config=config,
@@ -252,7 +252,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         fetchers=fetchers,
         isr=IsrManager(
             controller_client.alter_partitions,
-            led=lambda: replicas.with_followers,
+            led=lambda: replicas.roles.with_followers,
             max_lag_ms=lambda: config.integer("replica.lag.time.max.ms"),
         ),
         leader_throttle=leader_throttle,

@@ -107,7 +107,7 @@ def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
 
 
 def waiters(broker: InProcessBroker, topic: str) -> int:
-    watchers = broker.run(lambda: broker.broker.parts.replicas.leader(topic, 0).watchers)
+    watchers = broker.run(lambda: broker.broker.parts.replicas.leader(topic, 0).waiters.watchers)
     return len(watchers or ())
 
 

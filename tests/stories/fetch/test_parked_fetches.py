@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster.replicas import partition as partition_module
+from millstream.cluster.replicas import waiters as waiters_module
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
@@ -70,7 +70,7 @@ def partition_of(broker: InProcessBroker, topic: str, index: int) -> Partition:
 
 def parked(broker: InProcessBroker, topic: str, index: int = PARTITIONS - 1) -> int:
     """How many fetches watch a partition: the last one, so that they watch all."""
-    return broker.run(lambda: len(partition_of(broker, topic, index).watchers or ()))
+    return broker.run(lambda: len(partition_of(broker, topic, index).waiters.watchers or ()))
 
 
 def park(broker: InProcessBroker, topic: str, fetches: list[RawClient], asked: FetchRequest) -> None:
@@ -160,7 +160,7 @@ def test_a_fetch_that_waits_leaves_nothing_behind(broker, producer, clients):
     for client in waiting:
         client.close()
     wait_until(lambda: parked(broker, "t") == 0, "the fetches of closed connections are forgotten")
-    assert broker.run(lambda: [partition_of(broker, "t", n).watchers for n in range(PARTITIONS)]) == (
+    assert broker.run(lambda: [partition_of(broker, "t", n).waiters.watchers for n in range(PARTITIONS)]) == (
         [None] * PARTITIONS
     )
 
@@ -341,9 +341,9 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
         def wake() -> None:
             ends.append(partition.online_log.high_watermark)
 
-        partition.wait(wake)
+        partition.waiters.add(wake)
         partition.append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
-        partition.forget(wake)
+        partition.waiters.remove(wake)
         partition.append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
         return list(ends)
 
@@ -353,7 +353,7 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
 def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypatch):
     """Two at a time, and two such portions in a turn without time; one that stops watching in between is not told."""
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
-    monkeypatch.setattr(partition_module, "_TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(waiters_module, "_WATCHERS_PER_TURN", 2)
     create_topic(producer, "t")
     told: list[tuple[int, int]] = []  # turn and watcher
 
@@ -366,16 +366,16 @@ def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypa
 
         watchers = [watcher(number) for number in range(7)]
         for one in watchers:
-            partition.watch(one, PartitionFetch("t", 0, 0, 1, -1, -1))
+            partition.waiters.watch(one, PartitionFetch("t", 0, 0, 1, -1, -1))
         turns.has_time()  # the turn has none left
-        partition.tell_watchers()
+        partition.waiters.notify_watchers()
         while len(told) < 6:
             await asyncio.sleep(0)
             turn += 1
-            partition.unwatch(watchers[4])
+            partition.waiters.unwatch(watchers[4])
             turns.has_time()
         for one in watchers:
-            partition.unwatch(one)
+            partition.waiters.unwatch(one)
 
     broker.wait(watch())
     assert [number for _, number in told] == [0, 1, 2, 3, 5, 6]

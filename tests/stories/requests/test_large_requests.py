@@ -331,7 +331,7 @@ def test_large_fetch_ends_its_wait_when_the_time_is_over(broker: InProcessBroker
     partitions = broker.run(
         lambda: [broker.broker.parts.replicas.leader("wide", n) for n in range(PARTITIONS)]
     )
-    assert broker.run(lambda: [one.watchers for one in partitions]) == [None] * PARTITIONS
+    assert broker.run(lambda: [partition.waiters.watchers for partition in partitions]) == [None] * PARTITIONS
 
 
 @pytest.mark.usefixtures("sliced")

@@ -129,7 +129,7 @@ class LargeFetch:
     def _stop(self) -> None:
         self._fetch.stop_listening()
         for partition in self._watched:
-            partition.unwatch(self._note_change)
+            partition.waiters.unwatch(self._note_change)
         self._watched.clear()
 
     async def _note_follower(self, request: FetchRequest) -> None:
@@ -147,7 +147,7 @@ class LargeFetch:
                 partition = self._fetch.find(wanted)
             except ApiError:
                 continue  # told by the read
-            partition.watch(self._note_change, wanted)
+            partition.waiters.watch(self._note_change, wanted)
             self._watched.append(partition)
             await self._pace.rest()
 

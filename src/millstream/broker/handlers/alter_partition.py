@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
-from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.controller.isr_changes import IsrRequest
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
@@ -33,7 +33,7 @@ async def handle(
             asked.append(IsrRequest(topic.topic_id, row.partition_index, *epochs, members))
             await pace.rest()
     try:
-        outcomes = await services.member.partitions.alter_partitions(
+        outcomes = await services.member.partitions.isr.alter_partitions(
             request.broker_id, request.broker_epoch, asked
         )
     except ApiError as error:

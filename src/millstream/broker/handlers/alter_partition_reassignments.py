@@ -29,7 +29,9 @@ async def handle(
             wishes[TopicPartition(topic.name, one.partition_index)] = one.replicas
             await pace.rest()
     may_change_factor = request.allow_replication_factor_change
-    outcomes = await services.member.partitions.reassign(wishes, may_change_factor=may_change_factor)
+    outcomes = await services.member.partitions.reassignments.reassign(
+        wishes, may_change_factor=may_change_factor
+    )
     by_topic: dict[str, list[ReassignablePartitionResponse]] = {}
     for tp, error in outcomes.items():
         await pace.rest()

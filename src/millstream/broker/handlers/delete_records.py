@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 class _Deleted(NamedTuple):
-    """What was deleted here, and in whose reign: only that leader can say that the others have deleted it too."""
+    """What was deleted here, and in whose leader_since_epoch: only that leader can say that the others have deleted it too."""
 
     result: DeleteRecordsPartitionResult
     partition: Partition
-    reign: int
+    leader_since_epoch: int
 
 
 async def handle(
@@ -87,14 +87,16 @@ def _one(
     except ApiError as error:
         result.error_code = error.code
     else:
-        partition.tell_watchers()  # followers move theirs when they hear of it
-        deleted.append(_Deleted(result, partition, partition.reign))
+        partition.waiters.notify_watchers()  # followers move theirs when they hear of it
+        deleted.append(_Deleted(result, partition, partition.leader_since_epoch))
     return result
 
 
 async def _everywhere(services: LogServices, deleted: _Deleted, timeout_s: float) -> None:
-    result, partition, reign = deleted
+    result, partition, leader_since_epoch = deleted
     try:
-        await services.replicas.wait_low_watermark(partition, result.low_watermark, reign, timeout_s)
+        await services.replicas.wait_low_watermark(
+            partition, result.low_watermark, leader_since_epoch, timeout_s
+        )
     except ApiError as error:
         result.error_code, result.low_watermark = error.code, -1

@@ -29,7 +29,9 @@ async def handle(
     asked = None
     if request.topic_partitions is not None:
         asked = list(await in_slices(_asked(request)))
-    outcomes = await services.member.partitions.elect_leaders(asked, unclean=request.election_type == UNCLEAN)
+    outcomes = await services.member.partitions.elections.elect_leaders(
+        asked, unclean=request.election_type == UNCLEAN
+    )
     pace = Pace()
     by_topic: dict[str, list[PartitionResult]] = {}
     for tp, code in outcomes.items():

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from millstream.broker.fetch.down_conversion import convert_for_old_client, magic_of_version
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Encoded, Hold, Later, Part
-from millstream.cluster.replicas.partition import Partition, Watcher
+from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.waiters import Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.log.partition_log import PartitionLog
@@ -381,7 +382,7 @@ class Fetch:
         watched = []
         for wanted, _ in rows:
             partition = self.find(wanted)
-            partition.watch(changed, wanted)
+            partition.waiters.watch(changed, wanted)
             watched.append(partition)
         if self.replica_id >= 0:
             self._watch_idle(changed, watched)
@@ -396,7 +397,7 @@ class Fetch:
             except ApiError:
                 pass  # told by the read
             else:
-                partition.watch(changed, wanted)
+                partition.waiters.watch(changed, wanted)
                 watched.append(partition)
             changed(wanted)
 
@@ -509,8 +510,8 @@ class Fetch:
         has_all = log.log_end_offset == wanted.fetch_offset
         knows = (log.high_watermark, log.log_start_offset) == (data.high_watermark, data.log_start_offset)
         if follower is not None and self.replica_id in partition.isr and has_all and knows:
-            partition.watch(self.session.session.wake, wanted)
-            self.session.session.set_idle(wanted, partition, follower)
+            partition.waiters.watch(self.session.session.wake, wanted)
+            self.session.session.set_idle(wanted, partition.waiters, follower)
 
     def count_throttled(self) -> None:
         for wanted, data in self.rows:
@@ -570,7 +571,7 @@ class _Waiting:
     def _unwatch(self) -> None:
         """Not before there is time for it: one append may end hundreds of waits for thousands of partitions each."""
         for partition in self._watched:
-            partition.unwatch(self._changed)
+            partition.waiters.unwatch(self._changed)
         self._watched = []
         self._fetch.stop_listening()
 

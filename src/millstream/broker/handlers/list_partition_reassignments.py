@@ -33,7 +33,7 @@ async def handle(
                 asked += [TopicPartition(topic.name, index) for index in indexes if index in moving]
             await pace.rest()
     by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
-    for tp, one in services.member.partitions.moving(asked).items():
+    for tp, one in services.member.partitions.reassignments.in_progress(asked).items():
         by_topic.setdefault(tp.topic, []).append(
             OngoingPartitionReassignment(
                 partition_index=tp.partition,

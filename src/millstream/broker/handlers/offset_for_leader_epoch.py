@@ -6,7 +6,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
-from millstream.cluster.replicas.partition import Partition, unconfirmed
+from millstream.cluster.replicas.partition import Partition, unconfirmed_leaders
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_for_leader_epoch import (
@@ -54,7 +54,7 @@ async def _confirmed(
                 continue  # told by the answer
             if asked.leader_epoch > partition.leader_epoch:
                 later.append(partition)
-    refused = await unconfirmed(later, _CONFIRM_S)
+    refused = await unconfirmed_leaders(later, _CONFIRM_S)
     return {partition for partition in later if partition not in refused}
 
 

@@ -18,6 +18,7 @@ from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import CloseConnection, Encoded, Hold, NoResponse
 from millstream.broker.produce.rebuild import rebuild_in_worker, rebuild_inline
 from millstream.cluster.replicas.partition import Partition
+from millstream.cluster.replicas.watermark_waits import wait_high_watermark
 from millstream.control.image import INTERNAL_TOPICS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -100,7 +101,7 @@ class _Produce:
         self.version = context.version
         self.now_ms = services.clock.now_ms()
         self.answers: list[tuple[TopicKey, list[PartitionResult]]] = []
-        # With the leader's reign at the append: what is in a log at that offset later may be another's.
+        # With the leader's leader_since_epoch at the append: what is in a log at that offset later may be another's.
         self.waits: list[tuple[Partition, int, int, Place]] = []
         self.leaders: set[int] = set()  # elsewhere, of refused partitions
 
@@ -317,7 +318,7 @@ class _Produce:
         log = partition.online_log
         if log.flush_due or (acks_all and log.high_watermark <= result.last_offset):
             place = len(self.answers) - 1, len(self.answers[-1][1])
-            self.waits.append((partition, result.last_offset, partition.reign, place))
+            self.waits.append((partition, result.last_offset, partition.leader_since_epoch, place))
         return PartitionResult(
             partition.tp.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
         )
@@ -330,13 +331,13 @@ class _Produce:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max(self.request.timeout_ms, 0) / 1000
         pace = Pace()
-        for partition, offset, reign, (topic, position) in self.waits:
+        for partition, offset, leader_since_epoch, (topic, position) in self.waits:
             await pace.rest()
             try:
                 await self.services.replicas.flush_if_due(partition)
                 if self.request.acks == -1:
                     left_s = deadline - loop.time()
-                    await self.services.replicas.wait_high_watermark(partition, offset, reign, left_s)
+                    await wait_high_watermark(partition, offset, leader_since_epoch, left_s)
             except ApiError as error:
                 self.answers[topic][1][position] = self.refused(
                     partition.tp.topic, partition.tp.partition, error
@@ -349,7 +350,7 @@ class _Produce:
         """With the leader, where that is another broker."""
         replicas = self.services.replicas
         if records is not None:
-            replicas.note_refusal(key, index, records, error)
+            replicas.record_rejection(key, index, records, error)
         if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
             return rejection(index, error)
         topic = replicas.name_of(key) if isinstance(key, bytes) else key

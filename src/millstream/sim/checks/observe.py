@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas import follower_logs
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import TOPICS, Assignment, PartitionState
@@ -26,7 +26,7 @@ _MAX_DECOMPRESSED = 1 << 26
 
 def partitions_of(broker: SimBroker) -> Iterator[Partition]:
     if broker.broker is not None and broker.broker.parts is not None:
-        for partitions in list(broker.broker.parts.replicas._topics.values()):
+        for partitions in list(broker.broker.parts.replicas.partitions.values()):
             yield from list(partitions.values())
 
 
@@ -82,14 +82,14 @@ class ChangeCounter:
 @contextlib.contextmanager
 def truncations_counted(activity: Counter[str]) -> Iterator[None]:
     """Count truncations by followers. Samples would miss many of them."""
-    decide: Any = getattr(fetcher, "truncation_point")  # noqa: B009 - a mutant perhaps
+    decide: Any = getattr(follower_logs, "truncation_point")  # noqa: B009 - a mutant perhaps
 
     def counted(*args: Any, log_end: int, **more: Any) -> int:
         offset: int = decide(*args, log_end=log_end, **more)
         activity["truncations"] += offset < log_end
         return offset
 
-    with mock.patch.object(fetcher, "truncation_point", counted):
+    with mock.patch.object(follower_logs, "truncation_point", counted):
         yield
 
 

@@ -1,4 +1,7 @@
-"""A power cut took the file that names a log's topic, and the disk has no room for another: the replica waits, and is served when there is room."""
+"""A power cut removed the file with a log's topic id, and the disk is full.
+
+The replica waits, and is served when there is room.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import uuid
 
 import pytest
 
-from millstream.cluster.replicas import manager as replica_manager
+from millstream.cluster.replicas import log_opening
 from millstream.cluster.replicas.log_configs import LogConfigs
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.control.image import ClusterImage, TopicImage
@@ -36,7 +39,7 @@ def opened(disk: SimDisk) -> LogManager:
 
 
 def with_a_nameless_log() -> SimDisk:
-    """With a record of an earlier epoch."""
+    """A directory with a log that has a record of an earlier epoch, and no topic id."""
     disk = SimDisk(1)
     logs = opened(disk)
     logs.identify("cluster", HERE)
@@ -49,10 +52,10 @@ def with_a_nameless_log() -> SimDisk:
 
 
 @pytest.mark.parametrize("replicas", [(HERE,), (HERE, OTHER)])
-def test_a_log_gets_its_topics_id_when_there_is_room(
+def test_a_log_gets_its_topic_id_when_there_is_room(
     replicas: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_manager, "_TRY_AGAIN_S", 0.0)
+    monkeypatch.setattr(log_opening, "_RETRY_S", 0.0)
 
     async def story() -> None:
         disk = with_a_nameless_log()
@@ -70,15 +73,15 @@ def test_a_log_gets_its_topics_id_when_there_is_room(
             log_configs=LogConfigs(image, config),
         )
         disk.fault = lambda what, path: no_space(path) if file_names.PARTITION_METADATA in path else None
-        await manager.load()
-        assert list(manager.offline()) == [TP]
+        await manager.hosting.load()
+        assert list(manager.replica_logs.offline()) == [TP]
         assert manager.replica(*TP).log is None
 
         disk.fault = lambda what, path: None
-        assert list(manager.offline()) == []
+        assert list(manager.replica_logs.offline()) == []
         log = manager.leader(*TP).online_log
         assert (log.topic_id, log.log_end_offset) == (TOPIC_ID, 1)
-        # Followers of the epochs between are told rightly where it begins.
+        # Followers of the epochs in between learn correctly where it starts.
         assert (log.epochs.epochs, log.epochs.starts) == ([BEFORE, NOW], [0, 1])
 
     asyncio.run(story())

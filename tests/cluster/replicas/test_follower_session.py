@@ -1,4 +1,4 @@
-"""The fetch session of a follower: a leader may have no room for one, and should not keep one that is over."""
+"""The fetch session of a follower, and leaders that have no room for one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
@@ -24,11 +24,11 @@ Answer = int | ErrorCode | OSError
 
 
 class Leader:
-    """Answers with these sessions, or fails so, and then no more."""
+    """Responds with these sessions or errors, and then no more."""
 
     def __init__(self, *answers: Answer) -> None:
         self._answers: Iterator[Answer] = iter(answers)
-        # By request: the session that it names, its epoch, and how many partitions it tells of.
+        # By request: its session id and epoch, and its number of partitions.
         self.asked: list[tuple[int, int, int]] = []
         self.done = asyncio.Event()
 
@@ -46,8 +46,8 @@ class Leader:
         if isinstance(answer, ErrorCode):
             return FetchResponse(error_code=answer)
         data = [PartitionData(partition_index=row, high_watermark=0, log_start_offset=0) for row in rows]
-        told = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)]
-        return FetchResponse(session_id=answer or 0, responses=told)
+        topics = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)]
+        return FetchResponse(session_id=answer or 0, responses=topics)
 
     def drop(self, purposes: tuple[str, ...]) -> None:
         pass
@@ -59,7 +59,7 @@ def asked(directory: Path, *answers: Answer) -> list[tuple[int, int, int]]:
         fetchers = fetchers_before(leader)
         for index in range(PARTITIONS):
             tp = TopicPartition("orders", index)
-            partition = Partition(tp, TOPIC_ID, new_log(directory, index), ProducerGaps(lambda: 0))
+            partition = Partition(tp, TOPIC_ID, new_log(directory, index), PendingSequences(lambda: 0))
             partition.follow(PartitionState(1, 1, (0, 1)))
             fetchers.follow(partition)
         async with asyncio.timeout(PATIENCE_S):
@@ -70,21 +70,21 @@ def asked(directory: Path, *answers: Answer) -> list[tuple[int, int, int]]:
     return asyncio.run(story())
 
 
-def test_a_session_goes_on_with_what_has_changed(tmp_path: Path) -> None:
+def test_a_session_continues_with_changed_rows(tmp_path: Path) -> None:
     assert asked(tmp_path, 7, 7, 7) == [(0, 0, PARTITIONS), (7, 1, 0), (7, 2, 0)]
 
 
-def test_without_one_every_request_tells_everything_and_asks_for_one(tmp_path: Path) -> None:
-    """It used to go on with a session that there was not, and was refused every second time."""
+def test_without_a_session_every_request_has_all_rows(tmp_path: Path) -> None:
+    """It used to continue a session that did not exist, and was rejected every second time."""
     assert asked(tmp_path, 0, 0, 7, 7) == [(0, 0, PARTITIONS)] * 3 + [(7, 1, 0)]
 
 
-def test_a_session_that_the_leader_ends_begins_anew(tmp_path: Path) -> None:
+def test_an_evicted_session_starts_over(tmp_path: Path) -> None:
     assert asked(tmp_path, 7, 0, 8) == [(0, 0, PARTITIONS), (7, 1, 0), (0, 0, PARTITIONS)]
 
 
-def test_who_begins_anew_names_the_session_that_is_over(tmp_path: Path) -> None:
-    """The leader would keep it for minutes, and a consumer would go without."""
+def test_a_new_session_names_the_one_it_replaces(tmp_path: Path) -> None:
+    """The leader would keep it for minutes, without room for a consumer's."""
     for failure in (OSError("connection lost"), ErrorCode.INVALID_FETCH_SESSION_EPOCH):
-        told = asked(tmp_path / type(failure).__name__, 7, failure, 8, 8)
-        assert told == [(0, 0, PARTITIONS), (7, 1, 0), (7, 0, PARTITIONS), (8, 1, 0)]
+        requests = asked(tmp_path / type(failure).__name__, 7, failure, 8, 8)
+        assert requests == [(0, 0, PARTITIONS), (7, 1, 0), (7, 0, PARTITIONS), (8, 1, 0)]
