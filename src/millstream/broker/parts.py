@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.auto_creation import AutoCreation
 from millstream.broker.background import BackgroundTasks
 from millstream.broker.configs.storage import housekeeping_settings
 from millstream.broker.coordinators import Coordinators
@@ -20,8 +19,9 @@ from millstream.broker.maintenance import Maintenance
 from millstream.broker.metadata_changes import MetadataChanges
 from millstream.broker.net.listeners import Endpoint
 from millstream.broker.net.request_memory import RequestMemory
-from millstream.broker.nodes import Nodes
 from millstream.broker.produce.fast_path import ProduceFastPath
+from millstream.broker.requests.auto_creation import AutoCreation
+from millstream.broker.requests.nodes import Nodes
 from millstream.cluster.controller.changes import Controller
 from millstream.cluster.controller.client import ControllerClient
 from millstream.cluster.coordinators.producer_ids import ProducerIds

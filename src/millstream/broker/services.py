@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from millstream.broker.auto_creation import AutoCreation
     from millstream.broker.coordinators import Coordinators
     from millstream.broker.maintenance import Maintenance
     from millstream.broker.net.request_memory import RequestMemory
-    from millstream.broker.nodes import Nodes
     from millstream.broker.parts import Parts
     from millstream.broker.produce.fast_path import ProduceFastPath
+    from millstream.broker.requests.auto_creation import AutoCreation
+    from millstream.broker.requests.nodes import Nodes
     from millstream.cluster.controller.changes import Controller
     from millstream.cluster.coordinators.groups import GroupDriver
     from millstream.cluster.coordinators.markers import MarkerSender

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.broker.configs.alteration import MOST_CHANGES, alter
 from millstream.broker.configs.changes import LOGGER, Change
-from millstream.broker.forwarding import in_two_parts
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.forwarding import in_two_parts
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import MOST_AT_ONCE, chunks
 from millstream.broker.handlers.fetch import (
     READ_COMMITTED,
     SOON_S,
@@ -21,6 +20,7 @@ from millstream.broker.handlers.fetch import (
 )
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Encoded, Part
+from millstream.broker.requests.chunks import MOST_AT_ONCE, chunks
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead

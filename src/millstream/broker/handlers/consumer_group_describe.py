@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import ask, check_consumer_protocol, describe_each
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import ask, check_consumer_protocol, describe_each
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.wire.messages.consumer_group_describe import (

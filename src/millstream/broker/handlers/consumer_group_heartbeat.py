@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import answer, check_consumer_protocol
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import answer, check_consumer_protocol
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.wire.messages.consumer_group_heartbeat import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import ask
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace

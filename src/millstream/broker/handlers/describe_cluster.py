@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_cluster import (
     DescribeClusterBroker,

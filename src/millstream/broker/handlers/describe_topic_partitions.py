@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from millstream.broker.authorized import TOPIC_OPERATIONS
 from millstream.broker.handlers.metadata import describe_partition, reachable_nodes
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.authorized_operations import TOPIC_OPERATIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.core.errors import ErrorCode

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import answer
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard import GroupShard
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import group_context
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import group_context
 from millstream.core.errors import ApiError
 from millstream.groups.classic.group import KIND as CLASSIC
 from millstream.groups.classic.states import State as ClassicState

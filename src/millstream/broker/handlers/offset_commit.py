@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Hold
+from millstream.broker.requests.chunks import add_answer, chunks, is_large
+from millstream.broker.requests.groups import answer
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace

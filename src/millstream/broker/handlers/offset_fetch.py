@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.chunks import add_answer, chunks, is_large
+from millstream.broker.requests.groups import ask
 from millstream.core.decisions import Decision, Waiter
 from millstream.core.errors import ApiError
 from millstream.groups.offsets.fetch import error_response, group_of, single

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.group_requests import group_context
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.chunks import add_answer, chunks, is_large
+from millstream.broker.requests.groups import group_context
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups.offsets import commit

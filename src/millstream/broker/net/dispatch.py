@@ -20,7 +20,6 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker.forwarding import through_controller
 from millstream.broker.net.connection import Answer, Connection, Outcome
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import (
@@ -31,6 +30,7 @@ from millstream.broker.net.responses import (
     NoResponse,
     Pipelined,
 )
+from millstream.broker.requests.forwarding import through_controller
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.turns import Steps, in_slices, run_first_slice, run_steps
 from millstream.wire.apis import BY_KEY, Api, Pipelining

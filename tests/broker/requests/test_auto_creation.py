@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker import auto_creation
+from millstream.broker.requests import auto_creation
 from millstream.cluster.controller.changes import Outcome
 from millstream.control.topics import NewTopic
 from millstream.core.errors import ErrorCode

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from millstream.broker import chunks as module
-from millstream.broker.chunks import add_answer, chunks, is_large
+from millstream.broker.requests import chunks as module
+from millstream.broker.requests.chunks import add_answer, chunks, is_large
 from millstream.wire.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,

@@ -6,8 +6,8 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.authorized_operations import GROUP_OPERATIONS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
 from millstream.ports.turns import once_each
