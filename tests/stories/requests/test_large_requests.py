@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import chunks
 from millstream.broker.handlers import describe_configs, fetch, offset_fetch
 from millstream.broker.handlers import produce as produce_handler
 from millstream.broker.net import dispatch
+from millstream.broker.requests import chunks
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports import turns
 from millstream.sim.world.disk import SimDisk
