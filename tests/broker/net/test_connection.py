@@ -90,11 +90,11 @@ def test_the_buffer_grows_with_what_has_come_and_not_with_what_was_announced() -
     async def test() -> None:
         pair = Pair(max_request_bytes=100 * MIB)
         await pair.write((90 * MIB).to_bytes(4, "big") + b"x" * 1000)
-        await pair.until(lambda: pair.connection._filled == 1004)
-        assert len(pair.connection._buffer or b"") == SMALL
+        await pair.until(lambda: pair.connection.receiving.filled == 1004)
+        assert len(pair.connection.receiving.data or b"") == SMALL
         pair.client.close()
         await pair.until(lambda: pair.closed)
-        assert pair.connection._buffer is None
+        assert pair.connection.receiving.data is None
 
     run(test)
 
@@ -135,7 +135,7 @@ def test_an_idle_connection_holds_no_buffer() -> None:
         pair = Pair()
         await pair.send(b"a request")
         await pair.receive()
-        assert pair.connection._buffer is None and pair.connection.idle
+        assert pair.connection.receiving.data is None and pair.connection.idle
         pair.close()
 
     run(test)
@@ -405,7 +405,7 @@ def test_parked_requests_are_cancelled_when_the_client_goes() -> None:
         pair.client.close()
         await pair.until(lambda: pair.closed)
         await pair.until(lambda: len(parked.cancelled) == 2)
-        assert not pair.connection._tasks
+        assert not pair.connection.responses.tasks
 
     run(test)
 
@@ -505,16 +505,16 @@ def test_silence_is_the_clients_unless_an_answer_is_due() -> None:
             send_buffer=8192,
         )
         connection: Connection = pair.connection
-        assert not connection.waits_for_us
+        assert not connection.owes_response
         await pair.send(b"wait for 1")
         await pair.until(lambda: pair.seen)
-        assert connection.waits_for_us
+        assert connection.owes_response
         parked.release(b"wait for 1")
         await pair.receive()
         await pair.send(b"something large")
         await pair.until(lambda: len(pair.seen) == 2)
         await pair.settle()
-        assert not connection.waits_for_us  # it has its answer and does not take it
+        assert not connection.owes_response  # it has its answer and does not take it
         pair.close()
 
     run(test)

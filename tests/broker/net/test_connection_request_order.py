@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.broker.net.connection import Answer, Outcome
-from millstream.broker.net.responses import Encoded, NoResponse, Pipelined
+from millstream.broker.net.responses import Encoded, FinishedResponse, NoResponse, Outcome, Pipelined
 from millstream.wire.apis import APIS, BY_KEY, Pipelining
 from support.broker.connections import Pair, frame, run
 
@@ -73,14 +72,14 @@ class Request:
     def body(self) -> bytes:
         return self.kind.key.to_bytes(2, "big") + b"request %d" % self.number
 
-    def response(self) -> Answer:
+    def response(self) -> FinishedResponse:
         return Encoded([frame(self.body)]) if self.kind.response else NoResponse()
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> FinishedResponse:
         await self.answered.wait()
         return self.response()
 
-    async def decide(self) -> Answer | Pipelined:
+    async def decide(self) -> FinishedResponse | Pipelined:
         await self.decided.wait()
         return self.kind.pipelined(self)
 
@@ -167,7 +166,7 @@ def test_a_request_waits_for_exactly_those_it_may_not_pass(
         assert sequence.handled == sequence.requests
         expected = [request.body for request in sequence.requests if request.kind.response]
         assert [await pair.receive() for _ in expected] == expected
-        assert pair.connection.idle and not pair.connection._tasks
+        assert pair.connection.idle and not pair.connection.responses.tasks
         pair.close()
 
     run(test)
@@ -190,10 +189,10 @@ class Holding:
     """A handler whose requests never end, unless they fail as a test says."""
 
     def __init__(self) -> None:
-        self.gate: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.gate: asyncio.Future[FinishedResponse] = asyncio.get_running_loop().create_future()
         self.ended: list[bytes] = []
 
-    async def __call__(self, body: bytes) -> Answer:
+    async def __call__(self, body: bytes) -> FinishedResponse:
         try:
             return await self.gate
         finally:
@@ -218,10 +217,10 @@ def test_disconnect_behind_pipelined_requests_is_noticed_by_the_sweep() -> None:
         holding = Holding()
         pair = Pair(holding)
         await pair.send(b"request 1", b"request 2")
-        await pair.until(lambda: pair.connection._paused)
-        assert not pair.connection.deaf
+        await pair.until(lambda: pair.connection.paused)
+        assert not pair.connection.has_unnoticed_disconnect
         pair.client.close()
-        await pair.until(lambda: pair.connection.deaf)
+        await pair.until(lambda: pair.connection.has_unnoticed_disconnect)
         pair.connection.close()
         await pair.until(lambda: holding.ended)
         assert pair.seen == holding.ended == [b"request 1"]
@@ -272,7 +271,7 @@ def test_large_requests_behind_a_held_one_arrive_whole() -> None:
         gate = asyncio.Event()
 
         def handle(body: bytes) -> Outcome:
-            async def later() -> Answer:
+            async def later() -> FinishedResponse:
                 await gate.wait()
                 return Encoded([frame(body)])
 

@@ -40,7 +40,9 @@ def head(size: int) -> bytes:
 async def begin(pair: Pair, size: int, arrived: int) -> None:
     """Send the first bytes of a frame of this size and wait until they are received, as far as they are read."""
     await pair.write(head(size) + bytes(arrived - 4))
-    await pair.until(lambda: pair.connection.received_bytes == arrived or pair.connection._starved)
+    await pair.until(
+        lambda: pair.connection.receiving.received_bytes == arrived or pair.connection.receiving.starved
+    )
 
 
 def test_incomplete_frames_are_counted_by_what_has_arrived() -> None:
@@ -65,7 +67,7 @@ def test_large_frames_wait_while_a_held_request_fills_the_memory() -> None:
         waiting, small = pair_of(memory), pair_of(memory)
         with memory.holding(2 * MIB):
             await waiting.write(head(3 * SMALL) + bytes(SMALL))
-            await waiting.until(lambda: waiting.connection._starved)
+            await waiting.until(lambda: waiting.connection.receiving.starved)
             await waiting.write(bytes(2 * SMALL))
             await small.send(b"heartbeat")  # a small frame is handled all the same
             await small.until(lambda: small.seen)
@@ -117,7 +119,7 @@ def test_stalled_client_above_the_limit_makes_way_for_the_next() -> None:
         memory = RequestMemory(limit=MIB)
         stalled, other = pair_of(memory), pair_of(memory)
         await begin(stalled, 4 * MIB, 2 * MIB)
-        assert not stalled.connection._starved  # above the limit and alone: the favoured one
+        assert not stalled.connection.receiving.starved  # above the limit and alone: the favoured one
         await other.send(bytes(MIB))
         await other.until(lambda: other.seen)
         await stalled.write(bytes(2 * MIB + 4))

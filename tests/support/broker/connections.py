@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.broker.net.buffers import BufferPool
-from millstream.broker.net.connection import Connection, Outcome
+from millstream.broker.net.connection import Connection
 from millstream.broker.net.request_memory import RequestMemory
-from millstream.broker.net.responses import Encoded
+from millstream.broker.net.responses import Encoded, Outcome
 from millstream.ports.network import SocketStream
 
 SIZE = struct.Struct(">i")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from millstream.broker.net.responses import Part
+from millstream.broker.net.responses import ResponsePart
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.files import FileSlice
 from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
@@ -23,13 +23,13 @@ def magic_of_version(version: int) -> int:
 
 async def convert_for_old_client(
     worker: JobRunner,
-    data: PartitionData[Part],
+    data: PartitionData[ResponsePart],
     records: FileSlice,
     *,
     first_offset: int,
     magic: int,
     max_decompressed_bytes: int,
-) -> PartitionData[Part]:
+) -> PartitionData[ResponsePart]:
     """The partition with its records converted, or with the error that prevents it."""
     batches = await asyncio.get_running_loop().run_in_executor(None, records.read)
     try:

@@ -19,7 +19,7 @@ from millstream.broker.handlers.fetch import (
     wanted_rows,
 )
 from millstream.broker.net.context import RequestContext
-from millstream.broker.net.responses import Encoded, Part
+from millstream.broker.net.responses import Encoded, ResponsePart
 from millstream.broker.requests.chunks import MOST_AT_ONCE, chunks
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
@@ -202,7 +202,7 @@ class LargeFetch:
         fetch = self._fetch
         if fetch.context.version < _NEW_FORMAT and fetch.size:
             await self._convert()
-        topics: dict[str | bytes, list[PartitionData[Part]]] = {}
+        topics: dict[str | bytes, list[PartitionData[ResponsePart]]] = {}
         if fetch.replica_id >= 0 and fetch.services.leader_throttle.active:
             fetch.count_throttled()
         for row in fetch.rows:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.fetch.down_conversion import convert_for_old_client, magic_of_version
 from millstream.broker.net.context import RequestContext
-from millstream.broker.net.responses import Encoded, Hold, Later, Part
+from millstream.broker.net.responses import DeferredResponse, Encoded, Hold, ResponsePart
 from millstream.cluster.replicas.partition import Partition, Watcher
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
@@ -48,7 +48,7 @@ _MANY = 1000
 
 def handle(
     services: FetchServices, context: RequestContext, request: FetchRequest
-) -> Encoded | Later | Awaitable[Encoded] | Hold:
+) -> Encoded | DeferredResponse | Awaitable[Encoded] | Hold:
     by_id = context.version >= BY_ID
     try:
         wanted, forgotten = wanted_rows(request, by_id)
@@ -127,7 +127,7 @@ def wanted_rows(request: FetchRequest, by_id: bool) -> tuple[list[PartitionFetch
 
 
 def only_error(context: RequestContext, code: ErrorCode) -> Encoded:
-    topics: list[tuple[str | bytes, list[PartitionData[Part]]]] = []
+    topics: list[tuple[str | bytes, list[PartitionData[ResponsePart]]]] = []
     parts = fetch_response.encode(context.version, context.correlation_id, topics, error_code=code)
     return Encoded(list(parts))
 
@@ -151,7 +151,7 @@ class Fetch:
         self.any_replica = self.replica_id < 0 and context.version >= ANY_REPLICA
         self.rack = request.rack_id if services.rack_aware and self.any_replica else ""
         self.racks = services.nodes.racks() if self.rack else {}
-        self.rows: list[tuple[PartitionFetch, PartitionData[Part]]] = []
+        self.rows: list[tuple[PartitionFetch, PartitionData[ResponsePart]]] = []
         self.size = 0
         self.failed = False
         self.directs = False  # some reader should go elsewhere: to another replica, or another offset
@@ -190,20 +190,20 @@ class Fetch:
         self.size = 0
         self.failed = self.directs = self.behind = False
 
-    def add(self, wanted: PartitionFetch, data: PartitionData[Part]) -> None:
+    def add(self, wanted: PartitionFetch, data: PartitionData[ResponsePart]) -> None:
         self.failed |= data.error_code != 0
         self.size += data.size
         self.directs |= _directs(data)
         self.behind |= _is_behind(wanted, data)
         self.rows.append((wanted, data))
 
-    def try_one(self, wanted: PartitionFetch, may_block: bool = False) -> PartitionData[Part]:
+    def try_one(self, wanted: PartitionFetch, may_block: bool = False) -> PartitionData[ResponsePart]:
         try:
             return self._read_one(wanted, may_block)
         except ApiError as error:
             return self._failure(wanted, error)
 
-    def _failure(self, wanted: PartitionFetch, error: ApiError) -> PartitionData[Part]:
+    def _failure(self, wanted: PartitionFetch, error: ApiError) -> PartitionData[ResponsePart]:
         leader = None
         if self.context.version >= WITH_NODES and error.code in _LED_ELSEWHERE:
             replicas, topic = self.services.replicas, wanted.topic
@@ -211,7 +211,7 @@ class Fetch:
             leader = replicas.current_leader(name, wanted.partition)
         return PartitionData(wanted.partition, error.code, *_NOTHING, None, 0, current_leader=leader)
 
-    def _read_one(self, wanted: PartitionFetch, may_block: bool) -> PartitionData[Part]:
+    def _read_one(self, wanted: PartitionFetch, may_block: bool) -> PartitionData[ResponsePart]:
         partition = self.find(wanted)
         partition.check_epoch(wanted.current_leader_epoch)
         log = partition.online_log
@@ -281,7 +281,7 @@ class Fetch:
 
     def _read_for_follower(
         self, partition: Partition, log: PartitionLog, wanted: PartitionFetch, may_block: bool
-    ) -> PartitionData[Part]:
+    ) -> PartitionData[ResponsePart]:
         """To the end of the log, and with the bounds of this one also where the follower is outside of them."""
         if partition.followers is None or self.replica_id not in partition.followers.followers:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -332,13 +332,13 @@ class Fetch:
 
     # ---- waiting --------------------------------------------------------------------------------------------
 
-    def wait(self, seconds: float) -> Later:
+    def wait(self, seconds: float) -> DeferredResponse:
         """Until there is enough, something fails, or the time is over."""
         waiting = _Waiting(self, seconds, lambda: self._answer_waiting(later))
-        later = Later(waiting.abandon)
+        later = DeferredResponse(waiting.abandon)
         return later
 
-    def _answer_waiting(self, later: Later) -> None:
+    def _answer_waiting(self, later: DeferredResponse) -> None:
         try:
             if not self.rows:
                 self.session.refresh()
@@ -435,7 +435,9 @@ class Fetch:
             self.rows = [(wanted, await self.converted(wanted, data)) for wanted, data in self.rows]
         return self.answer()
 
-    async def converted(self, wanted: PartitionFetch, data: PartitionData[Part]) -> PartitionData[Part]:
+    async def converted(
+        self, wanted: PartitionFetch, data: PartitionData[ResponsePart]
+    ) -> PartitionData[ResponsePart]:
         """For clients of before v2 batches. Nothing is left of control batches, which such a client could never step
         over: go on behind them."""
         while isinstance(data.records, FileSlice):
@@ -456,7 +458,7 @@ class Fetch:
     def answer(self) -> Encoded:
         if self.session.session is not None:
             self.session.session.on_wake = None
-        topics: dict[str | bytes, list[PartitionData[Part]]] = {}
+        topics: dict[str | bytes, list[PartitionData[ResponsePart]]] = {}
         if self.replica_id >= 0 and self.services.leader_throttle.active:
             self.count_throttled()
         self.choose(self.rows, topics)
@@ -471,8 +473,8 @@ class Fetch:
 
     def choose(
         self,
-        rows: Iterable[tuple[PartitionFetch, PartitionData[Part]]],
-        topics: dict[str | bytes, list[PartitionData[Part]]],
+        rows: Iterable[tuple[PartitionFetch, PartitionData[ResponsePart]]],
+        topics: dict[str | bytes, list[PartitionData[ResponsePart]]],
     ) -> None:
         """Adds those that the answer tells of to their topics."""
         for wanted, data in rows:
@@ -493,7 +495,7 @@ class Fetch:
         leaders = {data.current_leader[0] for _, data in self.rows if data.current_leader is not None}
         return self.services.nodes.leaders(leaders, self.context.connection.listener)
 
-    def _set_idle(self, wanted: PartitionFetch, data: PartitionData[Part]) -> None:
+    def _set_idle(self, wanted: PartitionFetch, data: PartitionData[ResponsePart]) -> None:
         """A follower in the ISR that has everything, and knows it, is asked about again when there is news: with thousands of partitions
         most are silent most of the time."""
         if data.size or data.error_code or self.session.session is None or _is_behind(wanted, data):
@@ -583,11 +585,11 @@ class _Waiting:
             self._unwatch()
 
 
-def _directs(data: PartitionData[Part]) -> bool:
+def _directs(data: PartitionData[ResponsePart]) -> bool:
     return data.diverging is not None or data.preferred_read_replica >= 0
 
 
-def _is_behind(wanted: PartitionFetch, data: PartitionData[Part]) -> bool:
+def _is_behind(wanted: PartitionFetch, data: PartitionData[ResponsePart]) -> bool:
     """KIP-1166: whether a follower would get on by hearing of the high watermark alone; or of where the log begins, which somebody may
     wait for who has deleted records."""
     if min(data.high_watermark, wanted.fetch_offset) > wanted.known_high_watermark:

@@ -20,14 +20,16 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker.net.connection import Answer, Connection, Outcome
+from millstream.broker.net.connection import Connection
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import (
     CloseConnection,
+    DeferredResponse,
     Encoded,
+    FinishedResponse,
     Hold,
-    Later,
     NoResponse,
+    Outcome,
     Pipelined,
 )
 from millstream.broker.requests.forwarding import through_controller
@@ -140,7 +142,7 @@ class Dispatcher:
         return through_controller(self._services, context, bytes(frame), here)
 
     def _large(self, route: _Route, context: RequestContext, view: memoryview, body: int) -> Outcome:
-        """The same for a request that takes long to decode. Later ones of its connection wait until it was handled."""
+        """The same for a request that takes long to decode. DeferredResponse ones of its connection wait until it was handled."""
         most = MOST_BYTES + (_ENVELOPE_BYTES if route.api.name == "Envelope" else 0)
         if len(view) > most:
             raise CloseConnection(f"{route.api.name} of {len(view)} bytes; at most {most} are read")
@@ -168,7 +170,7 @@ class Dispatcher:
             result = self._handle_large(route, context, frame, request)
             if isinstance(result, Generator):
                 return await in_slices(_answer_steps(route.api, context, result))
-        if isinstance(result, Later):
+        if isinstance(result, DeferredResponse):
             return result.guarded_by(partial(self._later, route.api, context))
         return await result.coroutine if isinstance(result, Hold) else result
 
@@ -184,7 +186,7 @@ class Dispatcher:
             return encode(api, context, result)
         if isinstance(result, Encoded | NoResponse):
             return result
-        if isinstance(result, Later):
+        if isinstance(result, DeferredResponse):
             return result.guarded_by(partial(self._later, api, context))
         if isinstance(result, Hold):
             return self._decide(api, context, result)
@@ -197,14 +199,14 @@ class Dispatcher:
 
     def _pending(
         self, api: Api, context: RequestContext, result: Awaitable[Any]
-    ) -> Awaitable[Answer] | Pipelined:
+    ) -> Awaitable[FinishedResponse] | Pipelined:
         """The answer to come of a request that is as far as it holds back later requests."""
         answer = self._later(api, context, result)
         if api.pipelining is Pipelining.NONE:
             return answer
         return Pipelined(answer, api.key if api.pipelining is Pipelining.SAME_API else None)
 
-    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> Answer:
+    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> FinishedResponse:
         try:
             answer = await result
             if not isinstance(answer, Struct):
@@ -217,7 +219,7 @@ class Dispatcher:
         context.connection.close()
         return NoResponse()
 
-    async def _decide(self, api: Api, context: RequestContext, hold: Hold) -> Answer | Pipelined:
+    async def _decide(self, api: Api, context: RequestContext, hold: Hold) -> FinishedResponse | Pipelined:
         """The answer, or what is left to wait for once the request is decided."""
         answer: Any = await self._later(api, context, hold.coroutine)
         if isinstance(answer, Encoded | NoResponse):

@@ -42,7 +42,7 @@ class Reader(Protocol):
 
     def stop_reading(self) -> None: ...
 
-    def read_on(self) -> None: ...
+    def resume_reading(self) -> None: ...
 
     def give_up(self) -> None:
         """Close the connection, to release what has arrived."""
@@ -78,7 +78,7 @@ class RequestMemory:
         self._timer: asyncio.TimerHandle | None = None
 
     def admits(self, reader: Reader) -> bool:
-        """Whether a connection may read on above the limit; else it waits until ``read_on`` is called."""
+        """Whether a connection may read on above the limit; else it waits until ``resume_reading`` is called."""
         if reader is self._favoured:
             return True
         if self._favoured is None and not self._held and not self._waiting:
@@ -115,12 +115,12 @@ class RequestMemory:
         while self._waiting and room > 0:
             reader = self._next()
             room -= reader.missing_bytes
-            reader.read_on()
+            reader.resume_reading()
         # Held requests end by themselves, and then there is room. Nothing but a favour ends incomplete frames.
         if self._waiting and self._favoured is None and not self._held:
             reader = self._next()
             self._favour(reader)
-            reader.read_on()
+            reader.resume_reading()
         self.crowded = bool(self._waiting) or self._favoured is not None
         if self._waiting and self._favoured is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_STALLED_S, self._replace_stalled)

@@ -10,10 +10,10 @@ import sys
 from collections import Counter
 
 from millstream.broker.net.buffers import BufferPool
-from millstream.broker.net.connection import Connection, Handle, Outcome
+from millstream.broker.net.connection import Connection, Handle
 from millstream.broker.net.listeners import Endpoint, ListenerSpec
 from millstream.broker.net.request_memory import RequestMemory
-from millstream.broker.net.responses import CloseConnection
+from millstream.broker.net.responses import CloseConnection, Outcome
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.log.rate_limited_logging import RateLimitedLog
@@ -149,8 +149,8 @@ class Server:
     def _sweep(self) -> None:
         """Closes connections that have been silent for too long, and those whose client is gone unnoticed."""
         oldest = asyncio.get_running_loop().time() - self._idle_limit_s()
-        silent = [c for c in self._connections if c.active_at < oldest and not c.waits_for_us]
-        for connection in (*silent, *(c for c in self._connections if c.deaf)):
+        silent = [c for c in self._connections if c.active_at < oldest and not c.owes_response]
+        for connection in (*silent, *(c for c in self._connections if c.has_unnoticed_disconnect)):
             connection.close()
         self._sweep_later()
 
