@@ -83,7 +83,7 @@ def slice_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request is a large one, and one step is all that fits into a turn."""
     monkeypatch.setattr(dispatch, "LARGE_BYTES", 0)
     monkeypatch.setattr(fetch, "_MANY", 0)
-    monkeypatch.setattr(chunks, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(chunks, "MAX_PER_CHUNK", 3)
     monkeypatch.setattr(turns, "_QUANTUM_S", 0.0)
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
 

@@ -17,7 +17,7 @@ from millstream.broker.fetch.rows import replica_id_of, rows_of
 from millstream.broker.fetch.state import Fetch, TopicData, error_response
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Encoded
-from millstream.broker.requests.chunks import MOST_AT_ONCE, chunks
+from millstream.broker.requests.chunks import MAX_PER_CHUNK, chunks
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
@@ -64,8 +64,8 @@ async def _resolve_session(
     session = services.fetch_sessions.resolve(
         request.session_id if context.version >= 7 else 0,
         request.session_epoch if context.version >= 7 else -1,
-        rows[:MOST_AT_ONCE],
-        forgotten[:MOST_AT_ONCE],
+        rows[:MAX_PER_CHUNK],
+        forgotten[:MAX_PER_CHUNK],
         by_id=by_id,
         now_ms=steady_ms(services.clock),
         follower=replica_id_of(context, request) >= 0,
@@ -73,8 +73,8 @@ async def _resolve_session(
     if session.session is None:
         session.rows = rows
         return session
-    for start in range(MOST_AT_ONCE, max(len(rows), len(forgotten)), MOST_AT_ONCE):
-        end = start + MOST_AT_ONCE
+    for start in range(MAX_PER_CHUNK, max(len(rows), len(forgotten)), MAX_PER_CHUNK):
+        end = start + MAX_PER_CHUNK
         session.session.update(rows[start:end], forgotten[start:end])
         await pace.rest()
     session.refresh()

@@ -1,4 +1,7 @@
-"""Requests about many partitions, in chunks that a coordinator's shard decides in a few milliseconds each."""
+"""Requests with many partitions, split into chunks.
+
+A coordinator's shard decides a chunk in a few milliseconds, and other requests in between.
+"""
 
 from __future__ import annotations
 
@@ -9,49 +12,54 @@ from millstream.wire.schema import Struct
 
 T = TypeVar("T", bound=Struct)
 
-# A shard decides about this many partitions or members in one go, in a few milliseconds.
-MOST_AT_ONCE = 1000
+# Maximum number of partitions or members in a chunk.
+MAX_PER_CHUNK = 1000
 
 
 class Chunk(NamedTuple):
-    """Some topics of a request; ``continues``: the first one is the rest of the last one of the chunk before."""
+    """Some topics of a request.
+
+    ``continues``: the first topic is the rest of the last topic of the previous chunk.
+    """
 
     topics: list[Any]
     continues: bool
 
 
 def is_large(topics: Sequence[Any], partitions: str) -> bool:
-    """Whether a request has to be decided in chunks."""
-    return len(topics) > MOST_AT_ONCE or sum(len(getattr(one, partitions)) for one in topics) > MOST_AT_ONCE
+    """Return whether a request has to be split; ``partitions`` names the field of a topic."""
+    if len(topics) > MAX_PER_CHUNK:
+        return True
+    return sum(len(getattr(topic, partitions)) for topic in topics) > MAX_PER_CHUNK
 
 
 def chunks(topics: Sequence[Struct], partitions: str) -> Iterator[Chunk]:
-    """The topics with all their partitions, in order; ``partitions`` names the field that has those of a topic."""
-    found: list[Struct] = []
-    room, continues = MOST_AT_ONCE, False
+    """Yield all topics and partitions in order; ``partitions`` names the field of a topic."""
+    chunk: list[Struct] = []
+    room, continues = MAX_PER_CHUNK, False
     for topic in topics:
         rows = getattr(topic, partitions)
         start = 0
         while True:
-            some = rows[start : start + room]
-            found.append(_with(topic, partitions, some))
-            start += len(some)
-            room -= max(len(some), 1)
+            taken = rows[start : start + room]
+            chunk.append(_with(topic, partitions, taken))
+            start += len(taken)
+            room -= max(len(taken), 1)
             if room <= 0:
-                yield Chunk(found, continues)
-                found, room, continues = [], MOST_AT_ONCE, start < len(rows)
+                yield Chunk(chunk, continues)
+                chunk, room, continues = [], MAX_PER_CHUNK, start < len(rows)
             if start >= len(rows):
                 break
-    if found:
-        yield Chunk(found, continues)
+    if chunk:
+        yield Chunk(chunk, continues)
 
 
-def add_answer(answers: list[T], more: Sequence[T], continues: bool) -> None:
-    """Add the answer to a chunk; the rest of a topic goes to its beginning."""
-    if continues and answers and more:
-        answers[-1].partitions += more[0].partitions  # type: ignore[attr-defined]
+def add_response(topics: list[T], more: Sequence[T], continues: bool) -> None:
+    """Add the response to a chunk; the rest of a topic is merged with its beginning."""
+    if continues and topics and more:
+        topics[-1].partitions += more[0].partitions  # type: ignore[attr-defined]
         more = more[1:]
-    answers += more
+    topics += more
 
 
 def _with(topic: Struct, partitions: str, rows: list[Any]) -> Struct:
