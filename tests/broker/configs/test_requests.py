@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.configs.alteration import MOST_CHANGES
+from millstream.broker.configs.alteration import MAX_CHANGES
 from millstream.core.errors import ErrorCode
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages import alter_configs as whole
@@ -92,7 +92,7 @@ def test_each_resource_has_its_own_error(client: RawClient, request_of: Request)
         (TOPIC, "missing", [("retention.ms", "5")]),
         (UNKNOWN_TYPE, "x", [("a", "b")]),
         (TOPIC, topic, [("retention.ms", "soon")]),
-        (TOPIC, f"{topic}-2", [("retention.ms", "5")] * (MOST_CHANGES + 1)),
+        (TOPIC, f"{topic}-2", [("retention.ms", "5")] * (MAX_CHANGES + 1)),
     )
     assert codes(client, request) == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -67,9 +67,9 @@ def test_advertised_listeners_win_and_port_0_means_the_bound_one() -> None:
     ("value", "complaint"),
     [
         ("OTHER://a:1", "names OTHER, which is not in listeners"),
-        ("PLAINTEXT://0.0.0.0:1", "tells clients nothing"),
-        ("PLAINTEXT://:1", "tells clients nothing"),
-        ("PLAINTEXT://[::]:1", "tells clients nothing"),
+        ("PLAINTEXT://0.0.0.0:1", "use an address that clients can reach"),
+        ("PLAINTEXT://:1", "use an address that clients can reach"),
+        ("PLAINTEXT://[::]:1", "use an address that clients can reach"),
     ],
 )
 def test_an_address_that_clients_cannot_use_is_not_advertised(value: str, complaint: str) -> None:

@@ -150,7 +150,7 @@ def test_topics_in_flight_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(auto_creation, "MOST_IN_FLIGHT", 3)
+    monkeypatch.setattr(auto_creation, "MAX_IN_FLIGHT", 3)
     for number in range(5):
         assert ask(client, f"topic-{number}") == {f"topic-{number}": UNKNOWN}
     assert len(ask(client, "a", "b", "c", "d")) == 4

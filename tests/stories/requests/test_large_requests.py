@@ -178,13 +178,15 @@ def test_answer_beyond_the_bound_closes_the_connection_and_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "millstream")
-    monkeypatch.setattr(dispatch, "MOST_ANSWER_BYTES", 1_000_000)
+    monkeypatch.setattr(dispatch, "MAX_RESPONSE_BYTES", 1_000_000)
     client.send(DescribeConfigsRequest(resources=[resource(BROKER, "0")] * 5000), 4)
     with RawClient(broker.bootstrap) as other:
         other.call(MetadataRequest(topics=None), 9)
     with pytest.raises(Closed):
         client.read_frame()
-    assert "the answer to DescribeConfigs has more than 1000000 bytes: ask for less at a time" in caplog.text
+    assert (
+        "the response to DescribeConfigs has more than 1000000 bytes; request less at a time" in caplog.text
+    )
 
 
 # ---- coordinators: in chunks ---------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def test_offset_fetch_in_slices_answers_the_same(
         async def refuse(*what: Any, **more: Any) -> Any:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
 
-        monkeypatch.setattr(offset_fetch, "ask", refuse)
+        monkeypatch.setattr(offset_fetch, "call_group", refuse)
     indexes = list(range(PARTITIONS))
     if version < 8:
         topics = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name in ("wide", "none")]

@@ -54,7 +54,7 @@ def _begin(services: LogDirectoryServices, topic: str, index: int, path: str) ->
         if services.logs.get(tp) is None:
             services.logs.prefer(tp, directory)
         services.replicas.replica(topic, index)
-        services.maintenance.begin_move(tp, path)
+        services.maintenance.begin_relocation(tp, path)
     except ApiError as error:
         not_here = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.REPLICA_NOT_AVAILABLE if not_here else error.code

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
-from millstream.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from millstream.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -43,7 +43,7 @@ def handle(
         brokers=_brokers(services, context.connection.listener, fenced=request.include_fenced_brokers),
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
     )
 
 

@@ -20,7 +20,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
-from millstream.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from millstream.broker.requests.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+)
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.control.znodes import PartitionState
@@ -134,7 +138,7 @@ def _error(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataRespon
         name=name,
         topic_id=topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=NOT_ASKED,
+        topic_authorized_operations=NOT_REQUESTED,
     )
 
 
@@ -212,7 +216,7 @@ def _respond(
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS if not topic.error_code else NOT_ASKED
+            topic.topic_authorized_operations = TOPIC_OPERATIONS if not topic.error_code else NOT_REQUESTED
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -223,5 +227,5 @@ def _respond(
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
     )
