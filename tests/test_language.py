@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
+    "src/millstream/broker",
     "src/millstream/cli",
     "src/millstream/control",
     "src/millstream/core",

@@ -11,9 +11,9 @@ Step = Callable[[], Awaitable[None] | None]
 class Lifecycle:
     """The steps that undo a complete or partial startup.
 
-    ``stop`` is a clean shutdown. ``abandon`` releases sockets, files and child processes as a killed
-    process does: no response is sent, nothing is flushed or marked as closed. Either undoes each
-    step once.
+    ``stop`` is a clean shutdown. ``abandon`` releases sockets, files and child processes as a
+    killed process does: no response is sent, nothing is flushed or marked as closed. Either undoes
+    each step once.
     """
 
     def __init__(self) -> None:

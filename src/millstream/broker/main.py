@@ -189,7 +189,7 @@ async def _serve(config: BrokerConfig, settings: Mapping[str, Given], *, existin
 
 
 async def _open_coordination(config: BrokerConfig) -> ZooKeeperCoordination | None:
-    """Connect to the ZooKeeper of the cluster. None for a single broker, which has its own store."""
+    """Connect to the ZooKeeper of the cluster; None for a single broker with its own store."""
     connect = config.get("zookeeper.connect")
     if not connect:
         return None

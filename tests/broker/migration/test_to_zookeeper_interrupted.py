@@ -13,7 +13,7 @@ import pytest
 
 from millstream.broker.app import StartError
 from millstream.broker.migration import to_zookeeper
-from millstream.broker.migration.to_zookeeper import MigrationError, migrate_to, undo_move
+from millstream.broker.migration.to_zookeeper import MigrationError, migrate_to, undo_migration
 from millstream.control import znodes
 from millstream.ports.coordination import ConnectionLost, Node, Write, sliced
 from millstream.sim.world.disk import SimDisk, sound
@@ -98,13 +98,13 @@ class World:
         settings = {**self.settings, "zookeeper.connect": ADDRESS, **settings}
         return InProcessBroker(settings, files=self.disk, coordination=self.shared.open)
 
-    # ---- the command
+    # ---- the command------------------------------------------------------------------------------
 
     def migrate(self, end: int | None = None, session: type[Session] = Session) -> None:
         self._run(migrate_to, Steps(end), session)
 
     def undo(self, end: int | None = None, session: type[Session] = Session) -> None:
-        self._run(undo_move, Steps(end), session)
+        self._run(undo_migration, Steps(end), session)
 
     def _run(self, command: Callable[..., Awaitable[Any]], steps: Steps, kind: type[Session]) -> None:
         async def run() -> None:
@@ -120,7 +120,7 @@ class World:
 
         asyncio.run(run())
 
-    # ---- what there is
+    # ---- what there is----------------------------------------------------------------------------
 
     def has_store(self) -> bool:
         places = [self.settings.get("metadata.log.dir"), *self.settings["log.dirs"].split(",")]
@@ -177,7 +177,7 @@ def known(begin: World) -> Known:
         return Known(broker)
 
 
-# ---- every step -----------------------------------------------------------------------------------------------
+# ---- every step ----------------------------------------------------------------------------------
 
 Command = Callable[..., None]
 Death = Callable[[SimDisk], None]

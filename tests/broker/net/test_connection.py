@@ -45,7 +45,7 @@ class Parked:
         self.waiting[body].set_result(answer or Encoded([frame(body)]))
 
 
-# ---- receiving ------------------------------------------------------------------------------------------------
+# ---- receiving -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -169,7 +169,7 @@ class _Failing:
         return getattr(self._stream, name)
 
 
-# ---- order ----------------------------------------------------------------------------------------------------
+# ---- order ---------------------------------------------------------------------------------------
 
 
 def test_answers_leave_in_order_also_behind_one_that_waits() -> None:
@@ -239,7 +239,7 @@ def test_requests_behind_a_held_one_are_not_handled_before_it_has_appended() -> 
     run(test)
 
 
-# ---- back-pressure --------------------------------------------------------------------------------------------
+# ---- back-pressure -------------------------------------------------------------------------------
 
 
 def test_requests_are_not_handled_while_too_many_wait() -> None:
@@ -392,7 +392,7 @@ def test_a_log_file_that_fails_ends_the_connection_and_nothing_else(
     assert "Traceback" not in caplog.text and "closing connection" in caplog.text
 
 
-# ---- the end --------------------------------------------------------------------------------------------------
+# ---- the end -------------------------------------------------------------------------------------
 
 
 def test_parked_requests_are_cancelled_when_the_client_goes() -> None:

@@ -39,7 +39,7 @@ def test_several_listeners_with_names_of_their_own() -> None:
         ("PLAINTEXT://localhost:65536", "expected NAME://HOST:PORT"),
         ("PLAINTEXT://a:1,PLAINTEXT://b:2", "must have a different name"),
         ("PLAINTEXT://a:1,SSL://a:1", "must have a different port"),
-        ("", "needs at least one"),
+        ("", "give at least one"),
         ("INSIDE://a:1", "INSIDE has no protocol in listener.security.protocol.map"),
         ("SSL://a:1", "only PLAINTEXT is supported"),
     ],

@@ -1,4 +1,4 @@
-"""The effect of AlterConfigs and IncrementalAlterConfigs, decided without I/O. Errors are Kafka's."""
+"""The effect of AlterConfigs and IncrementalAlterConfigs, without I/O. Errors are Kafka's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """AlterConfigs and IncrementalAlterConfigs: one module behind two handlers.
 
 The requests differ in the content of a row (a value, or an operation with a value), and in whether
-the rows replace all settings of the resource. Everything else is here: duplicate resources, too many
-settings, the loggers of this broker beside resources of the controller, one response per resource.
+the rows replace all settings of the resource. Everything else is here: duplicate resources, too
+many settings, the loggers of this broker beside resources of the controller, one response for each
+resource.
 """
 
 from __future__ import annotations

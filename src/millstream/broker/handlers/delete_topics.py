@@ -70,7 +70,7 @@ def _check(services: ControllerServices, topics: list[DeleteTopicState]) -> Step
 
 
 def _look_up(services: ControllerServices, topic: DeleteTopicState) -> DeletableTopicResult:
-    # The controller's image, which may be ahead of that of its own broker.
+    # The controller's image, which may be ahead of its broker's.
     image = services.member.state.image
     result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
     if topic.name is not None and topic.topic_id != NULL_UUID:

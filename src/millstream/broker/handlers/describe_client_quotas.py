@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: always empty, because no quota can be set (see ``alter_client_quotas.py``)."""
+"""DescribeClientQuotas: always empty, because no quota can be set (``alter_client_quotas.py``)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""DescribeConfigs: the settings of topics (2), brokers (4), loggers (8), client metrics subscriptions
-(16) and groups (32), with the source of each value.
+"""DescribeConfigs: the settings of a resource, with the source of each value.
+
+Types of resources are topic (2), broker (4), logger (8), client metrics subscription (16) and group
+(32).
 
 * v1: sources and synonyms.
 * v3: types and documentation (KIP-569).

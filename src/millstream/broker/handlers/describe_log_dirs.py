@@ -1,4 +1,4 @@
-"""DescribeLogDirs: the log directories, the replicas in them and the free space; null topics mean all.
+"""DescribeLogDirs: the log directories, their replicas and free space; null topics mean all.
 
 * v3: an error for the whole response. This broker has none.
 * v4: total and usable bytes (KIP-827).

@@ -1,4 +1,4 @@
-"""DescribeProducers: the producers with state in a partition, and their open transactions (KIP-664).
+"""DescribeProducers: the producers with state in a partition, and their transactions (KIP-664).
 
 Any replica responds.
 """

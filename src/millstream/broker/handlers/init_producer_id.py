@@ -1,6 +1,8 @@
-"""InitProducerId: a producer id and epoch. A transactional id is fenced and its transaction aborted.
+"""InitProducerId: a producer id and epoch.
 
-* v3: a producer may request the next epoch of its own id (KIP-360).
+For a transactional id, earlier producers are fenced, and an open transaction is aborted.
+
+* v3: a producer may request the next epoch of its id (KIP-360).
 * v4: PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH (KIP-588).
 * v6: two-phase commit (KIP-939). It is only offered with ``transaction.two.phase.commit.enable``.
 

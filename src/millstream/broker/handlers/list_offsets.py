@@ -1,4 +1,4 @@
-"""ListOffsets: the latest, earliest or another special offset, or the first one from a timestamp on.
+"""ListOffsets: the latest, earliest or another special offset, or the first since a timestamp.
 
 * v0 returns a list: segment starts and the log end, newest first, as many as requested. From v1 on
   the response is one offset with its timestamp.

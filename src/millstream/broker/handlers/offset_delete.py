@@ -1,4 +1,4 @@
-"""OffsetDelete: delete committed offsets of topics that the group does not subscribe to (KIP-496)."""
+"""OffsetDelete: delete committed offsets of topics without a subscription (KIP-496)."""
 
 from __future__ import annotations
 

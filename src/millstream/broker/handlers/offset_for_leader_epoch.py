@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that a reader can detect truncation (KIP-320).
+"""OffsetForLeaderEpoch: the end of a leader epoch, to detect truncation (KIP-320).
 
 * v2: the leader epoch of the client, for fencing. Older versions are not served.
 

@@ -105,7 +105,7 @@ class _Produce:
         # Leaders of rejected partitions, on other brokers.
         self.leaders: set[int] = set()
 
-    # ---- appending ------------------------------------------------------------------------------------------
+    # ---- appending -------------------------------------------------------------------------------
 
     def append_all(self) -> bool:
         """Append what can be appended at once. Return whether that was everything.
@@ -283,7 +283,7 @@ class _Produce:
             partition.tp.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
         )
 
-    # ---- responding -----------------------------------------------------------------------------------------
+    # ---- responding ------------------------------------------------------------------------------
 
     async def wait(self) -> FinishedResponse:
         """Wait for the acknowledgements, at most for the client's timeout.

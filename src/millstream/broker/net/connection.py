@@ -45,8 +45,8 @@ piece, nothing is queued before it and nothing received behind it, it goes strai
 * its requests took a few milliseconds of this turn of the loop, and others have to get theirs;
 * the broker shuts down: pending responses are sent, further requests are not handled.
 
-``_resume`` is the only way out. It runs in a turn of its own, checks all these conditions, and
-handles buffered requests before it reads from the socket.
+``_resume`` is the only way out. It runs in the next turn of the loop, checks all these conditions,
+and handles buffered requests before it reads from the socket.
 
 **The end.** A disconnect, a protocol error or a failed handler closes the connection. Pending
 requests are cancelled, and no response is sent after the failed one: a client must never see a gap.
@@ -134,7 +134,7 @@ class Connection:
 
     @property
     def owes_response(self) -> bool:
-        """Whether a response is due and not ready; otherwise a silent connection is the client's."""
+        """Whether a response is due and not ready. Otherwise silence is the client's choice."""
         return not self.sending.parts and not self.idle
 
     # ---- receiving and handling ------------------------------------------------------------------
@@ -230,7 +230,7 @@ class Connection:
             self.stream.watch_readable(None)
 
     def resume_soon(self) -> None:
-        """Resume in the next turn: a buffer of pipelined requests would recurse for each of them."""
+        """Resume in the next turn: many pipelined requests would otherwise recurse too deeply."""
         if not self._resuming:
             self._resuming = True
             self._loop.call_soon(self._resume)

@@ -46,12 +46,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("millstream.dispatch")
 
-# Maximum size of a request that is decoded into objects, which are all but Produce: small fields take
-# fifty times as much memory as on the wire. Enough for a Fetch of 100,000 partitions.
+# Maximum size of a request that is decoded into objects, which are all but Produce: small fields
+# take fifty times as much memory as on the wire. Enough for a Fetch of 100,000 partitions.
 MAX_DECODED_BYTES = 4 * 1024 * 1024
 # Overhead of an Envelope around its request.
 _ENVELOPE_BYTES = 1024
-# Requests above this size are decoded in slices. A smaller one takes at most about five milliseconds.
+# Requests above this size are decoded in slices. A smaller one takes about five milliseconds at
+# most.
 LARGE_BYTES = 16 * 1024
 # Memory that a byte of a large request may take while it is handled.
 _MEMORY_PER_BYTE = 20
@@ -81,7 +82,7 @@ class Dispatcher:
     """Handles the frames of every connection of one broker."""
 
     def __init__(self, services: DispatchServices) -> None:
-        """``services`` are passed on to the handlers, which need more of them (``broker/services.py``)."""
+        """``services`` are passed to the handlers, which need more of them (``services.py``)."""
         self._services = services
         self._fast_path = services.produce_fast_path
         self._routes: dict[int, _Route] = {}
@@ -166,7 +167,7 @@ class Dispatcher:
     async def _decode_and_handle(
         self, route: _Route, context: RequestContext, frame: bytes, steps: Steps[tuple[Struct, int]]
     ) -> Any:
-        """Return the result of the handler, or an awaitable of it that later requests may overtake."""
+        """Return the handler's result, or an awaitable of it that later requests may overtake."""
         with self._services.request_memory.holding(_MEMORY_PER_BYTE * len(frame)):
             try:
                 request, _end = await in_slices(steps)

@@ -82,7 +82,7 @@ def _protocol_map(config: BrokerConfig) -> dict[str, str]:
 
 
 def advertised(config: BrokerConfig, bound: list[Endpoint]) -> list[Endpoint]:
-    """Return the addresses for clients: the setting, or else the listeners with a reachable host."""
+    """Return the addresses for clients: the setting, or else the listeners as reachable hosts."""
     values = config.get("advertised.listeners")
     if not isinstance(values, tuple) or not values:
         return [Endpoint(e.name, _reachable(e.host), e.port) for e in bound]

@@ -1,4 +1,4 @@
-"""The responses of a connection in the order of their requests, and the requests that wait for them.
+"""The responses of a connection in order, and whether later requests must wait for them.
 
 The essay in ``net/connection.py`` explains the rules of this order.
 """

@@ -136,7 +136,7 @@ class Server:
         if self._drained is not None and not self._connections and not self._drained.done():
             self._drained.set_result(None)
 
-    # ---- idle connections -----------------------------------------------------------------------------------
+    # ---- idle connections ------------------------------------------------------------------------
 
     def _sweep_later(self) -> None:
         idle_s = self._idle_limit_s()
@@ -155,7 +155,7 @@ class Server:
             connection.close()
         self._sweep_later()
 
-    # ---- shutdown -------------------------------------------------------------------------------------------
+    # ---- shutdown --------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop accepting, send the pending responses, then close every connection."""

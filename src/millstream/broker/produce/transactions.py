@@ -18,8 +18,8 @@ passes these steps:
    than the partition has seen is fenced with INVALID_PRODUCER_EPOCH. Otherwise the partition's
    producer state registers a ``Verification``, the *guard*.
 3. **The coordinator is asked** (``join``), once for all such partitions of the request. Up to v11
-   the client has announced its partitions with AddPartitionsToTxn, and the coordinator only verifies
-   that. From v12 on (transaction.version 2) the partitions join with this question. Its errors are
+   the client has announced its partitions with AddPartitionsToTxn, and the coordinator only
+   verifies that. From v12 on (transaction.version 2) the partitions join with this question. Its errors are
    converted to those that the client's version knows (``transactions/verification.py``). A joining
    producer does not wait for the markers of its previous transaction. While they are being written
    (CONCURRENT_TRANSACTIONS), asking again here is cheaper than having the client send the records

@@ -1,8 +1,8 @@
 """Creates missing topics that clients request, in the background.
 
-As in Kafka's AutoTopicCreationManager, the Metadata request that begins a creation gets its response
-at once: the topic is unknown, and the client retries. A topic whose creation is in flight is not
-created again.
+As in Kafka's AutoTopicCreationManager, the Metadata request that begins a creation gets its
+response at once: the topic is unknown, and the client retries. A topic whose creation is in flight
+is not created again.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def respond(
 async def describe_each(
     group_ids: Sequence[str], describe: Callable[[str], Awaitable[Any]], *, operations: bool
 ) -> list[Any]:
-    """Describe each group once, however often it is named; with authorized operations on request."""
+    """Describe each group once, however often it is named."""
 
     async def described(group_id: str) -> Any:
         group = await describe(group_id)
