@@ -1,8 +1,8 @@
 """Delayed fetches: a fetch waits until there is enough to read, an error, or its maximum time.
 
-A delayed fetch is not a task. Partitions report changes to it (``Partition.watch``), and it delivers
-its response with a call. One append may complete hundreds of them, so each completes in a turn of
-the loop that has time for it (``ports/turns.py``).
+A delayed fetch is not a task. Partitions report changes to it (``Partition.watch``), and it
+delivers its response with a call. One append may complete hundreds of them, so each completes in a
+turn of the loop that has time for it (``ports/turns.py``).
 """
 
 from __future__ import annotations

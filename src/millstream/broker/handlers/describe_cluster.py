@@ -1,7 +1,7 @@
 """DescribeCluster: cluster id, controller and brokers, at the addresses of the client's listener.
 
-* v1: the type of endpoint (KIP-919). Only brokers are served here: a client that expects controllers
-  gets MISMATCHED_ENDPOINT_TYPE.
+* v1: the type of endpoint (KIP-919). There are only brokers here: a client that expects
+  controllers gets MISMATCHED_ENDPOINT_TYPE.
 * v2: fenced brokers on request: registered brokers that are down, at their last known addresses.
 """
 

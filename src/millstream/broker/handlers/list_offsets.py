@@ -92,7 +92,7 @@ class _Results:
     def __init__(self, context: RequestContext) -> None:
         self.topics: list[ListOffsetsTopicResponse] = []
         self._knows_not_available = context.version >= _KNOWS_NOT_AVAILABLE
-        # Where the result of each topic and partition is in the response.
+        # The position of each topic and partition in the response.
         self._positions: dict[tuple[str, int], tuple[ListOffsetsTopicResponse, int]] = {}
 
     def begin(self, topic: str) -> None:

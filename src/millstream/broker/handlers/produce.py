@@ -61,7 +61,7 @@ _APPEND_S = 0.004
 # Kafka's own tools may repair internal topics under this client id.
 _ADMIN_CLIENT = "__admin_client"
 
-# Where a result is in the response: index of the topic, index of the partition within it.
+# The position of a result in the response: index of the topic, and of the partition within it.
 Position = tuple[int, int]
 # Records still to be appended: index of the topic, its key, and partitions with their records.
 Remaining = list[tuple[int, TopicKey, list[tuple[int, memoryview | None]]]]

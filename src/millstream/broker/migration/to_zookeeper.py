@@ -141,7 +141,7 @@ async def undo_migration(
     metadata_dir: str | None = None,
     files: Files | None = None,
 ) -> None:
-    """Delete the nodes from ZooKeeper, then the notes, which keep the broker from starting alone."""
+    """Delete the nodes from ZooKeeper, and then the notes."""
     with _stopped_broker(files or RealFiles(), address, log_dirs, metadata_dir) as broker:
         if not broker.notes:
             raise MigrationError(f"no migration of {broker.directory} is in progress: nothing to undo")

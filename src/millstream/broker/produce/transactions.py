@@ -19,11 +19,11 @@ passes these steps:
    producer state registers a ``Verification``, the *guard*.
 3. **The coordinator is asked** (``join``), once for all such partitions of the request. Up to v11
    the client has announced its partitions with AddPartitionsToTxn, and the coordinator only
-   verifies that. From v12 on (transaction.version 2) the partitions join with this question. Its errors are
-   converted to those that the client's version knows (``transactions/verification.py``). A joining
-   producer does not wait for the markers of its previous transaction. While they are being written
-   (CONCURRENT_TRANSACTIONS), asking again here is cheaper than having the client send the records
-   again. It ends after ``add.partitions.to.txn.retry.backoff.max.ms``.
+   verifies that. From v12 on (transaction.version 2) the partitions join with this question. Its
+   errors are converted to those that the client's version knows (``transactions/verification.py``).
+   A joining producer does not wait for the markers of its previous transaction. While they are
+   being written (CONCURRENT_TRANSACTIONS), asking again here is cheaper than having the client send
+   the records again. It ends after ``add.partitions.to.txn.retry.backoff.max.ms``.
 4. **Append with the guard.** The log takes the first batch only if its guard is still registered. A
    marker that was written since the question has removed it: the transaction that the coordinator
    confirmed has ended, and the batch gets INVALID_TXN_STATE. Only a guard that belongs to the
