@@ -28,6 +28,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "tests/broker",
     "tests/control",
     "tests/replication",
 )

@@ -1,4 +1,4 @@
-"""What a move to ZooKeeper writes and deletes, decided from what is there."""
+"""The writes and deletions of a migration to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESERVED = {"/cluster": b"", "/cluster/id": znodes.encode_reservation("ours")}
 FOREIGN = {"/hbase": b"x", "/hbase/master": b"y"}
 
 
-def test_an_empty_tree_is_reserved_and_filled_from_above():
+def test_empty_tree_is_reserved_and_filled_parents_first():
     missing = ("/brokers", "/brokers/topics", "/brokers/topics/a")
     assert plan_migration(NODES, {}, noted=False) == MigrationPlan(whole=False, reserve=True, missing=missing)
     assert plan_migration(NODES, FOREIGN, noted=False) == MigrationPlan(
@@ -34,17 +34,17 @@ def test_an_empty_tree_is_reserved_and_filled_from_above():
     )
 
 
-def test_a_part_of_it_is_completed():
+def test_partial_tree_is_completed():
     part = {**RESERVED, "/brokers": b"", "/brokers/topics": b""}
     assert plan_migration(NODES, part, noted=True) == MigrationPlan(False, False, ("/brokers/topics/a",))
 
 
-def test_a_whole_one_is_recognised():
+def test_complete_tree_is_recognised():
     assert plan_migration(NODES, NODES, noted=False) == MigrationPlan(True, False, ())
 
 
 @pytest.mark.parametrize("change", [{"/brokers/topics/b": b"B"}, {"/brokers/topics/a": b"other"}])
-def test_a_whole_one_that_is_in_use_is_only_taken_for_ours_with_a_note(change: dict[str, bytes]):
+def test_complete_tree_in_use_is_accepted_only_with_a_note(change: dict[str, bytes]):
     assert plan_migration(NODES, NODES | change, noted=True) == MigrationPlan(True, False, ())
     with pytest.raises(Obstacle, match="both have changed since"):
         plan_migration(NODES, NODES | change, noted=False)
@@ -61,12 +61,12 @@ def test_a_whole_one_that_is_in_use_is_only_taken_for_ours_with_a_note(change: d
         ({"/controller": b"somebody"}, "has /controller already"),
     ],
 )
-def test_what_is_not_ours_is_an_obstacle(there: dict[str, bytes], complaint: str, noted: bool):
+def test_foreign_nodes_are_an_obstacle(there: dict[str, bytes], complaint: str, noted: bool):
     with pytest.raises(Obstacle, match=complaint):
         plan_migration(NODES, there, noted=noted)
 
 
-def test_taking_back_deletes_what_is_below_first_and_leaves_what_others_have():
+def test_undo_deletes_children_first_and_keeps_other_nodes():
     part = {**RESERVED, **FOREIGN, "/brokers": b"", "/brokers/topics": b"", "/brokers/topics/a": b"A"}
     deletions = ("/brokers/topics/a", "/brokers/topics", "/brokers")
     assert plan_undo(NODES, part) == UndoPlan(ours=True, reopen=False, deletions=deletions)
@@ -75,18 +75,18 @@ def test_taking_back_deletes_what_is_below_first_and_leaves_what_others_have():
     assert plan_undo(NODES, others).deletions == ("/brokers/topics/a", "/brokers/topics")
 
 
-def test_there_is_nothing_to_take_back_from_the_tree_of_another():
+def test_tree_of_another_cluster_has_nothing_to_undo():
     assert plan_undo(NODES, {}) == NOTHING_TO_UNDO
     assert plan_undo(NODES, {**NODES, "/cluster/id": znodes.encode_cluster_id("theirs")}) == NOTHING_TO_UNDO
 
 
-def test_what_is_in_use_is_not_taken_back():
+def test_tree_in_use_is_not_undone():
     for there in ({**NODES, "/brokers/ids/2": b"alive"}, {k: v for k, v in NODES.items() if "/a" not in k}):
         with pytest.raises(Obstacle, match="cannot be undone"):
             plan_undo(NODES, there)
 
 
-def test_a_fingerprint_tells_every_change():
+def test_fingerprint_changes_with_every_change():
     prints = {
         fingerprint(nodes)
         for nodes in (NODES, {**NODES, "/x": b""}, {**NODES, "/brokers": b"/"}, {"/a": b"b"}, {"/ab": b""})

@@ -1,4 +1,4 @@
-"""Requests about many partitions are cut into chunks, and the answers put together again."""
+"""Requests with many partitions are split into chunks, and the responses merged."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def answered(topics: list[OffsetDeleteRequestTopic]) -> list[OffsetDeleteRespons
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_answers_to_the_chunks_make_the_answer_to_the_whole(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_responses_to_chunks_merge_to_the_whole_response(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PER_CHUNK", 7)
     dice = random.Random(seed)
     shape: Shape = [(dice.choice("ab"), list(range(dice.choice((0, 1, 3, 7, 8, 30))))) for _ in range(12)]
