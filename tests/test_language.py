@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
+    "src/millstream/broker",
     "src/millstream/cli",
     "src/millstream/cluster",
     "src/millstream/connect",
@@ -31,6 +32,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "tests/broker",
     "tests/cluster",
     "tests/connect",
     "tests/control",

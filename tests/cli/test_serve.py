@@ -66,8 +66,11 @@ def batch(text: bytes = b"v", count: int = 1) -> bytes:
         ),
         ("num.partitions=0", "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         ("listeners=9092", "Invalid value 9092 for configuration listeners: expected NAME://HOST:PORT"),
-        ("listeners=SSL://127.0.0.1:0", "listener SSL wants SSL; only PLAINTEXT is supported so far"),
-        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "advertised.listeners: 0.0.0.0 tells clients nothing"),
+        ("listeners=SSL://127.0.0.1:0", "listener SSL has protocol SSL; only PLAINTEXT is supported"),
+        (
+            "advertised.listeners=PLAINTEXT://0.0.0.0:1",
+            "advertised.listeners has 0.0.0.0; use an address that clients can reach",
+        ),
     ],
 )
 def test_a_wrong_setting_is_told(tmp_path: Path, setting: str, complaint: str) -> None:

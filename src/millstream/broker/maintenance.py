@@ -1,4 +1,4 @@
-"""Work on logs in the background: compaction, scrubbing, moves between directories."""
+"""Background work on logs: compaction, scrubbing, relocation between directories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Maintenance:
-    """Begins with ``start``, when clients can be served: the code is imported only then."""
+    """Begins with ``start``, when clients are served. Its code is imported only then."""
 
     def __init__(
         self, config: BrokerConfig, logs: LogManager, housekeeping: Housekeeping, new_worker: NewWorker
@@ -43,7 +43,8 @@ class Maintenance:
             self._housekeeping,
             lambda: config.number("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
-        asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
+        # In the next turn, when housekeeping runs.
+        asyncio.get_running_loop().call_soon(self.mover.resume)
         scrubber = Scrubber(self._logs, lambda: scrub_settings(config), self._housekeeping.blocking)
         background.run("scrub", scrubber.run())
         if config.flag("log.cleaner.enable"):
@@ -56,8 +57,8 @@ class Maintenance:
         self.cleaner = Cleaner(self._logs, self._cleaner_worker, cleaner_settings(self._config))
         background.run("compaction", self.cleaner.run())
 
-    def begin_move(self, tp: TopicPartition, path: str) -> None:
-        """Move a replica to another data directory; raise ApiError if that is not possible."""
+    def begin_relocation(self, tp: TopicPartition, path: str) -> None:
+        """Relocate a replica to another data directory; raise ApiError if that is not possible."""
         if self.mover is None:
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
         self.mover.begin(tp, path)
@@ -68,7 +69,7 @@ class Maintenance:
             self.cleaner.wake()
 
     def forget(self, tp: TopicPartition) -> None:
-        """The log is about to be deleted."""
+        """Drop the cleaner's state of a log that is about to be deleted."""
         if self.cleaner is not None:
             self.cleaner.forget(tp)
 

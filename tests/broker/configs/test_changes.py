@@ -1,4 +1,4 @@
-"""Whose settings may be changed: those of every broker that is up, or away and known by what it has."""
+"""Brokers whose settings can be altered: live ones, and known ones that are down."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RATE = "leader.replication.throttled.rate"
 
 
 def changed(image: ClusterImage, name: str, change: Change) -> dict[str, str]:
-    """As broker 0 decides it, which is alone."""
+    """Decide as broker 0, the only live one."""
     return broker_overrides(image, BrokerConfig.from_texts({}), 0, name, [change], replace=False)
 
 
-def test_a_broker_that_is_away_is_one_with_replicas_or_settings() -> None:
+def test_broker_that_is_down_is_known_by_replicas_or_settings() -> None:
     image = ClusterImage(broker_configs={"2": {RATE: "5"}})
     image.topics["t"] = TopicImage("t", bytes(16), replicas={0: (0, 1)})
     assert changed(image, "1", (SET, RATE, "7")) == {RATE: "7"}
@@ -26,7 +26,7 @@ def test_a_broker_that_is_away_is_one_with_replicas_or_settings() -> None:
         changed(image, "3", (SET, RATE, "7"))
 
 
-def test_the_last_setting_of_a_broker_that_is_away_may_be_deleted_again() -> None:
-    """By a client that got no answer to the first request."""
+def test_last_setting_of_a_broker_that_is_down_can_be_deleted_again() -> None:
+    """By a client that lost the response to its first request."""
     image = ClusterImage(broker_configs={"2": {}})
     assert changed(image, "2", (DELETE, RATE, None)) == {}

@@ -232,17 +232,17 @@ def test_no_record_is_missed_however_fetch_and_append_meet(broker, producer, cli
 
 
 def test_an_append_in_the_turn_in_which_the_wait_begins_is_seen(broker, producer, clients, monkeypatch):
-    from millstream.broker.handlers import fetch
+    from millstream.broker.fetch import delayed
 
     create_topic(producer, "t", PARTITIONS)
-    wait = fetch.Fetch.wait
+    wait = delayed.wait
 
-    def append_first(self: fetch.Fetch, seconds: float) -> Any:
-        waiting = wait(self, seconds)
+    def append_first(fetch: Any, seconds: float) -> Any:
+        waiting = wait(fetch, seconds)
         partition_of(broker, "t", 3).append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
         return waiting
 
-    monkeypatch.setattr(fetch.Fetch, "wait", append_first)
+    monkeypatch.setattr(delayed, "wait", append_first)
     (client,) = clients(1)
     client.send(request("t", 1), 12)
     assert sizes(client) == {3: len(BATCH)}
@@ -274,20 +274,20 @@ def test_what_is_not_in_memory_when_the_waiting_ends_comes_from_a_thread(
 def test_a_defect_while_the_waiting_ends_closes_the_connection_and_is_told(
     broker, producer, clients, monkeypatch, caplog
 ):
-    from millstream.broker.handlers import fetch
+    from millstream.broker.fetch.state import Fetch
 
     create_topic(producer, "t", PARTITIONS)
     broken, other = clients(2)
     park(broker, "t", [broken, other], request("t", 1))
-    answer, failed = fetch.Fetch.answer, []
+    respond, failed = Fetch.respond, []
 
-    def fails_for_the_first(self: fetch.Fetch) -> Any:
+    def fails_for_the_first(self: Fetch) -> Any:
         if not failed or failed[0] is self:
             failed[:] = [self]
             raise RuntimeError("planted")
-        return answer(self)
+        return respond(self)
 
-    monkeypatch.setattr(fetch.Fetch, "answer", fails_for_the_first)
+    monkeypatch.setattr(Fetch, "respond", fails_for_the_first)
     append(producer, "t", 3)
     assert sizes(other) == {3: len(BATCH)}
     with pytest.raises(Closed):

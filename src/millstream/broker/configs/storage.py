@@ -1,4 +1,4 @@
-"""The settings of logs, housekeeping, cleaner and scrubber, as they are in force."""
+"""The current settings of logs, housekeeping, cleaner and scrubber."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that brokers create because a client asked for them: answered at once, created in the background."""
+"""Auto-creation: the response comes at once, and the topic is created in the background."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millstream.broker import auto_creation
+from millstream.broker.requests import auto_creation
 from millstream.cluster.controller.changes import Outcome
 from millstream.control.topics import NewTopic
 from millstream.core.errors import ErrorCode
@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 class Gate:
-    """Stands before the controller: notes the topics that are to be created, and holds them back until it opens."""
+    """Intercepts creations: records the topics, and delays them until it opens."""
 
     def __init__(self, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[list[str]] = []
@@ -121,7 +121,7 @@ def test_creation_is_retried_until_there_is_a_controller(
     assert tries == [["orders"]] * 3
 
 
-def test_topics_that_cannot_be_created_stay_unknown_and_log_one_line(
+def test_failed_creation_logs_one_line_and_topic_stays_unknown(
     broker: InProcessBroker, client: RawClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert create(client, "co.llide") == 0
@@ -150,7 +150,7 @@ def test_topics_in_flight_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(auto_creation, "MOST_IN_FLIGHT", 3)
+    monkeypatch.setattr(auto_creation, "MAX_IN_FLIGHT", 3)
     for number in range(5):
         assert ask(client, f"topic-{number}") == {f"topic-{number}": UNKNOWN}
     assert len(ask(client, "a", "b", "c", "d")) == 4
@@ -165,7 +165,7 @@ def test_topics_in_flight_are_bounded(
 def test_create_topics_behind_metadata_waits_for_the_creation(
     broker: InProcessBroker, client: RawClient, gate: Gate
 ) -> None:
-    """Of the same connection, also where the creation was begun by another. Other connections do not wait."""
+    """On the same connection, even if another one began the creation. Others do not wait."""
     with RawClient(broker.bootstrap) as another, ThreadPoolExecutor(1) as pool:
         assert ask(another, "orders") == {"orders": UNKNOWN}
         assert ask(client, "orders") == {"orders": UNKNOWN}

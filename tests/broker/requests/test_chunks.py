@@ -1,4 +1,4 @@
-"""Requests about many partitions are cut into chunks, and the answers put together again."""
+"""Requests with many partitions are split into chunks, and the responses merged."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from millstream.broker import chunks as module
-from millstream.broker.chunks import add_answer, chunks, is_large
+from millstream.broker.requests import chunks as module
+from millstream.broker.requests.chunks import add_response, chunks, is_large
 from millstream.wire.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
@@ -40,17 +40,15 @@ def answered(topics: list[OffsetDeleteRequestTopic]) -> list[OffsetDeleteRespons
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_answers_to_the_chunks_make_the_answer_to_the_whole(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_AT_ONCE", 7)
+def test_responses_to_chunks_merge_to_the_whole_response(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PER_CHUNK", 7)
     dice = random.Random(seed)
     shape: Shape = [(dice.choice("ab"), list(range(dice.choice((0, 1, 3, 7, 8, 30))))) for _ in range(12)]
     topics = topics_of(shape)
     whole: list[OffsetDeleteResponseTopic] = []
     for chunk in chunks(topics, "partitions"):
         assert 0 < sum(max(len(topic.partitions), 1) for topic in chunk.topics) <= 7
-        add_answer(whole, answered(chunk.topics), chunk.continues)
+        add_response(whole, answered(chunk.topics), chunk.continues)
     assert whole == answered(topics_of(shape))
     assert topics == topics_of(shape)  # left as they were
 

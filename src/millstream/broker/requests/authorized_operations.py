@@ -1,4 +1,7 @@
-"""What an answer says a client may do: without ACLs, everything. Bit n is the operation that AclOperation numbers n."""
+"""Authorized operations in responses: without ACLs, all of them.
+
+Bit n stands for the operation with the number n in Kafka's AclOperation.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ def _bits(*operations: int) -> int:
     return sum(1 << operation for operation in operations)
 
 
-# The client did not ask, or the resource does not exist.
-NOT_ASKED = -(2**31)
+# Not requested, or the resource does not exist.
+NOT_REQUESTED = -(2**31)
 TOPIC_OPERATIONS = _bits(
     _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
 )

@@ -1,7 +1,9 @@
-"""Requests that only the controller can carry out: done here when this broker is it, else passed on in an Envelope (KIP-590).
+"""Requests for the controller: handled here if this broker is it, else forwarded in an Envelope
+(KIP-590).
 
-Clients may ask any broker. While there is no controller, or the one known has just been replaced, the request waits and is tried again: whoever
-asked learns of a new controller by nothing but a little delay. A request whose answer was lost is sent again, as a client would.
+Clients may send them to any broker. While there is no controller, or the known one was just
+replaced, the request waits and is retried: the client only sees a short delay. A request whose
+response was lost is sent again, as a client would do.
 """
 
 from __future__ import annotations
@@ -27,18 +29,20 @@ _RETRY_S = 0.1
 
 
 async def through_controller(
-    services: MemberServices, context: RequestContext, frame: bytes, here: Callable[[], Any]
+    services: MemberServices, context: RequestContext, frame: bytes, handle_here: Callable[[], Any]
 ) -> Any:
-    """The answer of the controller, which ``here`` gives where it is this broker. One that was replaced before it was done raises
-    NOT_CONTROLLER."""
+    """Return the response of the controller; ``handle_here`` gives it if this broker is it.
+
+    ``handle_here`` raises NOT_CONTROLLER if the broker was replaced before it was done.
+    """
     deadline = asyncio.get_running_loop().time() + services.member.request_timeout_s
     await services.auto_creation.settled(context.connection, services.member.request_timeout_s)
     while True:
         try:
             if services.member.state.active:
-                result = here()
+                result = handle_here()
                 return await result if isinstance(result, Awaitable) else result
-            return await _pass_on(services, context, frame)
+            return await _forward(services, context, frame)
         except ApiError as error:
             if error.code is not ErrorCode.NOT_CONTROLLER:
                 raise
@@ -56,50 +60,53 @@ async def in_two_parts(
     is_local: Callable[[Any], bool],
     handle: Callable[[Any], Awaitable[Any]],
 ) -> list[Any]:
-    """The answers to the resources of a request, in their order. This broker gives those to its own, before the controller is asked for the
-    others: it may have to be asked more than once."""
+    """Return the responses for the resources of a request, in order.
+
+    This broker handles its own resources first, because the request to the controller may have to
+    be retried.
+    """
     own = type(request)(
-        resources=[one for one in request.resources if is_local(one)], validate_only=request.validate_only
+        resources=[r for r in request.resources if is_local(r)], validate_only=request.validate_only
     )
     others = type(request)(
-        resources=[one for one in request.resources if not is_local(one)], validate_only=request.validate_only
+        resources=[r for r in request.resources if not is_local(r)], validate_only=request.validate_only
     )
-    from_here = iter((await handle(own)).responses)
-    from_there = iter((await _ask_controller(services, context, others, handle)).responses)
-    return [next(from_here if is_local(one) else from_there) for one in request.resources]
+    local = iter((await handle(own)).responses)
+    remote = iter((await _call_controller(services, context, others, handle)).responses)
+    return [next(local if is_local(resource) else remote) for resource in request.resources]
 
 
-async def _ask_controller(
+async def _call_controller(
     services: MemberServices,
     context: RequestContext,
     request: Struct,
     handle: Callable[[Any], Awaitable[Any]],
 ) -> Any:
-    """For a request that no client sent in this form."""
+    """Send the controller a request that no client sent in this form."""
     api = api_of(request)
     body = await run_steps(request.encode_steps(context.version, bytearray()))
     frame = request_frame(api.key, context.version, context.correlation_id, context.client_id, body)
-    answer = await through_controller(services, context, frame, lambda: handle(request))
-    if not isinstance(answer, Encoded):
-        return answer
-    data = memoryview(b"".join(answer.parts))  # type: ignore[arg-type]
-    begin = len(begin_response(api.key, context.version, context.correlation_id))
-    return (await run_steps(api.response_class().decode_steps(data, context.version, begin)))[0]
+    response = await through_controller(services, context, frame, lambda: handle(request))
+    if not isinstance(response, Encoded):
+        return response
+    data = memoryview(b"".join(response.parts))  # type: ignore[arg-type]
+    body_at = len(begin_response(api.key, context.version, context.correlation_id))
+    return (await run_steps(api.response_class().decode_steps(data, context.version, body_at)))[0]
 
 
-async def _pass_on(services: MemberServices, context: RequestContext, frame: bytes) -> Encoded:
+async def _forward(services: MemberServices, context: RequestContext, frame: bytes) -> Encoded:
     host, port = await services.member.controller_address()
     request = EnvelopeRequest(
         request_data=frame,
         request_principal=None,
         client_host_address=context.connection.stream.peer_host.encode(),
     )
-    answer: EnvelopeResponse = await services.member.peers.ask(
+    response: EnvelopeResponse = await services.member.peers.ask(
         FORWARDED, host, port, request, timeout_s=services.member.request_timeout_s
     )
-    if answer.error_code == ErrorCode.NOT_CONTROLLER:
+    if response.error_code == ErrorCode.NOT_CONTROLLER:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
-    if answer.error_code:
-        raise CloseConnection(f"the controller refuses it: {ErrorCode.of(answer.error_code).name}")
-    data = bytes(answer.response_data or b"")
+    if response.error_code:
+        raise CloseConnection(f"the controller rejects it: {ErrorCode.of(response.error_code).name}")
+    data = bytes(response.response_data or b"")
     return Encoded([len(data).to_bytes(4, "big") + data])

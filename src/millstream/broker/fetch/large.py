@@ -1,7 +1,7 @@
-"""Fetches of thousands of partitions, which take longer than a turn of the event loop may.
+"""Fetches of thousands of partitions, which take longer than one turn of the event loop.
 
-They do what ``handlers/fetch.py`` does, with rests between the partitions. Partitions change in these rests, so that they
-are watched before they are read, and not behind it.
+They do the same as ``handlers/fetch.py``, with rests between the partitions. Partitions may change
+during a rest, so they are watched before they are read, not after.
 """
 
 from __future__ import annotations
@@ -10,17 +10,14 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import MOST_AT_ONCE, chunks
-from millstream.broker.handlers.fetch import (
-    READ_COMMITTED,
-    SOON_S,
-    Fetch,
-    only_error,
-    replica_id_of,
-    wanted_rows,
-)
+from millstream.broker.fetch import followers, old_clients
+from millstream.broker.fetch.delayed import SOON_S
+from millstream.broker.fetch.partition_reader import KNOWS_BATCHES, READ_COMMITTED
+from millstream.broker.fetch.rows import replica_id_of, rows_of
+from millstream.broker.fetch.state import Fetch, TopicData, error_response
 from millstream.broker.net.context import RequestContext
-from millstream.broker.net.responses import Encoded, Part
+from millstream.broker.net.responses import Encoded
+from millstream.broker.requests.chunks import MAX_PER_CHUNK, chunks
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.errors import ColdRead
@@ -28,67 +25,64 @@ from millstream.ports.clock import steady_ms
 from millstream.ports.turns import Pace, in_slices
 from millstream.replication.fetch_session import FetchContext, Key, PartitionFetch, SessionError
 from millstream.wire import fetch_response
-from millstream.wire.fetch_response import BY_ID, PartitionData
+from millstream.wire.fetch_response import BY_ID
 from millstream.wire.messages.fetch import FetchRequest
 
 if TYPE_CHECKING:
     from millstream.broker.services import FetchServices
 
-# Clients of before this version of Fetch do not know batches of format 2.
-_NEW_FORMAT = 4
-
 
 async def handle(
     services: FetchServices, context: RequestContext, request: FetchRequest
 ) -> Encoded | Awaitable[Encoded]:
-    """A request that names very many partitions."""
+    """Handle a request that names very many partitions."""
     pace = Pace()
     try:
-        session = await _resolve(services, context, request, pace)
+        session = await _resolve_session(services, context, request, pace)
     except SessionError as error:
-        return only_error(context, error.code)
+        return error_response(context, error.code)
     if request.isolation_level not in (0, READ_COMMITTED):
-        return only_error(context, ErrorCode.INVALID_REQUEST)
+        return error_response(context, ErrorCode.INVALID_REQUEST)
     return await LargeFetch(Fetch(services, context, request, session), pace).serve(request)
 
 
-async def _resolve(
+async def _resolve_session(
     services: FetchServices, context: RequestContext, request: FetchRequest, pace: Pace
 ) -> FetchContext:
     by_id = context.version >= BY_ID
-    rows: dict[Key, PartitionFetch] = {}
+    rows_by_key: dict[Key, PartitionFetch] = {}
     for chunk in chunks(request.topics, "partitions"):
-        some, _ = wanted_rows(FetchRequest(topics=chunk.topics), by_id)
-        rows |= {row.key: row for row in some}
+        chunk_rows, _ = rows_of(FetchRequest(topics=chunk.topics), by_id)
+        rows_by_key |= {row.key: row for row in chunk_rows}
         await pace.rest()
-    forgotten: dict[Key, None] = {}
+    forgotten_keys: dict[Key, None] = {}
     for chunk in chunks(request.forgotten_topics_data, "partitions"):
-        _, gone = wanted_rows(FetchRequest(forgotten_topics_data=chunk.topics), by_id)
-        forgotten |= dict.fromkeys(gone)
+        _, chunk_keys = rows_of(FetchRequest(forgotten_topics_data=chunk.topics), by_id)
+        forgotten_keys |= dict.fromkeys(chunk_keys)
         await pace.rest()
-    wanted, unwanted = list(rows.values()), list(forgotten)
+    rows, forgotten = list(rows_by_key.values()), list(forgotten_keys)
     session = services.fetch_sessions.resolve(
         request.session_id if context.version >= 7 else 0,
         request.session_epoch if context.version >= 7 else -1,
-        wanted[:MOST_AT_ONCE],
-        unwanted[:MOST_AT_ONCE],
+        rows[:MAX_PER_CHUNK],
+        forgotten[:MAX_PER_CHUNK],
         by_id=by_id,
         now_ms=steady_ms(services.clock),
         follower=replica_id_of(context, request) >= 0,
     )
     if session.session is None:
-        session.rows = wanted
+        session.rows = rows
         return session
-    for start in range(MOST_AT_ONCE, max(len(wanted), len(unwanted)), MOST_AT_ONCE):
-        end = start + MOST_AT_ONCE
-        session.session.update(wanted[start:end], unwanted[start:end])
+    for start in range(MAX_PER_CHUNK, max(len(rows), len(forgotten)), MAX_PER_CHUNK):
+        end = start + MAX_PER_CHUNK
+        session.session.update(rows[start:end], forgotten[start:end])
         await pace.rest()
     session.refresh()
     return session
 
 
 class LargeFetch:
-    """One request on its way."""
+    """One request: read, perhaps wait, read again, respond."""
 
     def __init__(self, fetch: Fetch, pace: Pace | None = None) -> None:
         self._fetch = fetch
@@ -99,90 +93,92 @@ class LargeFetch:
         self._waits = False
 
     async def serve(self, request: FetchRequest) -> Encoded | Awaitable[Encoded]:
-        """The answer, or an awaitable of it when there is not enough to read yet: later requests need not wait for that."""
+        """Return the response, or an awaitable of it if there is not enough to read yet.
+
+        Later requests of the connection need not wait for the awaitable.
+        """
         fetch, seconds = self._fetch, max(request.max_wait_ms, 0) / 1000
         try:
             if fetch.replica_id >= 0:
-                await self._note_follower(request)
+                await self._record_progress(request)
             if seconds:
                 await self._watch()
             is_cold = await self._read()
             if seconds and not is_cold and not fetch.ready:
-                waiting, self._waits = self._wait_and_answer(seconds), True
-                # What is converted stays in memory until it is sent: one answer of an old client at a time.
-                return await waiting if fetch.context.version < _NEW_FORMAT else waiting
-            return await self._answer()
+                waiting, self._waits = self._wait_and_respond(seconds), True
+                # Converted records stay in memory until they are sent: one response of an old
+                # client at a time.
+                return await waiting if fetch.context.version < KNOWS_BATCHES else waiting
+            return await self._respond()
         finally:
             if not self._waits:
                 self._stop()
 
-    async def _wait_and_answer(self, seconds: float) -> Encoded:
-        fetch = self._fetch
+    async def _wait_and_respond(self, seconds: float) -> Encoded:
         try:
             await self._wait(seconds)
-            fetch.session.refresh()
+            self._fetch.session.refresh()
             await self._read()
-            return await self._answer()
+            return await self._respond()
         finally:
             self._stop()
 
     def _stop(self) -> None:
-        self._fetch.stop_listening()
+        if self._fetch.session.session is not None:
+            self._fetch.session.session.on_wake = None
         for partition in self._watched:
-            partition.waiters.unwatch(self._note_change)
+            partition.waiters.unwatch(self._on_change)
         self._watched.clear()
 
-    async def _note_follower(self, request: FetchRequest) -> None:
+    async def _record_progress(self, request: FetchRequest) -> None:
         fetch = self._fetch
         epoch = fetch.begin_follower(request)
-        for wanted in fetch.session.rows:
-            fetch.note_rows((wanted,), epoch)
+        for row in fetch.session.rows:
+            followers.record_progress(fetch.reader, fetch.services.isr, (row,), epoch)
             await self._pace.rest()
         if fetch.session.session is not None:
-            fetch.session.session.on_wake = self._note_change
+            fetch.session.session.on_wake = self._on_change
 
     async def _watch(self) -> None:
-        for wanted in self._fetch.session.rows:
+        for row in self._fetch.session.rows:
             try:
-                partition = self._fetch.find(wanted)
+                partition = self._fetch.reader.find(row)
             except ApiError:
-                continue  # told by the read
-            partition.waiters.watch(self._note_change, wanted)
+                continue  # the read reports it
+            partition.waiters.watch(self._on_change, row)
             self._watched.append(partition)
             await self._pace.rest()
 
-    def _note_change(self, wanted: PartitionFetch) -> None:
-        self._changed[wanted.key] = wanted
+    def _on_change(self, row: PartitionFetch) -> None:
+        self._changed[row.key] = row
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
     async def _read(self) -> bool:
-        """Return whether it had to wait for the disk: there is something to read then."""
+        """Read all partitions. Return whether that waited for the disk: there are records then."""
         fetch = self._fetch
         fetch.reset()
         try:
-            for wanted in fetch.session.rows:
-                fetch.add(wanted, fetch.try_one(wanted))
+            for row in fetch.session.rows:
+                fetch.add(row, fetch.reader.read(row, fetch.size))
                 await self._pace.rest()
         except ColdRead:
-            await fetch.read_rows_cold()
+            await fetch.read_in_thread()
             return True
         return False
 
     async def _wait(self, seconds: float) -> None:
-        """Until there is enough, something fails, or the time is over. Only what has changed is looked at."""
+        """Wait until there is enough, an error, or the time is over. Look only at changes."""
         fetch, loop = self._fetch, asyncio.get_running_loop()
         until = loop.time() + (min(seconds, SOON_S) if fetch.behind else seconds)
-        fetch.counted = {wanted.key: data.size for wanted, data in fetch.rows if data.size}
-        fetch.total = fetch.size
-        fetch.reset()
+        fetch.start_counting()
         while True:
             while self._changed:
-                _key, wanted = self._changed.popitem()
-                behind = fetch.behind
-                if fetch.enough(wanted):
+                _key, row = self._changed.popitem()
+                was_behind = fetch.behind
+                if fetch.has_enough(row):
                     return
-                if fetch.behind and not behind:
+                if fetch.behind and not was_behind:
                     until = min(until, loop.time() + SOON_S)
                 await self._pace.rest()
             if loop.time() >= until:
@@ -193,20 +189,20 @@ class LargeFetch:
 
     async def _convert(self) -> None:
         fetch, rows = self._fetch, []
-        for wanted, data in fetch.rows:
-            rows.append((wanted, await fetch.converted(wanted, data)))
+        for row, data in fetch.rows:
+            rows.append((row, await old_clients.converted(fetch, row, data)))
             await self._pace.rest()
         fetch.rows = rows
 
-    async def _answer(self) -> Encoded:
+    async def _respond(self) -> Encoded:
         fetch = self._fetch
-        if fetch.context.version < _NEW_FORMAT and fetch.size:
+        if fetch.context.version < KNOWS_BATCHES and fetch.size:
             await self._convert()
-        topics: dict[str | bytes, list[PartitionData[Part]]] = {}
+        topics: TopicData = {}
         if fetch.replica_id >= 0 and fetch.services.leader_throttle.active:
-            fetch.count_throttled()
+            followers.count_throttled(fetch.reader, fetch.services.leader_throttle, fetch.rows)
         for row in fetch.rows:
-            fetch.choose((row,), topics)
+            fetch.select((row,), topics)
             await self._pace.rest()
         steps = fetch_response.encode_steps(
             fetch.context.version,

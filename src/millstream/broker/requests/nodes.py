@@ -25,12 +25,12 @@ class Nodes:
         self._image = image
 
     def reached_by(self, listener: str) -> list[Node]:
-        """All brokers that have this listener."""
+        """Return all live brokers that have this listener."""
         nodes = (self.get(node_id, listener) for node_id in sorted(self._image.brokers))
         return [node for node in nodes if node is not None]
 
     def get(self, node_id: int, listener: str) -> Node | None:
-        """A broker; None if it is not live or does not have this listener."""
+        """Return a broker; None if it is not live or does not have this listener."""
         broker = self._image.brokers.get(node_id)
         endpoint = broker.endpoint(listener) if broker is not None else None
         if broker is None or endpoint is None:
@@ -38,11 +38,13 @@ class Nodes:
         return Node(node_id, endpoint.host, endpoint.port, broker.rack)
 
     def leaders(self, node_ids: Collection[int], listener: str) -> list[NodeEndpoint]:
-        """Where leaders are, for a client that asked the wrong broker (KIP-951). It need not ask for
-        metadata then."""
+        """Return the addresses of leaders, for a client at the wrong broker (KIP-951).
+
+        The client then needs no metadata request.
+        """
         nodes = (self.get(node_id, listener) for node_id in sorted(node_ids))
         return [NodeEndpoint(*node) for node in nodes if node is not None]
 
     def racks(self) -> dict[int, str]:
-        """The racks of the brokers that have one."""
+        """Return the racks of the brokers that have one."""
         return {node: broker.rack for node, broker in self._image.brokers.items() if broker.rack}

@@ -1,8 +1,8 @@
-"""Creates topics that clients ask for and that do not exist, in the background.
+"""Creates missing topics that clients request, in the background.
 
-As in Kafka's AutoTopicCreationManager, the Metadata request that began a creation is answered at
-once: the topic is unknown, and the client asks again. A topic whose creation is in flight is not
-created twice.
+As in Kafka's AutoTopicCreationManager, the Metadata request that begins a creation gets its
+response at once: the topic is unknown, and the client retries. A topic whose creation is in flight
+is not created again.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from millstream.log.rate_limited_logging import RateLimitedLog
 if TYPE_CHECKING:
     from millstream.broker.net.connection import Connection
 
-log = logging.getLogger("millstream.metadata")
+logger = logging.getLogger("millstream.metadata")
 
-# Maximum number of topics in flight. The controller refuses a larger request anyway.
-MOST_IN_FLIGHT = MAX_CREATED
+# Maximum number of topics in flight. The controller rejects a larger request anyway.
+MAX_IN_FLIGHT = MAX_CREATED
 # Maximum time a creation is retried while no controller can be reached, as in Kafka.
 _RETRY_TIMEOUT_S = 60.0
 _RETRY_S = 0.1
@@ -36,22 +36,22 @@ _Creation = asyncio.Task[None]
 
 
 class AutoCreation:
-    """The creations in flight of a broker. They belong to no connection, so a client may disconnect."""
+    """The creations in flight of a broker. They continue if the client disconnects."""
 
     def __init__(self, controller_client: ControllerClient, internal: InternalTopics) -> None:
         self._controller_client = controller_client
         self._internal = internal
-        self._rate_limited = RateLimitedLog(log)
+        self._rate_limited = RateLimitedLog(logger)
         self._in_flight: dict[str, _Creation] = {}
         self._awaited_by: WeakKeyDictionary[Connection, WeakSet[_Creation]] = WeakKeyDictionary()
 
     def begin(self, names: Sequence[str], connection: Connection) -> None:
         """Begin to create topics with valid names, except those in flight."""
         new: list[NewTopic] = []
-        if len(self._in_flight) + len(names) <= MOST_IN_FLIGHT:
+        if len(self._in_flight) + len(names) <= MAX_IN_FLIGHT:
             new = [self._new_topic(name) for name in names if self._may_begin(name)]
         else:
-            self._log(f"too many topics to create at once: at most {MOST_IN_FLIGHT:,} are in flight")
+            self._log(f"too many topics to create at once: at most {MAX_IN_FLIGHT:,} are in flight")
         if new:
             creation = asyncio.get_running_loop().create_task(self._create(new))
             self._in_flight.update((topic.name, creation) for topic in new)
@@ -61,10 +61,10 @@ class AutoCreation:
             self._awaited_by.setdefault(connection, WeakSet()).update(creations)
 
     async def settled(self, connection: Connection, timeout_s: float) -> None:
-        """Wait for the creations that earlier requests of a connection asked for.
+        """Wait for the creations that earlier requests of a connection have begun.
 
-        Kafka sends creations and forwarded requests to the controller through one queue. A CreateTopics
-        or DeleteTopics behind a Metadata request finds the topic that this request creates.
+        Kafka sends creations and forwarded requests to the controller through one queue. A
+        CreateTopics or DeleteTopics behind a Metadata request finds the topic that it creates.
         """
         creations = self._awaited_by.pop(connection, None)
         if creations:
@@ -75,8 +75,8 @@ class AutoCreation:
             creation.cancel()
 
     def _may_begin(self, name: str) -> bool:
-        ours = self._internal.names
-        return name not in self._in_flight and (name not in INTERNAL_TOPICS or name in ours)
+        may_exist = name not in INTERNAL_TOPICS or name in self._internal.names
+        return name not in self._in_flight and may_exist
 
     def _new_topic(self, name: str) -> NewTopic:
         """Internal topics get the shape that their coordinators need."""
@@ -89,7 +89,8 @@ class AutoCreation:
         deadline_s = now() + _RETRY_TIMEOUT_S
         while True:
             outcomes = await self._controller_client.create_topics(topics)
-            unreachable = ErrorCode.LEADER_NOT_AVAILABLE  # no controller could be asked
+            # No controller could be reached.
+            unreachable = ErrorCode.LEADER_NOT_AVAILABLE
             for name, outcome in outcomes.items():
                 if outcome.code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, unreachable):
                     self._log(f"topic {name} cannot be created: {outcome.message or outcome.code.message}")
@@ -106,7 +107,7 @@ class AutoCreation:
         for topic in topics:
             del self._in_flight[topic.name]
         if not creation.cancelled() and (error := creation.exception()) is not None:
-            log.error("topics cannot be created", exc_info=error)
+            logger.error("topics cannot be created", exc_info=error)
 
     def _log(self, message: str) -> None:
         self._rate_limited.log(logging.WARNING, "creation", message)

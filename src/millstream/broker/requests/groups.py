@@ -1,4 +1,4 @@
-"""Shared by the handlers of group requests: run a decision on the group's shard, and answer."""
+"""Shared by the handlers of group requests: run a decision on the group's shard, and respond."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millstream.broker.authorized import GROUP_OPERATIONS
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.authorized_operations import GROUP_OPERATIONS
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.shard_state import GroupContext
 from millstream.ports.turns import once_each
@@ -25,44 +25,49 @@ def group_context(context: RequestContext) -> GroupContext:
 
 
 def check_consumer_protocol(services: ConsumerGroupServices) -> None:
-    """The protocol of KIP-848 is served from group.version 1 on."""
+    """Raise unless ``group.version`` enables the protocol of KIP-848."""
     if services.image.feature_levels.get("group.version", 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is not enabled.")
 
 
-def ask(
+def call_group(
     services: GroupServices,
     context: RequestContext,
     group_id: str,
     decide: Decide[_Request, _Response],
     request: _Request,
 ) -> Awaitable[_Response]:
-    """Run ``decide`` on the group's shard; raise ApiError where this broker does not coordinate the
-    group."""
+    """Run ``decide`` on the group's shard.
+
+    Raise ApiError if this broker does not coordinate the group.
+    """
     return services.groups.call(group_id, decide, request, group_context(context))
 
 
-def answer(
+def respond(
     services: GroupServices,
     context: RequestContext,
     group_id: str,
     decide: Decide[_Request, _Response],
     request: _Request,
-    refuse: Callable[[ApiError], _Response],
+    reject: Callable[[ApiError], _Response],
 ) -> _Response | Awaitable[_Response]:
-    """The same for the most frequent requests: without a task if the response is ready at once,
-    else an awaitable of it. ``refuse`` turns an ApiError into a response."""
+    """Run ``decide`` on the group's shard, for the most frequent requests.
+
+    Return the response if it is ready at once, without a task, or else an awaitable of it.
+    ``reject`` converts an ApiError to a response.
+    """
     try:
         response = services.groups.call(group_id, decide, request, group_context(context))
-        return response.result() if response.done() else _later(response, refuse)
+        return response.result() if response.done() else _await(response, reject)
     except ApiError as error:
-        return refuse(error)
+        return reject(error)
 
 
 async def describe_each(
     group_ids: Sequence[str], describe: Callable[[str], Awaitable[Any]], *, operations: bool
 ) -> list[Any]:
-    """Describe each group once however often it is named, with the authorized operations if asked."""
+    """Describe each group once, however often it is named."""
 
     async def described(group_id: str) -> Any:
         group = await describe(group_id)
@@ -73,8 +78,8 @@ async def describe_each(
     return await once_each(group_ids, described)
 
 
-async def _later(response: Future[_Response], refuse: Callable[[ApiError], _Response]) -> _Response:
+async def _await(response: Future[_Response], reject: Callable[[ApiError], _Response]) -> _Response:
     try:
         return await response
     except ApiError as error:
-        return refuse(error)
+        return reject(error)
