@@ -113,7 +113,7 @@ def test_a_directory_is_dumped_file_by_file(log: PartitionLog) -> None:
     ]
 
 
-def test_damage_is_told_and_ends_no_dump(log: PartitionLog) -> None:
+def test_damage_is_reported_and_the_dump_continues(log: PartitionLog) -> None:
     path = Path(log.directory, f"{STEM}.log")
     data = bytearray(path.read_bytes())
     data[100] ^= 1
@@ -147,7 +147,7 @@ def test_sound_files_have_no_faults(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize(("kind", "entry_size"), [("index", 8), ("timeindex", 12), ("txnindex", 34)])
-def test_an_index_with_a_torn_entry_is_told_after_its_entries(
+def test_torn_index_entry_is_reported_after_the_entries(
     log: PartitionLog, kind: str, entry_size: int
 ) -> None:
     path = Path(log.directory, f"{STEM}.{kind}")
@@ -159,7 +159,7 @@ def test_an_index_with_a_torn_entry_is_told_after_its_entries(
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])
-def test_an_index_of_random_bytes_is_told_with_no_log_beside_it(tmp_path: Path, kind: str) -> None:
+def test_index_of_random_bytes_is_reported_without_a_log(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"{STEM}.{kind}"
     path.write_bytes(random.Random(5).randbytes(8 * 12 * 17))
     assert any(line.startswith("corrupt: ") for line in faults(path))
@@ -181,5 +181,5 @@ def test_a_wrong_checksum_is_a_fault(log: PartitionLog) -> None:
     assert faults(path) == ["corrupt: the checksum of the batch at position 0 is wrong"]
 
 
-def test_a_directory_without_logs_is_told(tmp_path: Path) -> None:
+def test_directory_without_logs_is_reported(tmp_path: Path) -> None:
     assert faults(tmp_path) == ["no log files in this directory or below it"]

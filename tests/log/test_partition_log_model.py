@@ -356,7 +356,7 @@ def test_story(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20), ids=lambda seed: f"seed{seed}")
-def test_a_broken_disk_takes_the_directory_offline_and_loses_nothing_acknowledged(seed: int) -> None:
+def test_broken_disk_takes_directory_offline_without_data_loss(seed: int) -> None:
     story = Story(seed)
     for _ in range(20):
         story.step()

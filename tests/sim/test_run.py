@@ -31,7 +31,7 @@ def in_a_process(*arguments: str) -> str:
     return done.stdout
 
 
-def test_the_same_seed_is_the_same_run_in_another_process_and_after_another_seed() -> None:
+def test_same_seed_gives_the_same_run_in_any_process() -> None:
     alone = FINGERPRINT.findall(in_a_process("--seed", "2", "--quick"))
     after = FINGERPRINT.findall(in_a_process("--seeds", "2", "--first", "1", "--verbose", "--quick"))
     assert len(alone) == 1 and len(after) == 2
@@ -56,7 +56,7 @@ def test_processes_are_replaced_after_some_seeds(monkeypatch: pytest.MonkeyPatch
     assert [result.seed for result in run.results(range(1, 4), arguments)] == [1, 2, 3]
 
 
-def test_what_breaks_a_run_is_told_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_run_is_reported_with_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(self: Broker) -> None:
         raise LookupError("nothing there")
 

@@ -312,7 +312,7 @@ async def moved_to_and_fro(made: LogManager, follower: Follower) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_follower_that_is_fed_and_cut_while_it_moves_has_what_it_was_sent(seed: int) -> None:
+def test_follower_keeps_its_records_during_relocation(seed: int) -> None:
     disk = SimDisk(seed)
     made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
     follower = Follower(made, filled(made, "/one", batches=100), seed)
@@ -328,7 +328,7 @@ def test_a_follower_that_is_fed_and_cut_while_it_moves_has_what_it_was_sent(seed
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("power_cut", [False, True])
-def test_a_follower_that_dies_while_it_moves_keeps_what_it_told(seed: int, power_cut: bool) -> None:
+def test_follower_killed_during_relocation_keeps_acknowledged_records(seed: int, power_cut: bool) -> None:
     """All of it where the process dies, what was flushed where the machine does; nothing that was cut away comes back in its place."""
     disk = SimDisk(seed)
     made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
@@ -352,7 +352,7 @@ def test_a_follower_that_dies_while_it_moves_keeps_what_it_told(seed: int, power
         assert found == told
 
 
-def test_a_log_is_not_cut_below_where_it_was_switched_before_that_is_durable(tmp_path: Path) -> None:
+def test_no_truncation_below_the_switch_before_it_is_durable(tmp_path: Path) -> None:
     """Else a crash would leave the longer one, with what was cut away."""
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)

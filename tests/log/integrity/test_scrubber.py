@@ -119,7 +119,7 @@ def test_scrub_is_not_deceived_by_a_truncation(data: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", [7, RECORD], ids=["base offset", "record"])
-def test_scrub_finds_damage_that_nobody_reads(
+def test_scrub_finds_damage_in_unread_records(
     data: Path, byte: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = manager(RealFiles(), [str(data)], config=SMALL)

@@ -98,7 +98,7 @@ def test_flush_messages_asks_for_a_flush_before_the_acknowledgement(tmp_path: Pa
     logs.close(broker_epoch=None)
 
 
-def test_closed_segments_old_messages_and_many_bytes_are_flushed_in_the_background(tmp_path: Path) -> None:
+def test_background_flush_after_roll_age_and_bytes(tmp_path: Path) -> None:
     async def story(config: LogConfig, **settings: int) -> None:
         logs = made(tmp_path / uuid.uuid4().hex, config, **settings)
         log = logs.create(TP, ID)
@@ -276,7 +276,7 @@ def test_a_full_disk_does_not_end_it() -> None:
     append(log, batch(1))
 
 
-def test_a_flush_that_the_end_of_the_broker_interrupts_is_made_up_for_by_the_close(tmp_path: Path) -> None:
+def test_close_completes_an_interrupted_flush(tmp_path: Path) -> None:
     logs = made(tmp_path)
     log = logs.create(TP, ID)
     append(log, batch(1), leader_epoch=7)
@@ -295,7 +295,7 @@ def test_a_flush_that_the_end_of_the_broker_interrupts_is_made_up_for_by_the_clo
     assert made(tmp_path).logs[TP].epochs.entries() == [(7, 0)]
 
 
-def test_a_flush_whose_records_are_cut_away_comes_to_its_end(tmp_path: Path) -> None:
+def test_flush_of_truncated_records_completes(tmp_path: Path) -> None:
     logs = made(tmp_path)
     log = logs.create(TP, ID)
     for _ in range(3):

@@ -77,7 +77,7 @@ def test_a_directory_named_twice_is_refused(tmp_path: Path) -> None:
         made(tmp_path, "one", "./one")
 
 
-def test_a_damaged_identity_is_told(tmp_path: Path) -> None:
+def test_damaged_identity_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "one"
     path.mkdir()
     (path / "meta.properties").write_text("version=7\n")
@@ -149,7 +149,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_later(tmp_path: Path) -> No
     logs.close(broker_epoch=None)
 
 
-def test_a_deletion_cut_short_is_finished_at_the_next_start(tmp_path: Path) -> None:
+def test_interrupted_deletion_is_finished_at_the_next_start(tmp_path: Path) -> None:
     logs = made(tmp_path, "one")
     filled(logs)
     logs.delete(TP)
@@ -178,7 +178,7 @@ def test_a_log_of_the_same_name_does_not_inherit_checkpoints(tmp_path: Path) -> 
     again.close(broker_epoch=None)
 
 
-def test_a_checkpoint_that_is_being_written_does_not_claim_what_is_cut_meanwhile() -> None:
+def test_checkpoint_in_progress_does_not_claim_truncated_offsets() -> None:
     """After a power cut the log would be found to lack what had been flushed, and stay offline."""
     disk = SimDisk(1)
     logs = manager(disk, ["/a"])
@@ -210,7 +210,7 @@ def test_no_checkpoint_claims_more_than_is_left_of_a_log() -> None:
     } == {4}
 
 
-def test_a_stray_log_is_put_aside_and_left_alone(tmp_path: Path) -> None:
+def test_stray_log_is_renamed_and_left_alone(tmp_path: Path) -> None:
     logs = made(tmp_path, "one")
     filled(logs)
     logs.mark_stray(TP)
@@ -249,7 +249,7 @@ def simulated(*which: str) -> tuple[SimDisk, LogManager]:
     return disk, manager(disk, [f"/{name}" for name in which or ("one", "two")])
 
 
-def test_a_failed_directory_goes_offline_with_its_partitions_and_the_others_go_on() -> None:
+def test_failed_directory_takes_only_its_partitions_offline() -> None:
     told: list[tuple[str, list[TopicPartition]]] = []
 
     class Events(IgnoredEvents):
@@ -334,7 +334,7 @@ def test_a_full_disk_refuses_appends_and_takes_them_again_later() -> None:
     assert [raw for _, raw in read_all(log)][:-1] == before
 
 
-def test_a_directory_that_cannot_be_used_at_start_is_offline_and_the_others_serve() -> None:
+def test_unusable_directory_is_offline_from_the_start() -> None:
     disk, logs = simulated()
     filled(logs)
     home = logs.logs[TP].log_dir
@@ -372,7 +372,7 @@ def test_one_damaged_partition_is_offline_by_itself_and_stays_so(tmp_path: Path)
         again.close(broker_epoch=4)  # a clean stop must not make the next start trust the damaged log
 
 
-def test_a_partition_whose_files_were_removed_under_the_broker_is_offline_by_itself(tmp_path: Path) -> None:
+def test_removed_files_take_only_their_partition_offline(tmp_path: Path) -> None:
     logs = made(tmp_path, "one", config=LogConfig(segment_bytes=300))
     filled(logs)
     filled(logs, TopicPartition("other", 0))
@@ -391,7 +391,7 @@ def test_a_partition_whose_files_were_removed_under_the_broker_is_offline_by_its
 @pytest.mark.parametrize(
     "name", [file_names.RECOVERY_POINTS, file_names.LOG_STARTS, file_names.HIGH_WATERMARKS]
 )
-def test_a_damaged_checkpoint_is_told_and_done_without(
+def test_damaged_checkpoint_is_logged_and_ignored(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = made(tmp_path, "one")

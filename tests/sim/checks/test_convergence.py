@@ -50,7 +50,7 @@ def test_a_cluster_at_rest_has_nothing_left_to_do() -> None:
         (PARTITION, [*ALL, ALL[2]._replace(topic_id=OTHER_ID)], "broker 3 still has a replica"),
     ],
 )
-def test_what_is_left_to_do_is_told(partition: Assigned, replicas: list[Hosted], told: str) -> None:
+def test_every_difference_is_reported(partition: Assigned, replicas: list[Hosted], told: str) -> None:
     found = list(unsettled([partition], replicas))
     assert {violation.kind for violation in found} == {"not-converged"}
     assert any(told in violation.detail for violation in found)
@@ -104,7 +104,7 @@ class MoveOfTwoMinds(MoveCalledOff):
     wishes: ClassVar = ([1, 2, 4], [1, 2, 5], None)
 
 
-def test_a_move_that_was_given_another_goal_and_called_off_leaves_as_many_replicas_as_before() -> None:
+def test_cancelled_reassignment_keeps_the_replication_factor() -> None:
     assert play(MoveOfTwoMinds) == []
 
 

@@ -146,7 +146,7 @@ PLANTED: list[tuple[str, Callable[..., Iterable[Violation]], tuple[Any, ...]]] =
 
 
 @pytest.mark.parametrize("check, data", CLEAN)
-def test_what_may_happen_is_no_violation(
+def test_allowed_behaviour_is_no_violation(
     check: Callable[..., Iterable[Violation]], data: tuple[Any, ...]
 ) -> None:
     assert list(check(*data)) == []
@@ -220,7 +220,7 @@ def test_the_last_value_of_a_key_is_on_every_replica_of_a_compacted_topic() -> N
         log(node=2, start=2),  # what was deleted
     ],
 )
-def test_what_explains_that_a_value_is_not_there(other: Replica) -> None:
+def test_missing_value_with_an_explanation_is_no_violation(other: Replica) -> None:
     assert list(compacted_agree({K: [log(keyed(1, b"a"), high_watermark=3), other]})) == []
 
 
