@@ -71,9 +71,9 @@ def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch
     def advance_without_the_disk(self: Partition) -> None:
         log = self.log
         if log is not None and log.advance_high_watermark(log.log_end_offset):
-            self.wake()
+            self.waiters.wake()
 
-    monkeypatch.setattr(Partition, "advance", advance_without_the_disk)
+    monkeypatch.setattr(Partition, "advance_alone", advance_without_the_disk)
     found: Counter[str] = Counter()
     for seed in range(8, 38):  # it shows with the first of them, and with none before
         found.update(
