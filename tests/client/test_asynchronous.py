@@ -90,7 +90,7 @@ def test_a_callback_of_a_record_is_called_on_the_loop(millstream: Kafka) -> None
 
 
 def test_a_producer_that_hears_nothing_cannot_be_asynchronous() -> None:
-    with pytest.raises(ClientError, match="hears of every record"):
+    with pytest.raises(ClientError, match="needs the acknowledgement of every"):
         AsyncProducer(acknowledge=False)
 
 
@@ -111,7 +111,7 @@ def test_partitions_are_counted_again_off_the_loop_and_no_record_overtakes(mills
                 check(topic)
 
             producer.find_topic = noted  # type: ignore[method-assign]
-            producer._known["orders"] = (2, 0.0)  # as after a minute
+            producer._topics._expires_s["orders"] = 0.0  # as after a minute
             await asyncio.gather(*[async_producer.send("orders", str(n)) for n in range(1, 50)])
         return asked
 

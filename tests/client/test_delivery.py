@@ -229,7 +229,7 @@ def test_a_producer_may_be_told_the_same_twice(millstream: Kafka) -> None:
         ({"delivery": "at-most-once", "auto_commit": False}, "which means auto_commit=True"),
         ({"delivery": "at-least-once", "isolation": "read_uncommitted"}, "isolation=read_uncommitted"),
         ({"delivery": "at-most-once", "options": {"enable.auto.commit": True}}, "enable.auto.commit=True"),
-        ({"isolation": "bogus"}, "there is no isolation 'bogus'; there are read_committed and"),
+        ({"isolation": "bogus"}, "unknown isolation 'bogus'; choose read_committed or"),
     ],
 )
 def test_a_consumer_that_is_told_two_things_is_refused(

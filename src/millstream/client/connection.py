@@ -23,7 +23,7 @@ REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
 # For consumers. librdkafka leaves a partition alone for a whole second once its queue of 64 MB is full, and a quick reader has emptied that long
 # before: measured, 0.7 to 1.2 instead of 1.6 million records of 100 bytes a second.
-QUICK_READER = {"fetch.queue.backoff.ms": 10}
+FAST_REFETCH = {"fetch.queue.backoff.ms": 10}
 
 # librdkafka reports every failed connection as a log line; who wants them gives this logger a handler.
 logger = logging.getLogger("millstream.client")

@@ -98,7 +98,7 @@ def for_consumer(
     return _told(Guarantee(delivery, settings, says))
 
 
-def refuse_exactly_once(delivery: str | None, where: str) -> None:
+def reject_exactly_once(delivery: str | None, where: str) -> None:
     """Of those that commit for their handlers: what the handler writes is in no transaction with the offsets."""
     if delivery == "exactly-once":
         raise ClientError(

@@ -327,9 +327,9 @@ def test_what_is_noted_never_goes_back(admin: Admin, topic: str):
         assert consumer.membership is not None
         partition = TopicPartition(topic, 0)
         wait_until(lambda: consumer.poll(1, 0.05) is not None and partition in consumer.membership.owned)
-        consumer.membership.note(partition, 5)
-        consumer.membership.note(partition, 0)
-        assert consumer.membership.noted[partition] == 5
+        consumer.membership.advance(partition, 5)
+        consumer.membership.advance(partition, 0)
+        assert consumer.membership.uncommitted[partition] == 5
 
 
 def test_partitions_that_come_after_the_last_poll_do_not_disturb_the_close(admin: Admin, topic: str):
@@ -384,7 +384,7 @@ def test_pattern_without_a_group_commits_nothing(admin: Admin, topic: str):
 
 
 def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, topic: str, monkeypatch):
-    monkeypatch.setattr("millstream.client.consumer.LOOK_FOR_TOPICS_S", 0.2)
+    monkeypatch.setattr("millstream.client.consuming.manual_assignment.LOOK_FOR_TOPICS_S", 0.2)
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["1"])
     with Consumer(bootstrap, f"^{topic}") as consumer:
@@ -408,7 +408,7 @@ def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, t
 
 def test_topic_that_is_deleted_again_does_not_end_a_consumer(admin: Admin, topic: str, monkeypatch):
     """A pattern matches a topic that is deleted before the consumer has asked where it begins."""
-    monkeypatch.setattr("millstream.client.consumer.LOOK_FOR_TOPICS_S", 0.2)
+    monkeypatch.setattr("millstream.client.consuming.manual_assignment.LOOK_FOR_TOPICS_S", 0.2)
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["1"])
     with Consumer(bootstrap, f"^{topic}") as consumer:

@@ -122,7 +122,7 @@ def test_a_full_pool_takes_nothing_of_partitions_that_come(kafka: Kafka) -> None
     def hold_half() -> None:
         with Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT) as other:
             while not leaves.is_set():
-                other._listen(0.05)
+                other.stream.serve_group(0.05)
                 if len(other.membership.owned) == 4:
                     joined.set()
 
@@ -292,8 +292,8 @@ def test_a_refused_commit_does_not_end_the_pool(kafka: Kafka, code: str) -> None
 def test_a_fenced_instance_does_not_wait_to_join_again(kafka: Kafka) -> None:
     with Consumer(kafka.bootstrap, "orders", group="readers") as consumer:
         assert consumer.membership is not None
-        assert consumer.membership._refused(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)).passing
-        assert not consumer.membership._refused(KafkaError(ErrorCode.FENCED_INSTANCE_ID)).passing
+        assert consumer.membership._commit_failure(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)).passing
+        assert not consumer.membership._commit_failure(KafkaError(ErrorCode.FENCED_INSTANCE_ID)).passing
 
 
 def test_a_failure_ends_the_run_and_its_record_is_read_again(kafka: Kafka) -> None:
@@ -384,7 +384,7 @@ def test_two_pools_share_and_a_rebalance_loses_nothing(kafka: Kafka) -> None:
 
 def test_unfit_numbers_are_refused(kafka: Kafka) -> None:
     consumer = Consumer(kafka.bootstrap, "orders", group="readers")
-    with consumer, pytest.raises(ClientError, match="do not go together"):
+    with consumer, pytest.raises(ClientError, match="a pool cannot have"):
         consumer.run(print, workers=8, max_in_flight=4)
 
 

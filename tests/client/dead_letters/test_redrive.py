@@ -473,18 +473,18 @@ def test_letters_without_origin_do_not_hold_up_one_another(shared_broker, admin,
 KILLED = """
 import os, signal, sys, threading
 from millstream.client import Admin, Producer
-from millstream.client.producing.transaction import ProducerTransaction
+from millstream.client.producing.transaction import ProducerTransaction, TransactionCoordination
 from millstream.client.dead_letters.redrive import Wish, execute
 bootstrap, topic, name, when, left = sys.argv[1:6]
 left = int(left)
-kinds = {"commit_positions": ProducerTransaction}
-kind, word = kinds.get(name, Producer), None
-if name in ("begin", "commit"):
-    name, word = "transact", name
+kinds = {"commit_positions": ProducerTransaction} | dict.fromkeys(
+    ("begin", "commit"), TransactionCoordination
+)
+kind = kinds.get(name, Producer)
 call = getattr(kind, name)
 def call_or_die(self, *words, **more):
     global left
-    left -= word is None or words[0] == word
+    left -= 1
     die = not left
     if die and when == "before":
         end(self)
@@ -494,8 +494,8 @@ def call_or_die(self, *words, **more):
     if die:
         end(self)
 def end(self):
-    if isinstance(self, Producer):
-        self.flush()  # all that was sent is at the broker
+    if isinstance(self, Producer | TransactionCoordination):
+        self._client.flush()  # the broker has all that was sent
     os.kill(os.getpid(), signal.SIGKILL)
 setattr(kind, name, call_or_die)
 with Admin(bootstrap) as admin:

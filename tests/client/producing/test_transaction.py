@@ -106,7 +106,7 @@ def test_a_second_producer_fences_the_first(producer: Producer, topic: str):
         with pytest.raises(
             ProducerFenced, match="another producer has started with the same transactional id; stop this one"
         ):
-            producer.transact("commit", "commit_transaction")
+            producer.coordination.commit()
         with second.transaction() as transaction:
             transaction.send(topic, "still")
     assert [one.value for one in consume(producer.connection.bootstrap, topic)] == [b"second", b"still"]
@@ -147,7 +147,7 @@ def test_an_open_transaction_is_listed_and_described(admin: Admin, producer: Pro
     assert (listed.state, listed.producer_id) == ("Ongoing", found.producer_id)
     assert found.partitions == (TopicPartition(topic, 0),)
     assert found.started_ms is not None
-    producer.transact("abort", "abort_transaction")
+    producer.coordination.abort()
     ended = admin.transactions.get(topic)
     assert (ended.open, ended.partitions) == (False, ())
 
@@ -187,7 +187,7 @@ def test_aborting_an_id_ends_its_transaction_and_fences_its_producer(
     assert not admin.transactions.get(topic).open
     assert admin.transactions.producers([TopicPartition(topic, 0)])[0].start_offset is None
     with pytest.raises(ProducerFenced):
-        producer.transact("commit", "commit_transaction")
+        producer.coordination.commit()
     with pytest.raises(ClientError, match="has no open transaction"):
         admin.transactions.abort(topic)
     assert consume(producer.connection.bootstrap, topic) == []
@@ -212,7 +212,7 @@ def test_a_hanging_transaction_is_found_and_ended(admin: Admin, producer: Produc
         ClientError, match=f"no transaction is open in {where} by producer {UNKNOWN_PRODUCER}"
     ):
         admin.transactions.find(where, UNKNOWN_PRODUCER)
-    producer.transact("commit", "commit_transaction")
+    producer.coordination.commit()
     assert [one.value for one in consume(producer.connection.bootstrap, topic)] == [b"open", b"after"]
 
 
@@ -240,7 +240,7 @@ def test_transaction_inside_another_says_that_one_is_open(shared_broker, topic: 
         producer.transaction(),
     ):
         pass
-    assert refused.value.message == f"cannot begin a transaction of {topic!r}: one is open already"
+    assert refused.value.message == f"cannot begin a transaction of {topic!r}: one is already open"
     assert "transactional_id each" in refused.value.hint
 
 

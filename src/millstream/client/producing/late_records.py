@@ -23,7 +23,7 @@ FULL_BELOW_BYTES = 16 << 20
 class Cause(NamedTuple):
     """What is wrong, and what to do about it."""
 
-    what: str
+    problem: str
     hint: str
 
 
