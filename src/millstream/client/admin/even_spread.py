@@ -5,8 +5,8 @@ broker has, and the cost of shifting one unit from a broker to another. ``even_o
 along cheapest paths, as successive shortest paths do for a minimum-cost flow. The result is
 therefore even with as few moves as possible, not only with few.
 
-Without racks the result is exact up to ``EXACT_BROKERS`` brokers. With racks a shift that two replicas of one partition could only
-make together is not found.
+Without racks the result is exact up to ``EXACT_BROKERS`` brokers. With racks, a shift is not found
+if two replicas of one partition would have to make it together.
 """
 
 from __future__ import annotations
@@ -319,15 +319,15 @@ class Total(Level):
 
 def _even_shifts(topic: Units, source: int) -> list[tuple[int, int]]:
     """Return the brokers that may take a unit of the source with the topic staying as even."""
-    wanted = topic.counts[source] - 1
-    targets = [broker for broker, count in enumerate(topic.counts) if count == wanted]
+    target_count = topic.counts[source] - 1
+    targets = [broker for broker, count in enumerate(topic.counts) if count == target_count]
     if not targets or not topic.counts[source]:
         return []
     if len(topic.counts) > EXACT_BROKERS and topic.always_direct:
         costs = topic.costs(source)
         return [(target, cost) for target in targets if (cost := costs[target]) is not None]
     distances, _ = _distances(topic, [source])
-    return [(target, found[0]) for target in targets if (found := distances[target]) is not None]
+    return [(target, distance[0]) for target in targets if (distance := distances[target]) is not None]
 
 
 def even_out_topics(topics: Sequence[Units]) -> None:
