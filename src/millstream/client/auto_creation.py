@@ -25,7 +25,9 @@ _BROKER_RESOURCE = 4
 
 
 class CreationWait:
-    """How long an unknown topic is waited for. Asks the cluster whether it creates topics only after a second."""
+    """How long an unknown topic is waited for. Asks the cluster whether it creates topics only
+    after a second.
+    """
 
     def __init__(self, creates: Callable[[], bool]) -> None:
         self._started_s = time.monotonic()

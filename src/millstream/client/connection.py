@@ -1,8 +1,10 @@
-"""How every client reaches a cluster: the bootstrap address, the settings common to all, and why it cannot be reached.
+"""How every client reaches a cluster: the bootstrap address, the settings common to all, and why it
+cannot be reached.
 
-librdkafka retries for ever in the background and says little. A tool wants the cause at once, so ``check_reachable``
-tries the addresses itself before the first request, and ``explain_silence`` looks, after a request went unanswered,
-whether the brokers advertise an address that this machine cannot reach: the usual trap of ``advertised.listeners``.
+librdkafka retries for ever in the background and says little. A tool wants the cause at once, so
+``check_reachable`` tries the addresses itself before the first request, and ``explain_silence``
+looks, after a request went unanswered, whether the brokers advertise an address that this machine
+cannot reach: the usual trap of ``advertised.listeners``.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from millstream.client.errors import BrokerUnreachable, ClientError
 
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_PORT = 9092
-# How long a call may take in all, fail-overs included; and how long one request of it waits for its answer.
+# How long a call may take in all, fail-overs included; and how long one request of it waits for its
+# answer.
 DEFAULT_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
-# For consumers. librdkafka leaves a partition alone for a whole second once its queue of 64 MB is full, and a quick reader has emptied that long
-# before: measured, 0.7 to 1.2 instead of 1.6 million records of 100 bytes a second.
+# For consumers. librdkafka leaves a partition alone for a whole second once its queue of 64 MB is
+# full, and a quick reader has emptied that long before: measured, 0.7 to 1.2 instead of 1.6 million
+# records of 100 bytes a second.
 FAST_REFETCH = {"fetch.queue.backoff.ms": 10}
 
-# librdkafka reports every failed connection as a log line; who wants them gives this logger a handler.
+# librdkafka reports every failed connection as a log line; who wants them gives this logger a
+# handler.
 logger = logging.getLogger("millstream.client")
 logger.addHandler(logging.NullHandler())
 
@@ -49,7 +54,9 @@ def bootstrap_text(bootstrap: Bootstrap) -> str:
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
-    """``host:port,host:port`` as pairs; the port may be left out, an IPv6 address stands in brackets."""
+    """``host:port,host:port`` as pairs; the port may be left out, an IPv6 address stands in
+    brackets.
+    """
     addresses = [_parse_address(one.strip(), bootstrap) for one in bootstrap.split(",") if one.strip()]
     if not addresses:
         raise ClientError(
@@ -83,7 +90,9 @@ def format_address(host: str, port: int) -> str:
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a cluster is, how long to wait for it in all, and settings passed to librdkafka as they are."""
+    """Where a cluster is, how long to wait for it in all, and settings passed to librdkafka as they
+    are.
+    """
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     timeout_s: float = DEFAULT_TIMEOUT_S

@@ -52,10 +52,10 @@ class Consumer:
     consumer was created, or was assigned the partition. A topic that begins with ^ is a pattern
     (``topic_pattern.py``); a consumer that follows also reads topics that appear later.
 
-    In a group (``group``, or ``subscribe`` for a group named after the user), ``start`` applies only
-    to partitions without a committed offset. ``batches`` and iteration commit after each batch that
-    was handled, unless ``auto_commit`` is off. After ``poll`` the caller commits with ``commit``.
-    ``delivery`` chooses the same with one word (``delivery.py``).
+    In a group (``group``, or ``subscribe`` for a group named after the user), ``start`` applies
+    only to partitions without a committed offset. ``batches`` and iteration commit after each batch
+    that was handled, unless ``auto_commit`` is off. After ``poll`` the caller commits with
+    ``commit``. ``delivery`` chooses the same with one word (``delivery.py``).
 
     ``key`` and ``value`` choose how keys and values are decoded (``serdes.py``); the default is
     bytes. ``stream`` and ``membership`` are for the other classes of this package.

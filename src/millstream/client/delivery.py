@@ -1,12 +1,15 @@
-"""``delivery=``: one word for what producers and consumers have to be told so that records arrive as often as one wants.
+"""``delivery=``: one word for what producers and consumers have to be told so that records arrive
+as often as one wants.
 
 ``at-most-once``   nothing twice, something perhaps never: no retries, and offsets are committed before records are handled.
 ``at-least-once``  nothing lost, something perhaps twice: acks=all, retries, and offsets are committed when records are handled.
 ``exactly-once``   nothing lost, nothing twice: idempotent writes, in transactions with a transactional id; a consumer reads what is
                    committed, and its offsets are committed by the producer's transaction.
 
-What else is asked for may not contradict it. What it sets is in ``producer.guarantee`` and ``consumer.guarantee``, and in the log (``millstream.client``, INFO). The other half is the
-topic's: three replicas or more, min.insync.replicas above 1 and below that, no unclean elections; `millstream doctor` looks.
+What else is asked for may not contradict it. What it sets is in ``producer.guarantee`` and
+``consumer.guarantee``, and in the log (``millstream.client``, INFO). The other half is the topic's:
+three replicas or more, min.insync.replicas above 1 and below that, no unclean elections;
+`millstream doctor` looks.
 """
 
 from __future__ import annotations
@@ -99,7 +102,9 @@ def for_consumer(
 
 
 def reject_exactly_once(delivery: str | None, where: str) -> None:
-    """Of those that commit for their handlers: what the handler writes is in no transaction with the offsets."""
+    """Of those that commit for their handlers: what the handler writes is in no transaction with
+    the offsets.
+    """
     if delivery == "exactly-once":
         raise ClientError(
             f"{where} cannot commit offsets together with what a handler writes",

@@ -1,8 +1,8 @@
 """What a client raises: one sentence on what went wrong, one on what to do next.
 
 ``ClientError`` is the base; the few subclasses are those that a program handles on its own. ``translate`` makes one
-from an error of confluent-kafka, whose numbers above zero are the codes of the protocol (``core.errors``) and whose
-numbers below zero are conditions of the library itself.
+from an error of confluent-kafka, whose numbers above zero are the codes of the protocol
+(``core.errors``) and whose numbers below zero are conditions of the library itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Any
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
-# Conditions that librdkafka itself reports, by the numbers of its public header: naming them here keeps this module
-# free of the import of confluent-kafka, which costs more than all of the command line.
+# Conditions that librdkafka itself reports, by the numbers of its public header: naming them here
+# keeps this module free of the import of confluent-kafka, which costs more than all of the command
+# line.
 LOCAL_TRANSPORT = -195
 LOCAL_RESOLVE = -193
 LOCAL_MSG_TIMED_OUT = -192
@@ -76,7 +77,8 @@ _UNKNOWN_SETTING = re.compile(r"Unknown topic config name: (\S+)$")
 
 
 class ClientError(Exception):
-    """Something the caller has to know: ``message`` says what, ``hint`` what to do next, ``code`` Kafka's code if any.
+    """Something the caller has to know: ``message`` says what, ``hint`` what to do next, ``code``
+    Kafka's code if any.
 
     ``final`` when it was waited for long enough to pass (``patience.py``).
     """
@@ -192,7 +194,9 @@ def kafka_error(error: Any) -> Any:
 
 
 def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
-    """The ClientError for a KafkaError or KafkaException met while ``doing`` something, like "create topic 'a'"."""
+    """The ClientError for a KafkaError or KafkaException met while ``doing`` something, like
+    "create topic 'a'".
+    """
     error = kafka_error(error)
     number = error.code() if hasattr(error, "code") else LOCAL_INVALID_ARG
     reason = error.str() if hasattr(error, "str") else str(error)
@@ -201,7 +205,8 @@ def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
             f"cannot {doing}: no answer from the broker ({reason})", hint=NEXT_WHEN_SILENT
         )
     if number == LOCAL_MSG_TIMED_OUT:
-        # The library keeps to itself why it had to try again. Brokers may well have answered: that there are too few replicas in sync, say.
+        # The library keeps to itself why it had to try again. Brokers may well have answered: that
+        # there are too few replicas in sync, say.
         return NotInTime(f"cannot {doing}: not written in time ({reason})", hint=NEXT_WHEN_LATE)
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, LOCAL_UNKNOWN_TOPIC) and subject:
         return unknown_topic(subject, ())
@@ -229,7 +234,9 @@ def _refused(code: ErrorCode | None, reason: str, doing: str, subject: str) -> C
 
 
 def _next_step(code: ErrorCode | None, reason: str) -> tuple[str, str]:
-    """The reason and what to do about it. A suggestion that a broker made is the hint, and the only one."""
+    """The reason and what to do about it. A suggestion that a broker made is the hint, and the only
+    one.
+    """
     if code is None:
         return reason, ""
     if code is ErrorCode.INVALID_TOPIC_EXCEPTION and "collides" in reason:
@@ -264,7 +271,9 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
 
 
 def unknown_topic(name: str, known: Iterable[str]) -> UnknownTopic:
-    """The error for a topic that does not exist, with the nearest of the known ones; for a pattern that matches none."""
+    """The error for a topic that does not exist, with the nearest of the known ones; for a pattern
+    that matches none.
+    """
     if name.startswith("^"):
         return no_match(name)
     close = nearest(name, known)

@@ -1,4 +1,5 @@
-"""A histogram of durations: constant memory, percentiles within one per cent, and two of them can be added.
+"""A histogram of durations: constant memory, percentiles within one per cent, and two of them can
+be added.
 
 Buckets grow with the value: 128 of them between a power of two and the next.
 """

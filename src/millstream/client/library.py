@@ -1,7 +1,7 @@
 """What we use of confluent-kafka, named in one place.
 
-Importing this module loads librdkafka (60 ms), so ``errors`` and ``connection``, which the command line needs for its
-help and its errors, do not.
+Importing this module loads librdkafka (60 ms), so ``errors`` and ``connection``, which the command
+line needs for its help and its errors, do not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from millstream.client.retries import Patience
 
 T = TypeVar("T")
 
-# How long a closing member waits for a join that is in flight, and how long each poll takes until then.
+# How long a closing member waits for a join that is in flight, and how long each poll takes until
+# then.
 SETTLE_S = 0.2
 SETTLE_POLL_S = 0.005
 
@@ -50,7 +51,8 @@ def make(kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
 def interruptible(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Call into librdkafka; Ctrl-C during the call is KeyboardInterrupt.
 
-    confluent-kafka 2.16 notices the signal, but may lose the exception on its way out, which Python reports as this.
+    confluent-kafka 2.16 notices the signal, but may lose the exception on its way out, which Python
+    reports as this.
     """
     try:
         return call(*arguments, **named)
@@ -64,9 +66,9 @@ def close_member(client: KafkaConsumer, *, static: bool = False) -> None:
     """Leave the group and close.
 
     Every consumer that subscribes needs this, with or without rebalance callbacks. ``close`` hangs
-    for ever in librdkafka up to 2.16 if a rebalance is pending that no poll has served (issue 4884).
-    ``close`` serves it while the group shuts down. A shutdown that completes in that moment drops
-    the call to assign or unassign, which waits for its answer without a limit.
+    for ever in librdkafka up to 2.16 if a rebalance is pending that no poll has served (issue
+    4884). ``close`` serves it while the group shuts down. A shutdown that completes in that moment
+    drops the call to assign or unassign, which waits for its answer without a limit.
 
     Unsubscribing and serving rebalances first leaves nothing for ``close`` to serve. librdkafka
     postpones unsubscribing during a join, so a join in flight gets a moment to complete.

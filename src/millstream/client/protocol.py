@@ -1,8 +1,10 @@
-"""Kafka's protocol itself, for the requests that confluent-kafka has no call for: one blocking socket per broker.
+"""Kafka's protocol itself, for the requests that confluent-kafka has no call for: one blocking
+socket per broker.
 
-Groups with all their states (librdkafka knows five of the seven), OffsetDelete, and everything about transactions from
-outside go through here. Requests are the declarations in ``wire/messages``; the version is the newest that both sides
-know. Only plain-text listeners: TLS and SASL are librdkafka's.
+Groups with all their states (librdkafka knows five of the seven), OffsetDelete, and everything
+about transactions from outside go through here. Requests are the declarations in ``wire/messages``;
+the version is the newest that both sides know. Only plain-text listeners: TLS and SASL are
+librdkafka's.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Address(NamedTuple):
 
 
 class Protocol:
-    """The cluster, as seen by whoever speaks to each broker directly. ``request_timeout_s``: how long one answer is waited for."""
+    """The cluster, as seen by whoever speaks to each broker directly. ``request_timeout_s``: how
+    long one answer is waited for.
+    """
 
     def __init__(
         self,
@@ -60,7 +64,9 @@ class Protocol:
         self._brokers: dict[int, Address] = {}
 
     def ask(self, request: Struct, *, node: int = _BOOTSTRAP, newest: int | None = None) -> Any:
-        """The answer of one broker; any, unless a node is named. In a version that both know, and at most ``newest``."""
+        """The answer of one broker; any, unless a node is named. In a version that both know, and
+        at most ``newest``.
+        """
         return self.begin(request, node=node, newest=newest).answer()
 
     def begin(self, request: Struct, *, node: int = _BOOTSTRAP, newest: int | None = None) -> Pending:
@@ -74,7 +80,9 @@ class Protocol:
         return pending
 
     def forget(self, node: int) -> None:
-        """Close the connection to a broker; the next request opens a new one, to where the broker is by then."""
+        """Close the connection to a broker; the next request opens a new one, to where the broker
+        is by then.
+        """
         if link := self._links.pop(node, None):
             link.close()
             self._failed = link.address
@@ -150,8 +158,9 @@ class Protocol:
         doing: str = "",
         done: Callable[[ClientError], T] | None = None,
     ) -> T:
-        """Repeat what fails because brokers, leaders or coordinators are away, until the timeout of the connection. The attempt has to find
-        out anew whom it asks."""
+        """Repeat what fails because brokers, leaders or coordinators are away, until the timeout of
+        the connection. The attempt has to find out anew whom it asks.
+        """
         return self._patience.persist(lambda limit_s: attempt(), doing=doing, done=done)
 
     def close(self) -> None:
@@ -175,7 +184,9 @@ class Protocol:
         return self._open_at(last)
 
     def _anybody(self) -> list[Address]:
-        """Where any broker may be: as given, then as the cluster has told; whoever failed last comes last."""
+        """Where any broker may be: as given, then as the cluster has told; whoever failed last
+        comes last.
+        """
         if not self._brokers:
             self._connection.check_reachable()
         given = [Address(_BOOTSTRAP, *one) for one in parse_bootstrap(self._connection.bootstrap)]
@@ -210,7 +221,9 @@ class Pending:
         return self._link.fileno()
 
     def answer(self, scratch: Scratch | None = None) -> Any:
-        """Wait for it, until the timeout of the connection. What lies in ``scratch`` is valid until its next use."""
+        """Wait for it, until the timeout of the connection. What lies in ``scratch`` is valid until
+        its next use.
+        """
         with self.failures_explained():
             return self._link.receive(self, scratch)
 
@@ -227,7 +240,9 @@ class Pending:
 
 
 class Scratch:
-    """Memory for one answer after the other: fresh pages for each large one cost more than receiving it."""
+    """Memory for one answer after the other: fresh pages for each large one cost more than
+    receiving it.
+    """
 
     def __init__(self) -> None:
         self._data = bytearray()

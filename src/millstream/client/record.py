@@ -14,9 +14,11 @@ _TIMESTAMP_TYPES: tuple[TimestampType, ...] = ("none", "create", "append")
 
 
 class Record(NamedTuple):
-    """One record as it was read. A tuple, because consumers make hundreds of thousands of them a second.
+    """One record as it was read. A tuple, because consumers make hundreds of thousands of them a
+    second.
 
-    Key and value are bytes or None, unless the consumer was told what they are (``client/serdes.py``).
+    Key and value are bytes or None, unless the consumer was told what they are
+    (``client/serdes.py``).
     """
 
     topic: str

@@ -1,4 +1,6 @@
-"""Which records the retention of a topic takes at once, because the times that they carry are older than it keeps."""
+"""Which records the retention of a topic takes at once, because the times that they carry are older
+than it keeps.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,17 @@ class Retention:
         self._kept_ms: dict[str, int] = {}
 
     def kept_ms(self, topic: str) -> int:
-        """For how long a record with the time of its producer stays; -1: for ever, or as long as any other."""
+        """For how long a record with the time of its producer stays; -1: for ever, or as long as
+        any other.
+        """
         if topic not in self._kept_ms:
             self._kept_ms[topic] = self._asked(topic)
         return self._kept_ms[topic]
 
     def takes(self, topic: str, timestamp_ms: int) -> bool:
-        """Whether a record of this time is already due for deletion. One without a time gets that of its arrival."""
+        """Whether a record of this time is already due for deletion. One without a time gets that
+        of its arrival.
+        """
         kept_ms = self.kept_ms(topic)
         return kept_ms != KEPT and timestamp_ms > 0 and timestamp_ms < self._now_ms - kept_ms
 

@@ -1,10 +1,12 @@
-"""Asking again. While a leader, a coordinator or the controller is being elected, requests are refused or connections end; a moment later all is well.
+"""Asking again. While a leader, a coordinator or the controller is being elected, requests are
+refused or connections end; a moment later all is well.
 
 ``Patience`` repeats what failed for such a reason until the caller's time is over, and then says what was tried and what was met
 last. Every call of ``Admin`` goes through it, and so does whoever uses ``Protocol.patiently``.
 
-Two things are not waited for. A cluster that never answered: an address is wrong or nothing runs there, which a person wants to know
-at once. And what only sounds as if it would pass: a topic that does not exist is retriable in Kafka's table.
+Two things are not waited for. A cluster that never answered: an address is wrong or nothing runs
+there, which a person wants to know at once. And what only sounds as if it would pass: a topic that
+does not exist is retriable in Kafka's table.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
-# A library that has asked a broker waits for that one though it has died meanwhile: the first tries are short.
+# A library that has asked a broker waits for that one though it has died meanwhile: the first tries
+# are short.
 FIRST_LIMIT_S = 2.0
 LAST_LIMIT_S = 10.0
 
@@ -62,8 +65,9 @@ WHAT_NEXT = "see which brokers are up with `millstream doctor`, or wait longer (
 
 
 class Patience:
-    """How long one client waits for what passes. ``met`` once there was somebody at one of the addresses of the cluster; ``look_closer`` finds out,
-    when it is given up, why something failed."""
+    """How long one client waits for what passes. ``met`` once there was somebody at one of the
+    addresses of the cluster; ``look_closer`` finds out, when it is given up, why something failed.
+    """
 
     def __init__(
         self, timeout_s: float, look_closer: Callable[[ClientError, str], ClientError] | None = None
@@ -81,8 +85,9 @@ class Patience:
     ) -> T:
         """The result of the first try that succeeds; each is told how many seconds it may take.
 
-        A try without an answer may have been carried out all the same. ``done`` is asked about a refusal that follows one: if that
-        is the trace of our own work, it returns the result, else it raises the refusal again.
+        A try without an answer may have been carried out all the same. ``done`` is asked about a
+        refusal that follows one: if that is the trace of our own work, it returns the result, else
+        it raises the refusal again.
         """
         deadline_s = time.monotonic() + self.timeout_s
         pause_s, limit_s, tried, unsure = FIRST_PAUSE_S, FIRST_LIMIT_S, 0, False
@@ -113,7 +118,9 @@ class Patience:
         return error.code in PASSING
 
     def _given_up(self, error: ClientError, doing: str, tried: int) -> ClientError:
-        """The last error, which also says what was tried. Whoever waits further out does not begin again."""
+        """The last error, which also says what was tried. Whoever waits further out does not begin
+        again.
+        """
         if self._look_closer is not None:
             error = self._look_closer(error, doing)
         error.final = True

@@ -1,8 +1,10 @@
-"""Keys and values as something else than bytes: ``Producer(..., value="json")``, ``Consumer(..., value=Order)``.
+"""Keys and values as something else than bytes: ``Producer(..., value="json")``, ``Consumer(...,
+value=Order)``.
 
-A serde turns a value into bytes and back. It is given as a name (``bytes``, ``str``, ``int``, ``json``), as a class (a dataclass, a
-``msgspec.Struct``, a generated Protobuf message), as ``avro(schema)``, or as any object with ``encode`` and ``decode``. None, a
-record without a key or a tombstone, stays None with all of them. What a serde needs is imported when it is asked for.
+A serde turns a value into bytes and back. It is given as a name (``bytes``, ``str``, ``int``,
+``json``), as a class (a dataclass, a ``msgspec.Struct``, a generated Protobuf message), as
+``avro(schema)``, or as any object with ``encode`` and ``decode``. None, a record without a key or a
+tombstone, stays None with all of them. What a serde needs is imported when it is asked for.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ class _Integer:
 
 
 class _Json:
-    """JSON in UTF-8, without spaces; dataclasses within are written as objects. NaN and Infinity, which JSON has not, are refused."""
+    """JSON in UTF-8, without spaces; dataclasses within are written as objects. NaN and Infinity,
+    which JSON has not, are refused.
+    """
 
     def encode(self, value: Any) -> bytes:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=False)
@@ -101,10 +105,11 @@ def _plain(value: Any) -> Any:
 
 
 def _typed_json(kind: type) -> Serde:
-    """A dataclass or a msgspec.Struct as a JSON object, checked against the types of the fields on both sides.
+    """A dataclass or a msgspec.Struct as a JSON object, checked against the types of the fields on
+    both sides.
 
-    Python checks no types when an object is made. Unchecked, a producer would write records that its own readers refuse, so what
-    was encoded is decoded again before it is sent.
+    Python checks no types when an object is made. Unchecked, a producer would write records that
+    its own readers refuse, so what was encoded is decoded again before it is sent.
     """
     import msgspec
 
@@ -138,7 +143,9 @@ def _shown(value: Any) -> str:
 
 
 def _refuse_nan(value: Any) -> None:
-    """msgspec writes NaN and Infinity as null, which a field that may be None would take for no value."""
+    """msgspec writes NaN and Infinity as null, which a field that may be None would take for no
+    value.
+    """
     json.dumps(value, allow_nan=False, default=str, skipkeys=True)
 
 
@@ -171,7 +178,9 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
     parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
 
     def encode(value: Any) -> bytes:
-        """The writer alone would write 1.5 as 1, "no" as true, and a number for which the type is too small."""
+        """The writer alone would write 1.5 as 1, "no" as true, and a number for which the type is
+        too small.
+        """
         try:
             validate(value, parsed)
         except ValidationError as error:

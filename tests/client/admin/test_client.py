@@ -163,7 +163,7 @@ def test_bad_settings_are_refused(admin: Admin, topic_name: str):
         assert caught.value.code is ErrorCode.INVALID_CONFIG
     with pytest.raises(ClientError, match="nothing to alter"):
         admin.configs.alter("topic", topic_name)
-    with pytest.raises(ClientError, match="there is no broker '77'; the brokers are 0"):
+    with pytest.raises(ClientError, match="broker '77' does not exist; the brokers are 0"):
         admin.configs.describe("broker", 77)
     with pytest.raises(ClientError, match="no settings of a 'topics'; use topic"):
         admin.configs.describe("topics", topic_name)  # type: ignore[arg-type]

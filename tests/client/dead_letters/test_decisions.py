@@ -12,8 +12,8 @@ from millstream.client.dead_letters.decisions import (
     Group,
     LetterPlace,
     NewerRecord,
-    Once,
     Outcome,
+    Redelivery,
     Target,
     candidate,
     decide,
@@ -51,9 +51,9 @@ def test_record_is_sent_once_for_several_letters():
 
 def test_record_that_was_sent_before_is_not_sent_again():
     one = letter(0, 5)
-    assert one.once is not None
-    assert words(decide([one], done={one.once}, newest={})) == ["repeated"]
-    other = Once("elsewhere", one.once.record)
+    assert one.redelivery is not None
+    assert words(decide([one], done={one.redelivery}, newest={})) == ["repeated"]
+    other = Redelivery("elsewhere", one.redelivery.record)
     assert words(decide([one], done={other}, newest={})) == ["sent"]
 
 

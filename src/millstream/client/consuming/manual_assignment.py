@@ -85,7 +85,8 @@ class ManualAssignment:
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
                     "isolation.level": self._isolation,
-                    # An empty response shows the end of a partition; the broker delays it this long.
+                    # An empty response shows the end of a partition; the broker delays it this
+                    # long.
                     "fetch.wait.max.ms": 500 if self._remaining is None else 100,
                     **FAST_REFETCH,
                 }

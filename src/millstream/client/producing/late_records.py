@@ -1,7 +1,8 @@
 """Why a record was not written in time.
 
-librdkafka retries what passes and keeps to itself what the brokers answered. Once it has given up, the cluster is asked: has the
-partition a leader, has it enough replicas in sync, is the disk of its leader full.
+librdkafka retries what passes and keeps to itself what the brokers answered. Once it has given up,
+the cluster is asked: has the partition a leader, has it enough replicas in sync, is the disk of its
+leader full.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ class Cause(NamedTuple):
 
 
 def find_cause(connection: Connection, partition: TopicPartition) -> Cause | None:
-    """Return why the partition takes no records; None if nothing is wrong with it now, or no broker answers."""
+    """Return why the partition takes no records; None if nothing is wrong with it now, or no broker
+    answers.
+    """
     timeout_s = min(MAX_WAIT_S, connection.timeout_s)
     try:
         with Admin(connection.bootstrap, timeout_s=timeout_s, options=connection.options) as admin:

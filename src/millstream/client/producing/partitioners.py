@@ -5,8 +5,8 @@
 ``random``       any, whatever the key.
 ``sticky``       one partition for a while, then another, whatever the key: the largest batches.
 
-A function is called as ``function(topic, key, value, partitions)``, with bytes and the number of partitions, and returns a number
-below that.
+A function is called as ``function(topic, key, value, partitions)``, with bytes and the number of
+partitions, and returns a number below that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def find_partitioner(given: PartitionerName | Partitioner) -> Partitioner | None
 
 
 def checked_partition(found: object, topic: str, partitions: int) -> int:
-    """What a partitioner returned; ClientError where that is no partition: the library would take -1 for any, silently."""
+    """What a partitioner returned; ClientError where that is no partition: the library would take
+    -1 for any, silently.
+    """
     try:
         number = operator.index(found)  # type: ignore[arg-type]
     except TypeError:
@@ -94,7 +96,9 @@ _NAMED: dict[str, Callable[[], Partitioner]] = {"round-robin": RoundRobin, "rand
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of a key, for who wants to know where a key goes: ``murmur2(key) % partitions``; never negative."""
+    """Kafka's hash of a key, for who wants to know where a key goes: ``murmur2(key) % partitions``;
+    never negative.
+    """
     length = len(data)
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
     hashed = (0x9747B28C ^ length) & mask

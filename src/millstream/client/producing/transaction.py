@@ -181,9 +181,9 @@ class ProducerTransaction:
         """Abort, after a short wait for queued records.
 
         If the first record of a transaction is still in flight, the coordinator may not know the
-        transaction yet. It rejects the abort (INVALID_TXN_STATE), which makes the producer unusable.
-        The library drops the remaining records and keeps their sequence numbers in order; purging
-        them here would leave a gap.
+        transaction yet. It rejects the abort (INVALID_TXN_STATE), which makes the producer
+        unusable. The library drops the remaining records and keeps their sequence numbers in order;
+        purging them here would leave a gap.
         """
         self._coordination.aborted_s = time.monotonic()
         for consumer in self._coordination.consumers:
