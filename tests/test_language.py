@@ -18,6 +18,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "changelog.d",
     "docs",
     "src/millstream/cli",
+    "src/millstream/client",
     "src/millstream/control",
     "src/millstream/core",
     "src/millstream/groups",

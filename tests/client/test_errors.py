@@ -91,7 +91,7 @@ def test_the_numbers_of_local_conditions_are_those_of_librdkafka():
         (
             ErrorCode.INVALID_CONFIG,
             "Unknown topic config name: zzz",
-            "cannot create it: Unknown topic config name: zzz; see the names and values of a topic that exists: "
+            "cannot create it: Unknown topic config name: zzz; see the names and values of an existing topic: "
             "`millstream configs describe topic TOPIC --all`",
         ),
         (

@@ -295,7 +295,7 @@ def test_missing_replicas_are_named_as_the_cause_of_a_late_record(topic_name: st
         follower = 1 - (kafka.leader(topic_name) or 0)
         kafka.brokers[follower].stop()
         said = late(kafka.bootstrap, topic_name)
-    assert f"{topic_name}-0 has 1 of the 2 replicas in sync that min.insync.replicas asks for" in said
+    assert f"{topic_name}-0 has 1 of the 2 in-sync replicas that min.insync.replicas requires" in said
     assert f"start broker {follower} again, or lower min.insync.replicas" in said
 
 
@@ -303,7 +303,7 @@ def test_late_record_without_a_known_cause_points_to_the_doctor(topic_name: str)
     with start_broker() as kafka:
         kafka.topic(topic_name)
         kafka.faults.error("Produce", "KAFKA_STORAGE_ERROR", times=None)
-        assert "the disk full: `millstream doctor` says which" in late(kafka.bootstrap, topic_name)
+        assert "the disk full: `millstream doctor` shows which" in late(kafka.bootstrap, topic_name)
 
 
 @pytest.mark.parametrize("timestamp_ms", [1 << 63, 1 << 64, -(1 << 63) - 1, 1.5, "now"])

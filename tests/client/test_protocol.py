@@ -17,7 +17,7 @@ from millstream.client import (
 def test_a_listener_that_is_not_plain_text_is_refused_before_it_is_tried():
     with (
         Admin("127.0.0.1:1", options={"security.protocol": "SASL_SSL"}) as admin,
-        pytest.raises(ClientError, match="plain-text listeners only, not SASL_SSL"),
+        pytest.raises(ClientError, match="needs a PLAINTEXT listener, not SASL_SSL"),
     ):
         admin.transactions.list()
 

@@ -97,7 +97,7 @@ def test_dataclasses_are_checked_when_written_and_when_read() -> None:
     assert orders.decode(b'{"id":"a","first":{"product":"tea","count":2},"unknown":1}') == Order(
         "a", Line("tea", 2)
     )
-    with pytest.raises(TypeError, match="Order is wanted, not Line"):
+    with pytest.raises(TypeError, match="Order is required, not Line"):
         orders.encode(ORDER.first)
     with pytest.raises(ValueError, match="Expected `str`, got `int`"):
         orders.decode(b'{"id":5,"first":{"product":"tea","count":2}}')
@@ -106,7 +106,7 @@ def test_dataclasses_are_checked_when_written_and_when_read() -> None:
 def test_structs_of_msgspec_travel_as_json_and_are_checked_when_read(millstream: Kafka) -> None:
     with millstream.producer(value=Payment, idempotent=False) as producer:
         producer.send("payments", PAYMENT)
-        with pytest.raises(ClientError, match="Payment is wanted, not Line"):
+        with pytest.raises(ClientError, match="Payment is required, not Line"):
             producer.send("payments", PAYMENT.line)
     millstream.produce("payments", [b'{"id":7}'])
     consumer = millstream.consumer("payments", value=Payment, until_end=True)
@@ -130,9 +130,9 @@ def test_avro_and_protobuf() -> None:
 @pytest.mark.parametrize(
     ("kind", "wrong", "said"),
     [
-        ("int", 3.9, "an integer is wanted, not float"),
-        ("int", "7", "an integer is wanted, not str"),
-        ("int", True, "an integer is wanted, not bool"),
+        ("int", 3.9, "an integer is required, not float"),
+        ("int", "7", "an integer is required, not str"),
+        ("int", True, "an integer is required, not bool"),
         ("int", 2**63, "does not fit into 8 bytes"),
         ("json", float("nan"), "not JSON compliant"),
         ("json", {"rate": float("inf")}, "not JSON compliant"),
@@ -149,7 +149,7 @@ def test_a_protobuf_message_of_another_class_is_refused() -> None:
     wrappers = pytest.importorskip("google.protobuf.wrappers_pb2")
     messages = serde(wrappers.StringValue)
     assert messages is not None
-    with pytest.raises(TypeError, match="StringValue is wanted, not Int64Value"):
+    with pytest.raises(TypeError, match="StringValue is required, not Int64Value"):
         messages.encode(wrappers.Int64Value(value=3))
 
 
@@ -181,7 +181,7 @@ def test_producers_and_consumers_use_them(millstream: Kafka) -> None:
     with millstream.producer(key="str", value=Order, idempotent=False) as producer:
         producer.send("orders", ORDER, key="a")
         producer.send("orders", None, key="a")  # a tombstone
-        with pytest.raises(ClientError, match="the key of a record for 'orders': a text is wanted, not int"):
+        with pytest.raises(ClientError, match="the key of a record for 'orders': a str is required, not int"):
             producer.send("orders", ORDER, key=3)
     records = millstream.consume("orders", key="str", value=Order)
     assert [(one.key, one.value) for one in records] == [("a", ORDER), ("a", None)]

@@ -290,7 +290,7 @@ class _Survey:
             if destination is None:
                 raise _no_target(request.topic, letter.at)
             sent[destination] += 1
-            if letter.at in times and retention.takes(destination.topic, times[letter.at]):
+            if letter.at in times and retention.deletes(destination.topic, times[letter.at]):
                 expired[destination] += 1
         _check_targets(admin, sent)
         self.planned = Redriven(
