@@ -160,7 +160,7 @@ def test_avro_says_what_is_wrong_with_bytes_that_are_too_many_or_too_few() -> No
     with pytest.raises(ValueError, match=f"8 of {len(whole) + 8} bytes are left"):
         rows.decode(whole + b"trailing")
     for cut in (b"", whole[:-1], whole[:1]):
-        with pytest.raises(ValueError, match=f"{len(cut)} bytes end before"):
+        with pytest.raises(ValueError, match=f"{len(cut)} bytes are too few"):
             rows.decode(cut)
 
 

@@ -1,7 +1,7 @@
 """Waiting for a topic that a broker creates because a client asked for it.
 
 Brokers with ``auto.create.topics.enable`` answer that the topic is unknown, and create it in the
-background. Only time tells such a topic from one that will never exist.
+background. Only time distinguishes such a topic from one that will never exist.
 """
 
 from __future__ import annotations

@@ -19,17 +19,15 @@ from millstream.client.errors import BrokerUnreachable, ClientError
 DEFAULT_BOOTSTRAP = "localhost:9092"
 DEFAULT_PORT = 9092
 # The time for a call, including failovers; and the time for one response within it.
-# answer.
 DEFAULT_TIMEOUT_S = 30.0
 REQUEST_TIMEOUT_S = 10.0
 CONNECT_TIMEOUT_S = 3.0
 # For consumers. librdkafka does not fetch a partition for a whole second after its queue of 64 MB
 # was full, and a fast reader empties that sooner. Measured with records of 100 bytes: 1.6 instead
-# of 0.7 to 1.2 million records per second. records of 100 bytes a second.
+# of 0.7 to 1.2 million records per second.
 FAST_REFETCH = {"fetch.queue.backoff.ms": 10}
 
 # librdkafka logs every failed connection. Applications that want these lines add a handler.
-# handler.
 logger = logging.getLogger("millstream.client")
 logger.addHandler(logging.NullHandler())
 

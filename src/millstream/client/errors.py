@@ -17,7 +17,6 @@ from millstream.core.types import TopicPartition
 
 # Conditions that librdkafka reports, with the numbers of its public header. Naming them here avoids
 # importing confluent-kafka, which takes longer than the rest of the command line.
-# line.
 LOCAL_TRANSPORT = -195
 LOCAL_RESOLVE = -193
 LOCAL_MSG_TIMED_OUT = -192
@@ -215,7 +214,7 @@ def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
         )
     if number == LOCAL_MSG_TIMED_OUT:
         # librdkafka does not report why it retried. Brokers may have answered, for example that too
-        # few replicas are in sync. there are too few replicas in sync, say.
+        # few replicas are in sync.
         return NotInTime(f"cannot {doing}: not written in time ({reason})", hint=NEXT_WHEN_LATE)
     if number in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, LOCAL_UNKNOWN_TOPIC) and subject:
         return unknown_topic(subject, ())

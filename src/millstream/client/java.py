@@ -21,7 +21,6 @@ VERSION_TIMEOUT_S = 20
 
 # `java -version` prints: openjdk version "17.0.15" 2025-04-15
 # The file `release` has: JAVA_VERSION="17.0.15"
-# JAVA_VERSION="17.0.15"
 _VERSION = re.compile(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)')
 _MODULES = re.compile(r'^MODULES="(.*)"$', re.MULTILINE)
 

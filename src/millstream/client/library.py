@@ -31,8 +31,7 @@ from millstream.client.retries import Patience
 
 T = TypeVar("T")
 
-# How long a closing member waits for a join that is in flight, and how long each poll takes until
-# then.
+# How long a closing member waits for a join that is in flight, and the time of each poll.
 SETTLE_S = 0.2
 SETTLE_POLL_S = 0.005
 

@@ -23,7 +23,6 @@ T = TypeVar("T")
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
 # librdkafka waits for the response of a broker even if it has died: the first attempts are short.
-# are short.
 FIRST_LIMIT_S = 2.0
 LAST_LIMIT_S = 10.0
 

@@ -146,6 +146,6 @@ def _targets(
 
 def _offsets(admin: Admin, partitions: Sequence[TopicPartition], spec: Spec) -> dict[TopicPartition, int]:
     return {
-        partition: answer.offset
-        for partition, answer in admin.offsets.list(dict.fromkeys(partitions, spec)).items()
+        partition: result.offset
+        for partition, result in admin.offsets.list(dict.fromkeys(partitions, spec)).items()
     }

@@ -155,8 +155,8 @@ class OffsetsAdmin:
         self, topic: str, spec: Spec, isolation: Isolation = "read_uncommitted"
     ) -> dict[TopicPartition, int]:
         partitions: Iterable[TopicPartition] = self._admin.topics.partitions(topic)
-        answers = self.list(dict.fromkeys(partitions, spec), isolation=isolation)
-        return {partition: answer.offset for partition, answer in answers.items()}
+        results = self.list(dict.fromkeys(partitions, spec), isolation=isolation)
+        return {partition: result.offset for partition, result in results.items()}
 
 
 def _spec(spec: Spec) -> Any:

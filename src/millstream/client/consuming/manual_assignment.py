@@ -56,7 +56,7 @@ class ManualAssignment:
         self.client = self._assign(self._resolve(topics, start))
 
     def _resolve(self, topics: Sequence[str], start: Position) -> list[TopicPartition]:
-        """Return the partitions to read, and note where to start and, if asked for, to end."""
+        """Return the partitions to read, and set where to start and, with ``remaining``, to end."""
         with Admin.over(self._connection) as admin:
             if self._selection.has_pattern:
                 topics = self._selection.topics(admin.topics.names())
@@ -85,8 +85,7 @@ class ManualAssignment:
                     "enable.partition.eof": True,
                     "auto.offset.reset": "earliest",
                     "isolation.level": self._isolation,
-                    # An empty response shows the end of a partition; the broker delays it this
-                    # long.
+                    # The broker delays the empty response that shows the end of a partition.
                     "fetch.wait.max.ms": 500 if self._remaining is None else 100,
                     **FAST_REFETCH,
                 }

@@ -62,7 +62,7 @@ class Position:
             return self._resolve_timestamp(partitions, offsets, isolation)
         spec: Spec = "latest" if self.kind == "latest" else "earliest"
         listed = offsets.list(dict.fromkeys(partitions, spec), isolation=isolation)
-        return {partition: answer.offset for partition, answer in listed.items()}
+        return {partition: result.offset for partition, result in listed.items()}
 
     def _resolve_within(
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation

@@ -3,12 +3,12 @@
 A letter is sent back, or stays, or is finished because its record was sent back already. Two rules
 protect the target topic:
 
-- **A record goes back once**, however many letters are about it. ``redelivery`` names the record and
-  its target topic.
-- **No record is overwritten by an older one.** Records with the same key are ordered by their offsets
-  in the partition they came from, or by time if they go to another topic. A letter stays if the
-  target has a newer record of its key. Newer letters of the same key do not count if the same redrive
-  sends them afterwards, in order.
+- **A record goes back once**, however many letters are about it. ``redelivery`` names the record
+  and its target topic.
+- **No record is overwritten by an older one.** Records with the same key are ordered by their
+  offsets in the partition they came from, or by time if they go to another topic. A letter stays if
+  the target has a newer record of its key. Newer letters of the same key do not count if the same
+  redrive sends them afterwards, in order.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_EXAMPLES = 5
 
 
 class Target(NamedTuple):
-    """Where a record goes. Without a partition, the key decides."""
+    """The destination of a record. Without a partition, the key decides."""
 
     topic: str
     partition: int | None

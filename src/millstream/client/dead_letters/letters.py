@@ -32,15 +32,15 @@ TOPIC = "dlq.topic"
 PARTITION = "dlq.partition"
 OFFSET = "dlq.offset"
 TIMESTAMP = "dlq.timestamp"
-# The pipeline and the flow that rejected the record. A query that only looks for bad records has no
-# flow.
+# The pipeline and the flow that rejected the record. A query that only
+# looks for bad records has no flow.
 PIPELINE = "dlq.pipeline"
 FLOW = "dlq.flow"
 # The origin of a row that was not a record of a topic, or the target that did not accept it.
 SOURCE = "dlq.source"
 # How often a record was sent back. It stays on the record, to show records that fail repeatedly.
 REDRIVEN = "dlq.redriven"
-# The position of the original of a record that was sent back to its partition:
+# The position of the original of a record that was sent back to its partition, as
 # "TOPIC-PARTITION:OFFSET@MILLISECONDS". It stays on the record, so that the order of records with
 # the same key is known however often they were sent back.
 FIRST = "dlq.first"

@@ -123,9 +123,9 @@ class NewestRecords:
     def _start_after(self, partitions: list[TopicPartition], timestamp_ms: int) -> None:
         requested = dict.fromkeys(partitions, max(timestamp_ms + 1, 0))
         listed = self._admin.offsets.list(dict(requested)) if requested else {}
-        for partition, answer in listed.items():
-            if answer.offset >= 0:
-                self._start_at([partition], answer.offset)
+        for partition, result in listed.items():
+            if result.offset >= 0:
+                self._start_at([partition], result.offset)
             else:  # all records are older: read only new ones
                 end = self._admin.offsets.list({partition: "latest"})[partition].offset
                 self._start_at([partition], end)

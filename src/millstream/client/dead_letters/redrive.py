@@ -249,7 +249,7 @@ class _LogEnds:
         except UnknownTopic:
             return {}
         listed = self._admin.offsets.list(dict.fromkeys(partitions, "latest"))
-        return {partition.partition: answer.offset for partition, answer in listed.items()}
+        return {partition.partition: result.offset for partition, result in listed.items()}
 
 
 class _Survey:

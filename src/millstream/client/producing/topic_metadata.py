@@ -1,4 +1,4 @@
-"""What a producer knows of topics: that they exist, and how many partitions they have."""
+"""The topics that a producer knows, with their numbers of partitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millstream.client.library import KafkaError, KafkaProducer, cluster_metadat
 from millstream.client.producing.delivery_reports import explain_failure
 from millstream.core.errors import ErrorCode
 
-# Then a partitioner needs the number of partitions again.
+# How long a partitioner may use a number of partitions.
 EXPIRES_AFTER_S = 60.0
 RETRY_S = 0.05
 
