@@ -1,4 +1,5 @@
-"""librdkafka consumers, each of a group of its own, reading assigned partitions from the start, at full speed, without Python objects.
+"""librdkafka consumers, each of a group of its own, reading assigned partitions from the start, at
+full speed, without Python objects.
 
 Job: address, topic, partitions, message_bytes, messages, groups, settings.
 """
@@ -14,9 +15,11 @@ ALONE_MS, IDLE_MS = 100, 1  # how long a queue is waited for: the only one, one 
 
 
 class Reader:
-    """One consumer. Messages are handed to the application in C: the callback must be some C function that ignores its
-    arguments and frees nothing; rd_kafka_version is one, and a ctypes callback would cost a microsecond a message. What
-    `serve` counts includes the library's own events, so near the end the positions decide."""
+    """One consumer. Messages are handed to the application in C: the callback must be some C
+    function that ignores its arguments and frees nothing; rd_kafka_version is one, and a ctypes
+    callback would cost a microsecond a message. What `serve` counts includes the library's own
+    events, so near the end the positions decide.
+    """
 
     def __init__(self, job: Job, number: int) -> None:
         settings = {"bootstrap.servers": job["address"], "group.id": f"bench-{number}"}

@@ -1,8 +1,9 @@
 """Thousands of members of one consumer group (KIP-848) that join at once, on a few raw connections.
 
-Job: address, topic, partitions, group, members, connections, interval_ms. Says ready when a coordinator is found; a line on stdin lets the
-members join. Each beats again at the interval, and at once when it was given or asked for partitions. The run ends when all are in one
-epoch and every partition is with one of them.
+Job: address, topic, partitions, group, members, connections, interval_ms. Says ready when a
+coordinator is found; a line on stdin lets the members join. Each beats again at the interval, and
+at once when it was given or asked for partitions. The run ends when all are in one epoch and every
+partition is with one of them.
 """
 
 import heapq

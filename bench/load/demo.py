@@ -1,7 +1,9 @@
-"""One run of the demo, with what it costs: all processes that it starts, also those that end in between or are killed.
+"""One run of the demo, with what it costs: all processes that it starts, also those that end in
+between or are killed.
 
-Job: side ("ours" or "spark"), seconds, rate, jars (of Spark's connector), work (a directory). Processes whose parent is gone come to this one (Linux:
-PR_SET_CHILD_SUBREAPER), which waits for them all: the kernel's sum of the processor time of its children is then complete.
+Job: side ("ours" or "spark"), seconds, rate, jars (of Spark's connector), work (a directory).
+Processes whose parent is gone come to this one (Linux: PR_SET_CHILD_SUBREAPER), which waits for
+them all: the kernel's sum of the processor time of its children is then complete.
 """
 
 import ctypes
@@ -48,7 +50,9 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def cpu_s() -> float:
-    """Of the children: those that have been waited for, and those that live (with what they have waited for)."""
+    """Of the children: those that have been waited for, and those that live (with what they have
+    waited for).
+    """
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = spent.ru_utime + spent.ru_stime
     for process in psutil.Process().children(recursive=True):

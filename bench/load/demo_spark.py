@@ -1,7 +1,9 @@
-"""The demo's job with Spark's own Kafka connector: the same broker, generator, kill and queries, without exactly-once.
+"""The demo's job with Spark's own Kafka connector: the same broker, generator, kill and queries,
+without exactly-once.
 
-`python -m bench.load.demo_spark story SECONDS RATE JARS` tells the story of `millstream demo` with a driver of this file;
-`... driver BOOTSTRAP DIRECTORY JARS` is that driver. It writes the same status file, so that table and kill are the same.
+`python -m bench.load.demo_spark story SECONDS RATE JARS` tells the story of `millstream demo` with
+a driver of this file; `... driver BOOTSTRAP DIRECTORY JARS` is that driver. It writes the same
+status file, so that table and kill are the same.
 """
 
 import json
@@ -36,7 +38,9 @@ class SparkDriver(Driver):
 
 
 class SparkStory(Story):
-    """The story with that driver. It commits no consumer groups: whether everything was read is seen in what came out."""
+    """The story with that driver. It commits no consumer groups: whether everything was read is
+    seen in what came out.
+    """
 
     def __init__(self, *, seconds: int, rate: int, jars: str) -> None:
         super().__init__(seconds=seconds, rate=rate, keep=False)
@@ -48,7 +52,9 @@ class SparkStory(Story):
         return SparkDriver(bootstrap, directory, self._jars)
 
     def _settled(self, bootstrap: str, driver: Driver, books: dict[str, Any]) -> bool:
-        """At least what was generated is in every result; after a kill some of it may be there twice."""
+        """At least what was generated is in every result; after a kill some of it may be there
+        twice.
+        """
         paid = checks._values(bootstrap, "paid-orders")
         if len({json.loads(value)["id"] for value in paid}) < books["paid"]:
             return False
@@ -61,7 +67,9 @@ class SparkStory(Story):
 
 
 class Flows:
-    """The demo's flows on Spark's connector; each query has the checkpoint that the demo would give it."""
+    """The demo's flows on Spark's connector; each query has the checkpoint that the demo would give
+    it.
+    """
 
     def __init__(self, spark: Any, bootstrap: str, directory: Path) -> None:
         self.spark, self.bootstrap, self.directory = spark, bootstrap, directory

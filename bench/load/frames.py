@@ -1,5 +1,7 @@
-"""The few Kafka frames that the raw generators send, written by hand so that no client or broker code is measured
-with them: ApiVersions v0, CreateTopics v2, Produce v7, Fetch v4, and a record batch (v2) to put inside."""
+"""The few Kafka frames that the raw generators send, written by hand so that no client or broker
+code is measured with them: ApiVersions v0, CreateTopics v2, Produce v7, Fetch v4, and a record
+batch (v2) to put inside.
+"""
 
 import socket
 import struct

@@ -1,6 +1,8 @@
-"""Writes to one partition every few milliseconds and notes the longest time between two acknowledgements.
+"""Writes to one partition every few milliseconds and notes the longest time between two
+acknowledgements.
 
-Job: address, topic, partition, interval_ms, settings. Ready after the first acknowledgement; ends at the word.
+Job: address, topic, partition, interval_ms, settings. Ready after the first acknowledgement; ends
+at the word.
 """
 
 import threading

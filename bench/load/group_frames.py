@@ -1,5 +1,7 @@
-"""Frames of group members, written by hand like those in `frames.py`: FindCoordinator v1, JoinGroup v5, SyncGroup v3,
-Heartbeat v3, OffsetCommit v7, ConsumerGroupHeartbeat v1, and what stands in their answers."""
+"""Frames of group members, written by hand like those in `frames.py`: FindCoordinator v1, JoinGroup
+v5, SyncGroup v3, Heartbeat v3, OffsetCommit v7, ConsumerGroupHeartbeat v1, and what stands in their
+answers.
+"""
 
 import socket
 import struct
@@ -30,7 +32,8 @@ def _bytes(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
-# ---- classic protocol: requests -----------------------------------------------------------------------------
+# ---- classic protocol: requests
+# -----------------------------------------------------------------------------
 
 
 def find_coordinator(group: str) -> bytes:
@@ -38,7 +41,9 @@ def find_coordinator(group: str) -> bytes:
 
 
 def wait_for_coordinator(address: str, group: str) -> None:
-    """Until it serves the group: it is made when it is first asked for, and may have to read its log."""
+    """Until it serves the group: it is made when it is first asked for, and may have to read its
+    log.
+    """
     deadline, member = time.monotonic() + COORDINATOR_TIMEOUT_S, heartbeat(group, -1, "nobody")
     with connect(address) as sock:
         for question in (find_coordinator(group), member):
@@ -109,7 +114,8 @@ def offset_commit_error_at(topic: str) -> int:
     return BODY_AT + 4 + 4 + len(_text(topic)) + 4 + 4
 
 
-# ---- classic protocol: answers ------------------------------------------------------------------------------
+# ---- classic protocol: answers
+# ------------------------------------------------------------------------------
 
 
 class Joined(NamedTuple):
@@ -153,7 +159,8 @@ def _read_text(answer: bytes, at: int) -> tuple[str, int]:
     return answer[at + 2 : end].decode(), end
 
 
-# ---- consumer protocol (KIP-848) ----------------------------------------------------------------------------
+# ---- consumer protocol (KIP-848)
+# ----------------------------------------------------------------------------
 
 Partitions = Mapping[bytes, tuple[int, ...]]  # by topic id
 
@@ -175,7 +182,9 @@ def consumer_heartbeat(
     owned: Partitions | None = None,
     correlation_id: int = 1,
 ) -> bytes:
-    """With `topics` a joining member's, with `owned` one that tells what it holds, else one that says it is alive."""
+    """With `topics` a joining member's, with `owned` one that tells what it holds, else one that
+    says it is alive.
+    """
     names = None if topics is None else [_compact(name) for name in topics]
     joins = names is not None
     body = _compact(group) + _compact(member_id) + struct.pack(">i", epoch)

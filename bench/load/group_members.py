@@ -1,7 +1,8 @@
 """Members of groups as little state machines: what they ask next, given what they were answered.
 
-`start` is a member's first request, `heard` takes an answer and gives the next request or None, `beat` is the request
-of a member that has nothing else to say. A group is settled when all its members are in one generation.
+`start` is a member's first request, `heard` takes an answer and gives the next request or None,
+`beat` is the request of a member that has nothing else to say. A group is settled when all its
+members are in one generation.
 """
 
 from collections.abc import Callable, Sequence
@@ -92,7 +93,9 @@ class ClassicMember:
 
 
 class ConsumerMember:
-    """ConsumerGroupHeartbeat and nothing else (KIP-848): what it is given it takes at once, and says so."""
+    """ConsumerGroupHeartbeat and nothing else (KIP-848): what it is given it takes at once, and
+    says so.
+    """
 
     def __init__(self, index: int, group: str, topic: str, partitions: int) -> None:
         self.index, self.group, self.topic, self.partitions = index, group, topic, partitions

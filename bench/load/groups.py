@@ -1,9 +1,11 @@
-"""Many groups whose members only heartbeat, on raw connections that each carry members of many groups.
+"""Many groups whose members only heartbeat, on raw connections that each carry members of many
+groups.
 
-Job: address, topic, partitions, protocol ("consumer", or the name of a classic one), groups, members (of each),
-connections, interval_ms, seconds. Says ready when a coordinator is found, when all have joined, and after a first
-round of heartbeats; each time a line on stdin lets it go on. Heartbeats are spread evenly over the interval, neighbours
-in time use different connections, and every answer is checked.
+Job: address, topic, partitions, protocol ("consumer", or the name of a classic one), groups,
+members (of each), connections, interval_ms, seconds. Says ready when a coordinator is found, when
+all have joined, and after a first round of heartbeats; each time a line on stdin lets it go on.
+Heartbeats are spread evenly over the interval, neighbours in time use different connections, and
+every answer is checked.
 """
 
 import selectors
@@ -74,8 +76,10 @@ class Crowd:
         return self.lines[member.index % len(self.lines)]
 
     def join(self) -> None:
-        """Groups that share connections one after the other: answers come in order, so a member that has to wait for
-        the rest of its group would keep back the answer that the other group waits for."""
+        """Groups that share connections one after the other: answers come in order, so a member
+        that has to wait for the rest of its group would keep back the answer that the other group
+        waits for.
+        """
         deadline, nudge_at = time.monotonic() + SETTLE_S, 0.0
         places = max(1, len(self.lines) // len(self.groups[0]))
         queues = [deque(self.groups[i::places]) for i in range(places)]
@@ -111,7 +115,9 @@ class Crowd:
     def _look_after(
         self, group: Sequence[Member], queues: Sequence[deque[Sequence[Member]]], due: bool
     ) -> list[Sequence[Member]]:
-        """The group that forms in its place: itself, until it is settled. Heartbeats tell members to begin anew."""
+        """The group that forms in its place: itself, until it is settled. Heartbeats tell members
+        to begin anew.
+        """
         busy = {id(member) for m in group for member, _ in self.line(m).waiting}
         if not busy.intersection(map(id, group)) and self.settled(group):
             self.joined.append((time.monotonic(), group))

@@ -1,4 +1,6 @@
-"""What every generator shares: the job on the command line, `ready` and the result on stdout, percentiles."""
+"""What every generator shares: the job on the command line, `ready` and the result on stdout,
+percentiles.
+"""
 
 import json
 import sys

@@ -1,6 +1,8 @@
-"""What this machine can do without any broker: bytes through a loopback connection, into the page cache, and onto the disk.
+"""What this machine can do without any broker: bytes through a loopback connection, into the page
+cache, and onto the disk.
 
-Job: folder, loopback_megabytes, write_megabytes, syncs. The three one after the other, each ready and told to go on its own.
+Job: folder, loopback_megabytes, write_megabytes, syncs. The three one after the other, each ready
+and told to go on its own.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Holds librdkafka's mock broker so that other processes can use it as a peer.
 
-Prints `mock ready: HOST:PORT`, then obeys lines on stdin (`topic NAME PARTITIONS`, answered `ok`) and ends with
-stdin. The mock is a thread inside librdkafka: the resident memory and the start of this process include a Python
-interpreter and librdkafka itself.
+Prints `mock ready: HOST:PORT`, then obeys lines on stdin (`topic NAME PARTITIONS`, answered `ok`)
+and ends with stdin. The mock is a thread inside librdkafka: the resident memory and the start of
+this process include a Python interpreter and librdkafka itself.
 """
 
 import sys

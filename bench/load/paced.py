@@ -1,7 +1,8 @@
 """A librdkafka producer at a fixed rate; each message carries the clock at which it was produced.
 
-Job: address, topic, message_bytes, messages, rate, settings. `late_ms` is by how much the last acknowledgement came after the time at which
-all would have been sent: a broker that does not keep up with the rate shows there.
+Job: address, topic, message_bytes, messages, rate, settings. `late_ms` is by how much the last
+acknowledgement came after the time at which all would have been sent: a broker that does not keep
+up with the rate shows there.
 """
 
 import ctypes as c

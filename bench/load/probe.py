@@ -1,4 +1,5 @@
-"""Asks ApiVersions every millisecond on a connection of its own and records the slowest answers, until stdin ends.
+"""Asks ApiVersions every millisecond on a connection of its own and records the slowest answers,
+until stdin ends.
 
 Job: address, interval_ms. What a client would notice of a stalled event loop, seen from outside.
 """

@@ -1,8 +1,8 @@
 """One librdkafka producer at full speed.
 
-Job: address, topic, partitions, message_bytes, messages, warmup_messages, keys (0 = no keys), compressible,
-settings (librdkafka's). A first failed delivery ends the run, and the end offsets must have grown by exactly what
-was acknowledged: a figure never stands on lost messages.
+Job: address, topic, partitions, message_bytes, messages, warmup_messages, keys (0 = no keys),
+compressible, settings (librdkafka's). A first failed delivery ends the run, and the end offsets
+must have grown by exactly what was acknowledged: a figure never stands on lost messages.
 """
 
 import ctypes as c
@@ -31,7 +31,9 @@ class Producer:
             self.failed.append(code)
 
     def _enqueue(self, partition: int, wanted: int) -> None:
-        """The whole array, waiting while the queue is full (all messages are alike, so from its start again)."""
+        """The whole array, waiting while the queue is full (all messages are alike, so from its
+        start again).
+        """
         array, produce = self.payloads.messages, self.kafka.lib.rd_kafka_produce_batch
         while wanted and not self.failed:
             wanted -= produce(self.topic, partition, COPY_PAYLOAD, array, wanted)
@@ -39,7 +41,9 @@ class Producer:
                 self.kafka.poll(1)
 
     def enqueue_turn(self, wanted: int | None = None) -> int:
-        """An array, or so much of it, for the partition whose turn it is; how many messages that were."""
+        """An array, or so much of it, for the partition whose turn it is; how many messages that
+        were.
+        """
         count: int = self.count if wanted is None else min(self.count, wanted)
         self._enqueue(self.turn % self.partitions, count)
         self.turn += 1
@@ -48,7 +52,9 @@ class Producer:
         return count
 
     def send(self, messages: int, each: int | None = None) -> None:
-        """Enqueue and wait for every acknowledgement; partitions take turns array by array, or after `each` messages."""
+        """Enqueue and wait for every acknowledgement; partitions take turns array by array, or
+        after `each` messages.
+        """
         left, self.turn = messages, 0
         while left:
             left -= self.enqueue_turn(min(left, each or left))
@@ -57,12 +63,16 @@ class Producer:
             raise RuntimeError(f"delivery failed: {self.kafka.error_name(self.failed[0])}")
 
     def warm_up(self, messages: int) -> None:
-        """Every partition gets its share: a first write opens files, which is not what a load measures."""
+        """Every partition gets its share: a first write opens files, which is not what a load
+        measures.
+        """
         self.send(messages, max(1, messages // self.partitions))
 
 
 class Payloads:
-    """An array of messages over one block of memory, the same for every partition; keys and varied values only where the job asks."""
+    """An array of messages over one block of memory, the same for every partition; keys and varied
+    values only where the job asks.
+    """
 
     def __init__(self, count: int, job: Job) -> None:
         size, keys = job["message_bytes"], job.get("keys", 0)

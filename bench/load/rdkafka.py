@@ -1,8 +1,9 @@
 """librdkafka at C speed: the library that confluent-kafka bundles, called through ctypes.
 
-confluent-kafka's own `produce_batch` reads a dict per message and tops out near one million messages a second on
-one core; the broker would wait for the client. Here a prepared array of messages goes to `rd_kafka_produce_batch`
-and consumed messages never become Python objects. Only what the generators need is bound.
+confluent-kafka's own `produce_batch` reads a dict per message and tops out near one million
+messages a second on one core; the broker would wait for the client. Here a prepared array of
+messages goes to `rd_kafka_produce_batch` and consumed messages never become Python objects. Only
+what the generators need is bound.
 """
 
 import ctypes as c
@@ -58,7 +59,9 @@ _DELIVERY = c.CFUNCTYPE(None, c.c_void_p, c.POINTER(Message), c.c_void_p)
 
 
 def library_path() -> Path:
-    """Where the wheel of confluent-kafka keeps its librdkafka (Linux: beside the package, macOS: inside it)."""
+    """Where the wheel of confluent-kafka keeps its librdkafka (Linux: beside the package, macOS:
+    inside it).
+    """
     spec = find_spec("confluent_kafka")
     if spec is None or spec.origin is None:
         raise RuntimeError("confluent-kafka is not installed")
@@ -118,7 +121,9 @@ def _load() -> c.CDLL:
 
 
 class Rdkafka:
-    """One librdkafka handle. Not thread-safe, and made for programs that exit soon: nothing but `close` frees."""
+    """One librdkafka handle. Not thread-safe, and made for programs that exit soon: nothing but
+    `close` frees.
+    """
 
     def __init__(
         self,
@@ -173,7 +178,9 @@ class Rdkafka:
         return high.value
 
     def positions(self, topic: str, partitions: int) -> list[int]:
-        """The next offset that the application of this consumer would see, per partition (below 0: none seen)."""
+        """The next offset that the application of this consumer would see, per partition (below 0:
+        none seen).
+        """
         handle = self.lib.rd_kafka_topic_partition_list_new(partitions)
         for partition in range(partitions):
             self.lib.rd_kafka_topic_partition_list_add(handle, topic.encode(), partition)

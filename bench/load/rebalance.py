@@ -1,7 +1,9 @@
-"""A group of confluent-kafka consumers under light load, of which one leaves, and later another comes in its place.
+"""A group of confluent-kafka consumers under light load, of which one leaves, and later another
+comes in its place.
 
-Job: address, topic, partitions, members, leaves, rate (messages a second), message_bytes, settings. A sample is the time
-from the call of close() until the last of the others has been given its share of the partitions.
+Job: address, topic, partitions, members, leaves, rate (messages a second), message_bytes, settings.
+A sample is the time from the call of close() until the last of the others has been given its share
+of the partitions.
 """
 
 import random
@@ -140,8 +142,9 @@ class Group:
         self.board.wait(lambda: self.board.shared_out(numbers, self.job["partitions"]), what)
 
     def one_leaves(self) -> float:
-        """The oldest, which also leads a classic group; returns the seconds until the rest have its partitions. At any
-        moment: the members' heartbeats go in step with the last rebalance."""
+        """The oldest, which also leads a classic group; returns the seconds until the rest have its
+        partitions. At any moment: the members' heartbeats go in step with the last rebalance.
+        """
         time.sleep(self._moments.uniform(0.0, PHASE_S))
         left_s = self.members.pop(0).leave()
         self.settle("all partitions with the remaining members")

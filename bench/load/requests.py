@@ -1,8 +1,10 @@
-"""Request-level load on raw sockets: the same small request again and again, pipelined, over one or more connections.
+"""Request-level load on raw sockets: the same small request again and again, pipelined, over one or
+more connections.
 
-Job: routes (of each partition the address of its leader), topic, request ("produce", "fetch" or "offset-commit"), message_bytes,
-connections (to each), depth (in flight per connection), requests, warmup_requests. All answers to one request have the same size, so they are counted by bytes and their error
-codes checked by stride: the generator costs little more than its system calls.
+Job: routes (of each partition the address of its leader), topic, request ("produce", "fetch" or
+"offset-commit"), message_bytes, connections (to each), depth (in flight per connection), requests,
+warmup_requests. All answers to one request have the same size, so they are counted by bytes and
+their error codes checked by stride: the generator costs little more than its system calls.
 """
 
 import selectors
@@ -19,7 +21,9 @@ GROUP = "bench"
 
 
 class Pipe:
-    """A connection with `depth` requests in flight, sent in half-depth blocks so that it never runs dry."""
+    """A connection with `depth` requests in flight, sent in half-depth blocks so that it never runs
+    dry.
+    """
 
     def __init__(self, address: str, frame: bytes, depth: int, answer_bytes: int, error_at: int) -> None:
         self.sock: socket.socket = frames.connect(address)

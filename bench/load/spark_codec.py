@@ -1,6 +1,8 @@
-"""What an executor's Python does with a row, without Spark and without a broker: record batches to Arrow, and Arrow to record batches.
+"""What an executor's Python does with a row, without Spark and without a broker: record batches to
+Arrow, and Arrow to record batches.
 
-Job: rows, message_bytes, partitions, turns. Processor seconds of the fastest turn, which neighbours disturb least.
+Job: rows, message_bytes, partitions, turns. Processor seconds of the fastest turn, which neighbours
+disturb least.
 """
 
 import time

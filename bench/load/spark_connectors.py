@@ -1,8 +1,10 @@
-"""The same rows from one place to another, by our connectors and by Spark's own in turn, in one driver.
+"""The same rows from one place to another, by our connectors and by Spark's own in turn, in one
+driver.
 
-Job: kind (a name of KINDS), address, other (a second broker, for topic-topic), partitions, rows, batch_rows, turns, jars, extensions, database (a URL
-of PostgreSQL), jdbc (the same for Spark), work (a directory). Without jars only ours are measured. A turn goes from the start of a query to the
-end of the last batch; each has a target, and a checkpoint, of its own.
+Job: kind (a name of KINDS), address, other (a second broker, for topic-topic), partitions, rows,
+batch_rows, turns, jars, extensions, database (a URL of PostgreSQL), jdbc (the same for Spark), work
+(a directory). Without jars only ours are measured. A turn goes from the start of a query to the end
+of the last batch; each has a target, and a checkpoint, of its own.
 """
 
 import sqlite3
@@ -116,7 +118,8 @@ class Driver:
         self.finish(self.parsed().writeStream.foreachBatch(write), name)
 
 
-# ---------------------------------------------------------------- what is moved where: one function for each side
+# ---------------------------------------------------------------- what is moved where: one function
+# for each side
 
 
 def parquet_ours(driver: Driver, name: str) -> None:
@@ -156,7 +159,9 @@ def sqlite_ours(driver: Driver, name: str) -> None:
 
 
 def sqlite_spark(driver: Driver, name: str) -> None:
-    """One writer: SQLite takes no more. The table is made here, since Spark takes the driver's word for a missing one for a failure."""
+    """One writer: SQLite takes no more. The table is made here, since Spark takes the driver's word
+    for a missing one for a failure.
+    """
     name, file = name.replace("-", "_"), driver.work / "spark.db"
     with sqlite3.connect(file) as connection:
         connection.execute(f"CREATE TABLE spark_{name} (id BIGINT, name TEXT, amount DECIMAL(9,2))")

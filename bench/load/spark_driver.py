@@ -1,4 +1,6 @@
-"""What the generators on Spark share: a driver of their own, the processor time of all its processes, and the batches of a query."""
+"""What the generators on Spark share: a driver of their own, the processor time of all its
+processes, and the batches of a query.
+"""
 
 import itertools
 import tempfile
@@ -16,7 +18,9 @@ POLL_S = 0.02
 
 
 class Mark(NamedTuple):
-    """A moment: the clock, and the processor time so far of this process, the JVM and its Python workers (of these alone, too)."""
+    """A moment: the clock, and the processor time so far of this process, the JVM and its Python
+    workers (of these alone, too).
+    """
 
     wall_s: float
     cpu_s: float
@@ -47,7 +51,9 @@ def mark() -> Mark:
 
 
 class Batches:
-    """The batches of a running query: rows and the time from the start of the first to the end of the last that counts."""
+    """The batches of a running query: rows and the time from the start of the first to the end of
+    the last that counts.
+    """
 
     def __init__(self, query: Any, warm_up: int) -> None:
         self.query, self.warm_up = query, warm_up

@@ -1,4 +1,5 @@
-"""Micro-batches of one row: Spark's own (a source of its own, foreachBatch with a no-op write), and those with our source and sink.
+"""Micro-batches of one row: Spark's own (a source of its own, foreachBatch with a no-op write), and
+those with our source and sink.
 
 Job: address, topic (filled, one partition), out (a topic), batches, warmup_batches, turns.
 """

@@ -1,4 +1,5 @@
-"""Micro-batches of many rows through the sink, exactly once and at least once in turn, in one driver.
+"""Micro-batches of many rows through the sink, exactly once and at least once in turn, in one
+driver.
 
 Job: address, topics (delivery -> topic), batch_rows, batches, warmup_batches, turns, message_bytes.
 """
@@ -15,7 +16,9 @@ KEYS = 10_000
 
 
 def rows(spark: Any, job: Job) -> Any:
-    """Made by Spark itself, the same number in every batch: nothing but the sink is measured beside it."""
+    """Made by Spark itself, the same number in every batch: nothing but the sink is measured beside
+    it.
+    """
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", job["batch_rows"])
     return (
         rate.option("numPartitions", CORES)

@@ -1,4 +1,5 @@
-"""A writer at a fixed rate over a protocol of bench.streams; each message carries the clock at which it was sent.
+"""A writer at a fixed rate over a protocol of bench.streams; each message carries the clock at
+which it was sent.
 
 Job: protocol, address, topic, message_bytes, messages, rate.
 """

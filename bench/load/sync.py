@@ -1,4 +1,5 @@
-"""Sync produce latency: one librdkafka message in flight, linger 0, from the call to its delivery report.
+"""Sync produce latency: one librdkafka message in flight, linger 0, from the call to its delivery
+report.
 
 Job: address, topic, message_bytes, messages, warmup_messages, settings.
 """

@@ -1,4 +1,5 @@
-"""A confluent-kafka consumer at the end of partition 0 that records how old each message of `bench.load.paced` is.
+"""A confluent-kafka consumer at the end of partition 0 that records how old each message of
+`bench.load.paced` is.
 
 Job: address, topic, messages, skip (first messages not counted), settings.
 """

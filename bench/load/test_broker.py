@@ -1,4 +1,5 @@
-"""How long a test waits for its broker, in a process that has imported nothing yet: the first one, and every further one.
+"""How long a test waits for its broker, in a process that has imported nothing yet: the first one,
+and every further one.
 
 Job: brokers. From the import of `millstream.testing` to the first record that was read back.
 """

@@ -1,8 +1,8 @@
 """Small transactions, one after the other, from one librdkafka producer.
 
-Job: address, topic, partitions, message_bytes, messages (per transaction), transactions, warmup_transactions, settings.
-A sample is the time of commit_transaction(): the messages still on their way, and EndTxn. The end offsets must have
-grown by at least what was committed.
+Job: address, topic, partitions, message_bytes, messages (per transaction), transactions,
+warmup_transactions, settings. A sample is the time of commit_transaction(): the messages still on
+their way, and EndTxn. The end offsets must have grown by at least what was committed.
 """
 
 import time

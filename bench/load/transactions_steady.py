@@ -1,7 +1,8 @@
 """One librdkafka producer at full speed in transactions of a fixed duration.
 
-Job: that of bench.load.produce without `messages`, and interval_ms, seconds. A sample is the time of the commit: the messages that are
-still on their way, and EndTxn. The end offsets must have grown by at least what was committed.
+Job: that of bench.load.produce without `messages`, and interval_ms, seconds. A sample is the time
+of the commit: the messages that are still on their way, and EndTxn. The end offsets must have grown
+by at least what was committed.
 """
 
 import time

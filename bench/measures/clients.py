@@ -1,4 +1,6 @@
-"""What our clients add to the library below them, how a pool of workers scales, and how long a test waits for a broker."""
+"""What our clients add to the library below them, how a pool of workers scales, and how long a test
+waits for a broker.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""A cluster with many partitions: how long it takes to start, to fail over, to hand over, and to be whole again."""
+"""A cluster with many partitions: how long it takes to start, to fail over, to hand over, and to be
+whole again.
+"""
 
 import shutil
 import time
@@ -6,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.cluster import Cluster, Partition, make_topics, topic_sizes
+from bench.cluster import Cluster, Partition, create_topics_of_sizes, topic_sizes
 from bench.measures import Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.processes import BenchFailed
@@ -44,7 +46,9 @@ def _filled(workshop: Workshop, scenario: Scenario, peer: Peer, work: Any) -> di
     with workshop.broker(peer, scenario.settings, work=work) as broker:
         cluster, amount = Cluster(broker), scenario.amount
         began = time.perf_counter()
-        make_topics(cluster, dict(topic_sizes(amount["partitions"], amount["partitions_per_topic"])))
+        create_topics_of_sizes(
+            cluster, dict(topic_sizes(amount["partitions"], amount["partitions_per_topic"]))
+        )
         cluster.wait_led(amount["partitions"], in_sync=peer.replication)
         created_s = time.perf_counter() - began
         cluster.write_everywhere(cluster.partitions())
@@ -62,7 +66,7 @@ class _Many:
         values = self._without(node, lambda: self.cluster.kill(node), "kill")
         began = time.perf_counter()
         self.cluster.start(node)
-        self.cluster.ask()
+        self.cluster.connect()
         self.cluster.wait_led(self.count, in_sync=self.cluster.broker.peer.replication)
         values["rejoin_s"] = time.perf_counter() - began
         self.cluster.prefer()
@@ -76,7 +80,7 @@ class _Many:
 
     def _without(self, node: int, go: Callable[[], None], how: str) -> dict[str, float]:
         rows = self.cluster.partitions()
-        self.cluster.ask(without=node)
+        self.cluster.connect(without=node)
         with self._writing(rows, node) as gap:
             began = time.perf_counter()
             go()
@@ -88,7 +92,9 @@ class _Many:
 
     @contextmanager
     def _writing(self, rows: list[Partition], node: int) -> Iterator[list[float]]:
-        """A producer that writes to a partition which this broker leads; yields its longest silence, once it is over."""
+        """A producer that writes to a partition which this broker leads; yields its longest
+        silence, once it is over.
+        """
         led = next((row for row in rows if row.leader == node), None)
         if led is None:
             raise BenchFailed(f"broker {node} leads nothing")

@@ -1,4 +1,6 @@
-"""How fast a topic full of old versions of a few keys is compacted, and what a megabyte of it costs."""
+"""How fast a topic full of old versions of a few keys is compacted, and what a megabyte of it
+costs.
+"""
 
 import time
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Our connectors beside Spark's own, on one broker and in one driver, in turns. What Maven cannot bring is named, and ours measured alone."""
+"""Our connectors beside Spark's own, on one broker and in one driver, in turns. What Maven cannot
+bring is named, and ours measured alone.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -27,7 +29,9 @@ def jars_of(kind: str) -> tuple[str, ...]:
 
 @contextmanager
 def postgresql(kind: str) -> Iterator[dict[str, str]]:
-    """A server for as long as a measurement takes, as the tests have it; as a URL for us, and for Java."""
+    """A server for as long as a measurement takes, as the tests have it; as a URL for us, and for
+    Java.
+    """
     if kind != "topic-postgresql":
         yield {}
         return

@@ -1,4 +1,6 @@
-"""Throughput of librdkafka consumers over a filled topic, from the page cache or cold from the disk; and while it is being filled."""
+"""Throughput of librdkafka consumers over a filled topic, from the page cache or cold from the
+disk; and while it is being filled.
+"""
 
 from typing import Any
 
@@ -8,8 +10,9 @@ from bench.measures.produce import BALLAST, RATES, fill, producer_job, rates
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
-# With librdkafka's default a partition is not fetched for a second once 64 MB of its client's queue are full. A broker that fills it sooner than
-# the client empties it would be measured by how often that happens.
+# With librdkafka's default a partition is not fetched for a second once 64 MB of its client's queue
+# are full. A broker that fills it sooner than the client empties it would be measured by how often
+# that happens.
 READER = {"fetch.queue.backoff.ms": 10}
 
 
@@ -35,7 +38,9 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
 
 
 def together(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    """A producer and a consumer, both as fast as they can; the consumer has read what was there before, too."""
+    """A producer and a consumer, both as fast as they can; the consumer has read what was there
+    before, too.
+    """
     with workshop.broker(peer, scenario.settings) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
         job = producer_job(scenario, broker.address)

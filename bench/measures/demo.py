@@ -1,4 +1,6 @@
-"""The demo: what its broker, generator and pipeline cost, and the same job with Spark's own Kafka connector where Maven can bring it."""
+"""The demo: what its broker, generator and pipeline cost, and the same job with Spark's own Kafka
+connector where Maven can bring it.
+"""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""End-to-end latency at a fixed rate: from the producer's call to the consumer's, in two processes on one clock."""
+"""End-to-end latency at a fixed rate: from the producer's call to the consumer's, in two processes
+on one clock.
+"""
 
 from bench.measures import TOPIC, Measure, Reading
 from bench.measures.produce import producer_settings
@@ -6,9 +8,10 @@ from bench.measures.sync import LATENCIES
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
-# As many as Kafka's own producer and every idempotent one keep. librdkafka's default is a million: with no linger each message is then a
-# request of its own however many are waiting, and Apache Kafka, which takes the next request of a connection when it has answered the last
-# one, would be measured by how many small requests it can answer.
+# As many as Kafka's own producer and every idempotent one keep. librdkafka's default is a million:
+# with no linger each message is then a request of its own however many are waiting, and Apache
+# Kafka, which takes the next request of a connection when it has answered the last one, would be
+# measured by how many small requests it can answer.
 IN_FLIGHT = 5
 
 

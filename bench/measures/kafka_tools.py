@@ -1,4 +1,6 @@
-"""Apache Kafka's own load tools, with its Java client, against every broker: what its users measure with."""
+"""Apache Kafka's own load tools, with its Java client, against every broker: what its users measure
+with.
+"""
 
 import re
 import subprocess

@@ -2,7 +2,7 @@
 
 import time
 
-from bench.cluster import Cluster, Fed, Observer, Partition, make_topics, topic_sizes
+from bench.cluster import Cluster, Observer, Partition, Received, create_topics_of_sizes, topic_sizes
 from bench.measures import Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.processes import BenchFailed
@@ -18,7 +18,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     partitions, amount = scenario.load["partitions"], scenario.amount
     with workshop.broker(peer, scenario.settings) as broker:
         cluster = Cluster(broker)
-        make_topics(cluster, dict(topic_sizes(partitions, amount["partitions_per_topic"])))
+        create_topics_of_sizes(cluster, dict(topic_sizes(partitions, amount["partitions_per_topic"])))
         cluster.wait_led(partitions, in_sync=peer.replication)
         with cluster.failures_explained(), Admin(cluster.addresses()) as admin:
             rows = cluster.partitions()[: amount["changes"]]
@@ -50,7 +50,7 @@ def _changes(cluster: Cluster, admin: object, rows: list[Partition], idle: float
 
     observer = Observer(cluster.address(cluster.controller()))
     try:
-        snapshot, fed = observer.snapshot(), Fed()
+        snapshot, fed = observer.snapshot(), Received()
         snapshot.add(observer.changes())  # since it was made, for whoever asked first
         writes, cpu, began = cluster.zookeeper_writes(), cluster.broker.cpu_s(), time.perf_counter()
         for row in rows:

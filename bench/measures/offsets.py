@@ -1,4 +1,6 @@
-"""OffsetCommit from a raw generator: the round trip of one at a time, then how many a second when pipelined."""
+"""OffsetCommit from a raw generator: the round trip of one at a time, then how many a second when
+pipelined.
+"""
 
 from bench.measures import TOPIC, Measure, Reading
 from bench.measures.requests import METRICS, send

@@ -1,8 +1,9 @@
-"""How long a group takes to share out the partitions of a member that leaves, with real consumers that read meanwhile.
+"""How long a group takes to share out the partitions of a member that leaves, with real consumers
+that read meanwhile.
 
-A member learns of a rebalance with the answer to its next heartbeat, so the interval between them (`heartbeat_ms`) is the
-larger part of the time. Classic members choose it themselves; members of the consumer protocol are told by the broker,
-whose settings stand in the scenario.
+A member learns of a rebalance with the answer to its next heartbeat, so the interval between them
+(`heartbeat_ms`) is the larger part of the time. Classic members choose it themselves; members of
+the consumer protocol are told by the broker, whose settings stand in the scenario.
 """
 
 from statistics import median

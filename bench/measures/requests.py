@@ -1,4 +1,6 @@
-"""Small requests from a raw generator: how many a second when pipelined, and the round trip of one at a time."""
+"""Small requests from a raw generator: how many a second when pipelined, and the round trip of one
+at a time.
+"""
 
 from typing import Any
 

@@ -1,6 +1,8 @@
-"""Spark on a broker: the source's rate, the sink's two ways to write, the smallest micro-batch, and the share of Python in a row.
+"""Spark on a broker: the source's rate, the sink's two ways to write, the smallest micro-batch, and
+the share of Python in a row.
 
-Each measurement has a driver process of its own, which the generator is; what it does first is not counted.
+Each measurement has a driver process of its own, which the generator is; what it does first is not
+counted.
 """
 
 from dataclasses import replace

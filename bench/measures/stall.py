@@ -1,7 +1,7 @@
 """How long the event loop is held by one callback while something heavy goes on.
 
-The broker runs in bench.timed_loop (on asyncio's loop, whose callbacks can be timed), and a probe asks ApiVersions
-every millisecond from outside. What goes on is an activity, named by the scenario.
+The broker runs in bench.timed_loop (on asyncio's loop, whose callbacks can be timed), and a probe
+asks ApiVersions every millisecond from outside. What goes on is an activity, named by the scenario.
 """
 
 import shutil
@@ -143,7 +143,7 @@ def _reading(report: dict[str, Any], probe: dict[str, Any], seconds: float) -> R
 def _watched(workshop: Workshop, broker: Broker, run: Callable[[], None]) -> Reading:
     with workshop.load("probe", {"address": broker.address, "interval_ms": PROBE_MS}) as probe:
         probe.wait_ready()
-        broker.forget_callbacks()
+        broker.reset_callbacks()
         started = time.perf_counter()
         run()
         seconds = time.perf_counter() - started
@@ -161,8 +161,10 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
 
 
 def recovery(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    """kill -9 of a full broker and a new start, then two seconds of answers. Before it listens a broker can stall
-    nobody: what it does then counts as the duration of the start, and is kept in the JSON."""
+    """kill -9 of a full broker and a new start, then two seconds of answers. Before it listens a
+    broker can stall nobody: what it does then counts as the duration of the start, and is kept in
+    the JSON.
+    """
     work = workshop.new_work()
     try:
         with workshop.broker(peer, scenario.settings, work=work) as broker:

@@ -1,4 +1,5 @@
-"""From exec to the first answered ApiVersions and to the first acknowledged record, on raw sockets and an empty data directory.
+"""From exec to the first answered ApiVersions and to the first acknowledged record, on raw sockets
+and an empty data directory.
 
 A first start is not counted: it finds programs on the disk and Python modules uncompiled.
 """
