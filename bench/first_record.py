@@ -56,7 +56,7 @@ def _request(broker: Broker, frame: bytes) -> bytes | None:
     try:
         with frames.connect(broker.address) as sock:
             sock.sendall(frame)
-            return frames.read_answer(sock)
+            return frames.read_response(sock)
     except OSError:
         return None
 

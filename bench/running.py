@@ -317,7 +317,7 @@ def _probe(broker: Broker) -> None:
         return
     with frames.connect(broker.address, 5.0) as sock:
         sock.sendall(frames.api_versions())
-        frames.read_answer(sock)
+        frames.read_response(sock)
 
 
 def _last_line(broker: Broker) -> str:

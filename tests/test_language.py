@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 FINISHED_CODE: tuple[str, ...] = (
+    "bench",
     "changelog.d",
     "docs",
     "src/millstream/cli",

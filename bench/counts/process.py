@@ -80,7 +80,7 @@ class _Client:
 
     def ask(self, frame: bytes) -> bytes:
         self._sock.sendall(frame)
-        return frames.read_answer(self._sock)
+        return frames.read_response(self._sock)
 
 
 def _drive(address: str, work: Work, times: int) -> None:
@@ -91,7 +91,7 @@ def _drive(address: str, work: Work, times: int) -> None:
             operation = frames_of(number)
             for frame in operation:
                 sock.sendall(frame)
-            responses = [frames.read_answer(sock) for _ in operation]
+            responses = [frames.read_response(sock) for _ in operation]
             if error := error_of(work, responses[-1]):
                 raise AssertionError(f"the broker answers with error {error}")
 

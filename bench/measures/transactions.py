@@ -1,5 +1,6 @@
-"""Transactions of one librdkafka producer: small ones, how many a second; and at full speed, with a
-commit every so often.
+"""Transactions of one librdkafka producer.
+
+Small ones, how many per second; and at full speed, with a commit at a fixed interval.
 """
 
 from bench.measures import TOPIC, Measure, Reading

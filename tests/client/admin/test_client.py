@@ -165,7 +165,7 @@ def test_bad_settings_are_refused(admin: Admin, topic_name: str):
         admin.configs.alter("topic", topic_name)
     with pytest.raises(ClientError, match="broker '77' does not exist; the brokers are 0"):
         admin.configs.describe("broker", 77)
-    with pytest.raises(ClientError, match="no settings of a 'topics'; use topic"):
+    with pytest.raises(ClientError, match="a 'topics' has no settings; use topic"):
         admin.configs.describe("topics", topic_name)  # type: ignore[arg-type]
 
 
