@@ -29,6 +29,8 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "tests/bench",
+    "tests/client",
     "tests/control",
     "tests/replication",
 )
