@@ -14,7 +14,7 @@ import pytest
 
 from millstream.client import Admin, BrokerUnreachable, ClientError, Consumer, TopicExists, UnknownTopic
 from millstream.client.admin.cluster import LogDirectory
-from millstream.client.retries import Patience
+from millstream.client.retries import Retries
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.testing import Cluster, Kafka, broker
@@ -228,19 +228,19 @@ def test_cluster_that_never_answered_is_not_waited_for() -> None:
         raise BrokerUnreachable("nobody is there")
 
     with pytest.raises(BrokerUnreachable, match=r"^nobody is there$"):
-        Patience(60).persist(attempt, doing="ask")
+        Retries(60).run(attempt, doing="ask")
     assert len(tried) == 1
 
 
 def test_nested_retries_give_up_once() -> None:
-    patience, tried = Patience(0.2), []
+    retries, tried = Retries(0.2), []
 
     def attempt(limit_s: float) -> None:
         tried.append(limit_s)
         raise ClientError("gone", code=ErrorCode.NOT_COORDINATOR)
 
     with pytest.raises(ClientError) as caught:
-        patience.persist(lambda limit_s: patience.persist(attempt, doing="ask"), doing="ask around")
+        retries.run(lambda limit_s: retries.run(attempt, doing="ask"), doing="ask around")
     assert str(caught.value).startswith(f"gone (tried {len(tried)} times within 0 s); see ")
 
 

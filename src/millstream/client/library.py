@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from millstream.client.errors import ClientError
-from millstream.client.retries import Patience
+from millstream.client.retries import Retries
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ def _serve_rebalances(client: KafkaConsumer) -> None:
 def cluster_metadata(
     client: AdminClient | KafkaConsumer | KafkaProducer,
     topic: str | None,
-    patience: Patience,
+    retries: Retries,
     explain: Callable[[KafkaException], ClientError],
     doing: str,
 ) -> Any:
@@ -126,7 +126,7 @@ def cluster_metadata(
         except KafkaException as error:
             raise explain(error) from None
 
-    return patience.persist(list_once, doing=doing)
+    return retries.run(list_once, doing=doing)
 
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from millstream.client.connection import CONNECT_TIMEOUT_S, Connection, format_address, parse_bootstrap
 from millstream.client.errors import BrokerUnreachable, ClientError, refusal
-from millstream.client.retries import Patience
+from millstream.client.retries import Retries
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.wire.apis import BY_NAME, api_of
@@ -53,11 +53,11 @@ class Protocol:
         self,
         connection: Connection,
         *,
-        patience: Patience | None = None,
+        retries: Retries | None = None,
         request_timeout_s: float | None = None,
     ) -> None:
         self._connection = connection
-        self._patience = patience or Patience(connection.timeout_s)
+        self._retries = retries or Retries(connection.timeout_s)
         self._request_timeout_s = request_timeout_s or connection.timeout_s
         self._failed: Address | None = None  # the last that did not respond
         self._links: dict[int, _Link] = {}
@@ -163,7 +163,7 @@ class Protocol:
 
         Each attempt has to find out again which broker to send to.
         """
-        return self._patience.persist(lambda limit_s: attempt(), doing=doing, done=done)
+        return self._retries.run(lambda limit_s: attempt(), doing=doing, done=done)
 
     def close(self) -> None:
         for link in self._links.values():
@@ -201,7 +201,7 @@ class Protocol:
 
     def _open_at(self, address: Address) -> _Link:
         link = _Link.to(address, self._request_timeout_s)
-        self._patience.met = True
+        self._retries.reached = True
         return link
 
     def _check_plain_text(self) -> None:

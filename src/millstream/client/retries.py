@@ -1,6 +1,6 @@
 """Retries while a leader, a coordinator or the controller is elected.
 
-During an election requests fail or connections close; a moment later they succeed. ``Patience``
+During an election requests fail or connections close; a moment later they succeed. ``Retries``
 repeats such requests until the caller's timeout, and then reports the last error with the number of
 attempts. Every call of ``Admin`` uses it, and so do callers of ``Protocol.patiently``.
 
@@ -63,10 +63,10 @@ _UNKNOWN_OUTCOME = (
 GIVE_UP_HINT = "see which brokers are up with `millstream doctor`, or wait longer (--timeout, timeout_s)"
 
 
-class Patience:
+class Retries:
     """The retries of one client.
 
-    ``met`` is True after any address of the cluster has answered. ``diagnose`` finds the cause of
+    ``reached`` is True after any address of the cluster has answered. ``diagnose`` finds the cause of
     the last error when the client gives up.
     """
 
@@ -74,10 +74,10 @@ class Patience:
         self, timeout_s: float, diagnose: Callable[[ClientError, str], ClientError] | None = None
     ) -> None:
         self.timeout_s = timeout_s
-        self.met = False
+        self.reached = False
         self._diagnose = diagnose
 
-    def persist(
+    def run(
         self,
         attempt: Callable[[float], T],
         *,
@@ -97,7 +97,7 @@ class Patience:
             remaining_s = max(deadline_s - time.monotonic(), FIRST_PAUSE_S)
             try:
                 result = attempt(min(limit_s, remaining_s))
-                self.met = True
+                self.reached = True
                 return result
             except ClientError as error:
                 if not self._may_pass(error):
@@ -114,14 +114,14 @@ class Patience:
         if error.final:
             return False
         if isinstance(error, BrokerUnreachable):
-            return self.met
-        self.met = self.met or error.code is not None  # an error response is a response too
+            return self.reached
+        self.reached = self.reached or error.code is not None  # an error response is a response too
         return error.code in PASSING
 
     def _given_up(self, error: ClientError, doing: str, attempts: int) -> ClientError:
         """Return the last error with the number of attempts.
 
-        It is final, so that an enclosing ``persist`` does not start over.
+        It is final, so that an enclosing ``run`` does not start over.
         """
         if self._diagnose is not None:
             error = self._diagnose(error, doing)

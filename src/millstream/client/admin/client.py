@@ -32,7 +32,7 @@ from millstream.client.connection import (
 from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
 from millstream.client.protocol import Protocol
-from millstream.client.retries import Patience
+from millstream.client.retries import Retries
 
 T = TypeVar("T")
 
@@ -58,14 +58,14 @@ class Admin:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.connection = Connection(bootstrap_text(bootstrap), timeout_s, options or {})
-        self.patience = Patience(timeout_s, self._diagnose)
+        self.retries = Retries(timeout_s, self._diagnose)
         self._client: AdminClient | None = None
         self.topics = TopicsAdmin(self)
         self.configs = ConfigsAdmin(self)
         self.cluster = ClusterAdmin(self)
         self.offsets = OffsetsAdmin(self)
         self.protocol = Protocol(
-            self.connection, patience=self.patience, request_timeout_s=self.connection.request_timeout_s
+            self.connection, retries=self.retries, request_timeout_s=self.connection.request_timeout_s
         )
         self.groups = GroupsAdmin(self)
         self.transactions = TransactionsAdmin(self)
@@ -87,7 +87,7 @@ class Admin:
     def wait(self, future: Future[T], *, doing: str, subject: str = "") -> T:
         """Return the result of one request, or raise a ClientError that names the operation.
 
-        For use inside an attempt of ``patience``.
+        For use inside an attempt of ``retries``.
         """
         try:
             # librdkafka ends every request at its timeout; the margin covers a loaded machine.
@@ -108,7 +108,7 @@ class Admin:
             self.connection.check_reachable()
         except BrokerUnreachable as unreachable:
             return unreachable
-        self.patience.met = True
+        self.retries.reached = True
         return _Silence(translate(error, doing=doing).message)
 
     def _diagnose(self, error: ClientError, doing: str) -> ClientError:

@@ -52,7 +52,7 @@ class ClusterAdmin:
     def describe(self) -> Cluster:
         """Return the id, the controller and the live brokers of the cluster."""
         doing = "describe the cluster"
-        described = self._admin.patience.persist(
+        described = self._admin.retries.run(
             lambda limit_s: self._admin.wait(
                 self._admin.client.describe_cluster(request_timeout=limit_s), doing=doing
             ),

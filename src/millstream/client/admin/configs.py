@@ -68,7 +68,7 @@ class ConfigsAdmin:
         )
 
     def _describe(self, resources: list[ConfigResource]) -> dict[str, list[Config]]:
-        return self._admin.patience.persist(
+        return self._admin.retries.run(
             lambda limit_s: self._describe_once(resources, limit_s), doing="describe settings"
         )
 
@@ -138,7 +138,7 @@ class ConfigsAdmin:
             )
             self._admin.wait(futures[resource], doing=doing, subject=str(name))
 
-        self._admin.patience.persist(alter_once, doing=doing)
+        self._admin.retries.run(alter_once, doing=doing)
 
     def _resource(self, kind: Kind, name: str | int) -> ConfigResource:
         if kind == "topic":

@@ -251,7 +251,7 @@ class GroupsAdmin:
             self._admin.offsets.list_missing(dict.fromkeys(led, "earliest"), start, limit_s)
             self._admin.offsets.list_missing(dict.fromkeys(led, "latest"), end, limit_s)
 
-        self._admin.patience.persist(list_once, doing="list offsets")
+        self._admin.retries.run(list_once, doing="list offsets")
         return start, end
 
     def alter(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:

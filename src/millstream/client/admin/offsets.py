@@ -55,7 +55,7 @@ class OffsetsAdmin:
         A partition whose leader is changing is requested again.
         """
         offsets: dict[TopicPartition, OffsetAt] = {}
-        self._admin.patience.persist(
+        self._admin.retries.run(
             lambda limit_s: self.list_missing(wanted, offsets, limit_s, isolation), doing="list offsets"
         )
         return offsets
@@ -130,9 +130,7 @@ class OffsetsAdmin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records before an offset (-1: all); return each partition's new first offset."""
         low: dict[TopicPartition, int] = {}
-        self._admin.patience.persist(
-            lambda limit_s: self._delete_missing(before, low), doing="delete records"
-        )
+        self._admin.retries.run(lambda limit_s: self._delete_missing(before, low), doing="delete records")
         return low
 
     def _delete_missing(self, before: Mapping[TopicPartition, int], low: dict[TopicPartition, int]) -> None:

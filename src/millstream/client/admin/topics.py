@@ -71,7 +71,7 @@ class TopicsAdmin:
         """Return the names of all topics, sorted."""
         admin, doing = self._admin, "list the topics"
         metadata = cluster_metadata(
-            admin.client, None, admin.patience, lambda error: admin.explain(error, doing=doing), doing
+            admin.client, None, admin.retries, lambda error: admin.explain(error, doing=doing), doing
         )
         return sorted(metadata.topics)
 
@@ -147,9 +147,7 @@ class TopicsAdmin:
             if not isinstance(error, TopicExists) or not self._is_as_requested(topic):
                 raise error
 
-        self._admin.patience.persist(
-            create_once, doing=doing, done=None if validate_only else accept_existing
-        )
+        self._admin.retries.run(create_once, doing=doing, done=None if validate_only else accept_existing)
 
     def _is_as_requested(self, requested: NewTopic) -> bool:
         topic = self.get(requested.topic)
@@ -179,7 +177,7 @@ class TopicsAdmin:
             if error.code is not ErrorCode.INVALID_PARTITIONS or len(self.get(name).partitions) != total:
                 raise error
 
-        self._admin.patience.persist(add_once, doing=doing, done=accept_added)
+        self._admin.retries.run(add_once, doing=doing, done=accept_added)
 
     def delete(self, *names: str) -> None:
         """Delete topics with all their records. None is deleted unless all of them exist."""
@@ -199,7 +197,7 @@ class TopicsAdmin:
                     if name not in already_tried:
                         raise
 
-        self._admin.patience.persist(delete_once, doing=f"delete {', '.join(map(repr, names))}")
+        self._admin.retries.run(delete_once, doing=f"delete {', '.join(map(repr, names))}")
 
     def _id(self, name: str) -> str | None:
         result = self._describe([name])[name]
@@ -208,7 +206,7 @@ class TopicsAdmin:
     def _describe(self, names: Sequence[str]) -> dict[str, Topic | Exception]:
         if not names:
             return {}
-        return self._admin.patience.persist(
+        return self._admin.retries.run(
             lambda limit_s: self._describe_once(names, limit_s), doing="describe topics"
         )
 

@@ -109,7 +109,7 @@ class ManualAssignment:
                     cluster_metadata(
                         client,
                         topic,
-                        admin.patience,
+                        admin.retries,
                         lambda error: admin.explain(error, doing=doing, subject=topic),
                         doing,
                     )

@@ -27,7 +27,7 @@ from millstream.client.library import (
     interruptible,
     make,
 )
-from millstream.client.retries import FIRST_PAUSE_S, MOVING, PASSING, Patience
+from millstream.client.retries import FIRST_PAUSE_S, MOVING, PASSING, Retries
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
@@ -319,9 +319,9 @@ class Membership:
             except KafkaException as error:
                 raise translate(error, doing=doing) from None
 
-        patience = Patience(self._connection.timeout_s)
-        patience.met = True  # the cluster is reachable: the group has assigned these partitions
-        results = patience.persist(fetch, doing=doing)
+        retries = Retries(self._connection.timeout_s)
+        retries.reached = True  # the cluster is reachable: the group has assigned these partitions
+        results = retries.run(fetch, doing=doing)
         return {
             TopicPartition(result.topic, result.partition): result.offset
             for result in results

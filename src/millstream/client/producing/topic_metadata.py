@@ -58,7 +58,7 @@ class TopicMetadata:
             metadata = cluster_metadata(
                 self._client,
                 topic,
-                admin.patience,
+                admin.retries,
                 lambda error: admin.explain(error, doing=doing, subject=topic),
                 doing,
             ).topics[topic]
