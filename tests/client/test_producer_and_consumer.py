@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from millstream.client import (
@@ -52,6 +54,20 @@ def test_records_are_read_as_they_were_sent(shared_broker, topic: str, codec):
         (1, n, 1000 + n) for n in range(5)
     ]
     assert {record.timestamp_type for record in records} == {"create"}
+
+
+def test_producer_dropped_without_flush_still_delivers(shared_broker, topic: str):
+    """The application forgot to flush: its records are not lost before the collector runs."""
+
+    def send() -> None:
+        Producer(shared_broker.bootstrap).send(topic, b"queued")
+
+    gc.disable()
+    try:
+        send()
+        assert [record.value for record in consume(shared_broker.bootstrap, topic, n=1)] == [b"queued"]
+    finally:
+        gc.enable()
 
 
 def test_produce_accepts_values_and_pairs(shared_broker, topic: str):

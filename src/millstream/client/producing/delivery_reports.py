@@ -54,6 +54,7 @@ class DeliveryReports:
     ) -> None:
         self.transactional_id = transactional_id
         self.acknowledges = acknowledges
+        self.owner: object = None
         self.failed = 0
         self._first_failure: ClientError | None = None
         self._connection = connection
