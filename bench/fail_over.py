@@ -70,7 +70,7 @@ class Writer:
         return report
 
     def gap_s(self, since: float) -> float:
-        """Return the longest time between two acknowledgements, the second of them after ``since``."""
+        """Return the longest time between acknowledgements, of which the second is after ``since``."""
         times = [at for at, _ in self.acknowledged]
         return max(later - at for at, later in itertools.pairwise(times) if later > since)
 

@@ -174,7 +174,7 @@ def has_row(log: Path) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGTERM to the whole session, which the demo treats as Ctrl-C; then SIGKILL if needed."""
+    """Send SIGTERM, which the demo treats as Ctrl-C, to the session; then SIGKILL if needed."""
     for number, timeout_s in ((signal.SIGTERM, STOP_S), (signal.SIGKILL, None)):
         if process.poll() is not None:
             return

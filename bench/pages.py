@@ -72,7 +72,7 @@ def drop_cached(folder: Path) -> float:
 
 
 def _probe(fd: int, samples: int = 16) -> tuple[int, int]:
-    """Probe pages with RWF_NOWAIT, which fails if it had to wait for the disk, and reads no more."""
+    """Probe pages with RWF_NOWAIT, which fails instead of waiting for the disk."""
     size = os.fstat(fd).st_size
     if RWF_NOWAIT is None or size < PAGE:
         return 0, 0

@@ -175,7 +175,7 @@ def remarks(run: Run) -> Iterator[str]:
 
 
 def _late(run: Run) -> Iterator[str]:
-    """Yield peers that did not hold the rate: their latency is that of a queue before the broker."""
+    """Yield peers that did not hold the rate: their latency is that of the client's queue."""
     for scenario, outcome in run.outcomes.items():
         for peer, readings in outcome.readings.items():
             late_ms = max((reading.detail.get("late_ms", 0.0) for reading in readings), default=0.0)

@@ -28,7 +28,7 @@ FRAMES = 3  # innermost frames of the program in the report
 
 
 class Watch:
-    """Wall and CPU seconds of callbacks. Wall time alone includes a core taken by other programs."""
+    """Wall and CPU seconds of callbacks: wall time includes cores taken by other programs."""
 
     def __init__(self, report: Path) -> None:
         self.report = report

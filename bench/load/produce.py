@@ -39,7 +39,7 @@ class Producer:
                 self.kafka.poll(1)
 
     def enqueue_turn(self, limit: int | None = None) -> int:
-        """Enqueue an array, or part of it, for the next partition; return the number of messages."""
+        """Enqueue an array, or part of it, for the next partition; return its messages."""
         count: int = self.count if limit is None else min(self.count, limit)
         self._enqueue(self.turn % self.partitions, count)
         self.turn += 1

@@ -1,4 +1,4 @@
-"""Small requests from a raw generator: the rate when pipelined, and the round trip of single ones."""
+"""Small requests from a raw generator: the pipelined rate, and single round trips."""
 
 from typing import Any
 

@@ -82,7 +82,7 @@ class BlockWriter:
         self.sock.setblocking(True)
 
     def post(self, message: bytes) -> int:
-        """Send one encoded message without waiting; return how many were acknowledged in that time."""
+        """Send one encoded message without waiting; return how many were acknowledged."""
         self.sock.setblocking(False)
         self.unsent, done = memoryview(message), 0
         while self.unsent:

@@ -96,7 +96,7 @@ class Writer(LineWriter):
         return self.head + payload + b"\r\n"
 
     def acknowledged(self, data: bytes) -> int:
-        """Count acknowledgements. A PING may stay unanswered: the server allows two, minutes apart."""
+        """Count acknowledgements. PINGs may stay unanswered: the server allows two."""
         data = self.whole_lines(data)
         if b'"error"' in data or b"-ERR" in data:
             raise RuntimeError(f"rejected: {data[:200]!r}")

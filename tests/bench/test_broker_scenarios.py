@@ -1,4 +1,4 @@
-"""A small run of each kind of scenario that needs a broker with a log; and the verdicts of targets."""
+"""Small runs of scenarios that need a broker with a log, and the verdicts of targets."""
 
 from collections.abc import Callable
 from dataclasses import replace

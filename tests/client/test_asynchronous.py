@@ -100,7 +100,7 @@ def test_metadata_refresh_is_off_the_loop_and_keeps_the_order(millstream: Kafka)
     millstream.topic("orders", 2)
 
     async def story() -> set[str]:
-        asked: set[str] = set()
+        threads: set[str] = set()
         async with AsyncProducer(
             millstream.bootstrap, idempotent=False, partitioner=lambda *_record: 1
         ) as async_producer:
@@ -109,13 +109,13 @@ def test_metadata_refresh_is_off_the_loop_and_keeps_the_order(millstream: Kafka)
             check = producer.find_topic
 
             def noted(topic: str) -> None:
-                asked.add(threading.current_thread().name)
+                threads.add(threading.current_thread().name)
                 check(topic)
 
             producer.find_topic = noted  # type: ignore[method-assign]
             producer._topics._expires_s["orders"] = 0.0  # as after a minute
             await asyncio.gather(*[async_producer.send("orders", str(n)) for n in range(1, 50)])
-        return asked
+        return threads
 
     (asked_on,) = asyncio.run(story())
     assert asked_on.startswith("async-producer")

@@ -89,10 +89,10 @@ def test_metrics_have_lag_and_lead(millstream: Kafka) -> None:
         taken = 0
         while taken < 10:
             taken += len(consumer.poll(10 - taken))
-        found = consumer.metrics()
-        assert found["records_consumed_total"] == 10
-        assert found["assigned_partitions"] == 2
+        metrics = consumer.metrics()
+        assert metrics["records_consumed_total"] == 10
+        assert metrics["assigned_partitions"] == 2
         positions = consumer.positions().values()
         assert sum(positions) == 10
-        assert found["records_lag_max"] == 15 - min(positions)
-        assert found["records_lead_min"] == min(positions)
+        assert metrics["records_lag_max"] == 15 - min(positions)
+        assert metrics["records_lead_min"] == min(positions)

@@ -31,8 +31,8 @@ def test_first_java_that_is_new_enough_is_used(tmp_path: Path, monkeypatch: pyte
     old, new = java_home(tmp_path / "old", "11.0.2"), java_home(tmp_path / "new", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")
-    found = find_java("ZooKeeper")
-    assert (found.home, found.version) == (new, 17)
+    java_found = find_java("ZooKeeper")
+    assert (java_found.home, java_found.version) == (new, 17)
     monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "newer", "21")))
     assert find_java("ZooKeeper").version == 21
 

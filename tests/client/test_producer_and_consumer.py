@@ -72,8 +72,8 @@ def test_producer_dropped_without_flush_still_delivers(shared_broker, topic: str
 
 def test_produce_accepts_values_and_pairs(shared_broker, topic: str):
     assert produce(shared_broker.bootstrap, topic, ["plain", ("key", "value"), None]) == 3
-    found = {(record.key, record.value) for record in consume(shared_broker.bootstrap, topic)}
-    assert found == {(None, b"plain"), (b"key", b"value"), (None, None)}
+    pairs = {(record.key, record.value) for record in consume(shared_broker.bootstrap, topic)}
+    assert pairs == {(None, b"plain"), (b"key", b"value"), (None, None)}
 
 
 def test_key_decides_the_partition(shared_broker, topic: str):
@@ -82,7 +82,7 @@ def test_key_decides_the_partition(shared_broker, topic: str):
     for record in consume(shared_broker.bootstrap, topic):
         partitions.setdefault(record.key, set()).add(record.partition)
     assert len(partitions) == 10
-    assert all(len(found) == 1 for found in partitions.values())
+    assert all(len(numbers) == 1 for numbers in partitions.values())
 
 
 @pytest.mark.parametrize(

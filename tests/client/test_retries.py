@@ -256,8 +256,9 @@ def test_broker_that_stays_down_is_reported_with_the_operation(millstream: Kafka
 
 
 def test_requests_succeed_after_a_broker_of_a_cluster_died(millstream_cluster: Cluster) -> None:
-    """The leader of the topic, coordinator of the group and (most often) controller goes without a
-    word; all is asked before anybody can have noticed.
+    """The broker that leads the topic and coordinates the group dies; it is often the controller.
+
+    All requests are sent before the cluster can have noticed.
     """
     cluster = millstream_cluster
     cluster.topic("orders")

@@ -54,11 +54,11 @@ def protobuf_class() -> type:
     ],
 )
 def test_values_survive_encoding_and_decoding(kind, value) -> None:
-    found = serde(kind)
-    assert found is not None
-    data = found.encode(value)
+    chosen = serde(kind)
+    assert chosen is not None
+    data = chosen.encode(value)
     assert isinstance(data, bytes)
-    assert found.decode(data) == value
+    assert chosen.decode(data) == value
 
 
 class Payment(msgspec.Struct):
@@ -139,10 +139,10 @@ def test_avro_and_protobuf_survive_encoding_and_decoding() -> None:
     ],
 )
 def test_values_that_would_change_silently_are_rejected(kind, wrong, reason) -> None:
-    found = serde(kind)
-    assert found is not None
+    chosen = serde(kind)
+    assert chosen is not None
     with pytest.raises((TypeError, ValueError), match=reason):
-        found.encode(wrong)
+        chosen.encode(wrong)
 
 
 def test_protobuf_message_of_another_class_is_rejected() -> None:
@@ -241,10 +241,10 @@ class Reading(msgspec.Struct):
     ],
 )
 def test_value_that_a_reader_would_reject_is_not_encoded(kind: type, value: object, reason: str) -> None:
-    found = serde(kind)
-    assert found is not None
+    chosen = serde(kind)
+    assert chosen is not None
     with pytest.raises((TypeError, ValueError), match=reason):
-        found.encode(value)
+        chosen.encode(value)
 
 
 def test_producer_rejects_a_dataclass_with_a_wrong_field(quick_broker, topic_name: str) -> None:

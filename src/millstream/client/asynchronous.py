@@ -50,7 +50,7 @@ class _Thread:
 
 
 class _Sent(asyncio.Future[Delivery]):
-    """The delivery of one record. ``flush`` does not raise a failure that the sender has retrieved."""
+    """The delivery of one record. ``flush`` ignores failures that the sender has retrieved."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_retrieved: Callable[[DeliveryFailed], None]
@@ -80,7 +80,7 @@ class _Sent(asyncio.Future[Delivery]):
 
 
 class _Failures:
-    """Failures that no sender has retrieved, counted by message: many records fail for one reason."""
+    """Failures that no sender has retrieved, by message: many have the same reason."""
 
     def __init__(self) -> None:
         self._by_message: dict[str, tuple[int, DeliveryFailed]] = {}
@@ -113,7 +113,7 @@ class _AwaitedProducer(Producer):
 
 
 class AsyncProducer:
-    """Takes the arguments of Producer. It connects when its block begins, or at the first ``send``."""
+    """Takes the arguments of Producer. It connects at its block, or at the first ``send``."""
 
     def __init__(
         self, bootstrap: Bootstrap = "localhost:9092", *, max_waiting: int = MAX_WAITING, **options: Any

@@ -90,7 +90,7 @@ def format_address(host: str, port: int) -> str:
 
 @dataclass(frozen=True)
 class Connection:
-    """The address of a cluster, the timeout of a call, and settings passed to librdkafka unchanged."""
+    """The address of a cluster, the timeout of a call, and settings for librdkafka."""
 
     bootstrap: str = DEFAULT_BOOTSTRAP
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -158,8 +158,8 @@ def explain_silence(
     if brokers:
         return BrokerUnreachable(
             f"cannot {doing}: no answer within {connection.request_timeout_s:.0f} s",
-            hint="the brokers accept connections but do not answer, as with changes while ZooKeeper "
-            "is down; see `millstream doctor`, and their logs",
+            hint="the brokers accept connections but do not answer, as with changes while "
+            "ZooKeeper is down; see `millstream doctor`, and their logs",
         )
     return BrokerUnreachable(
         f"cannot {doing}: {connection.bootstrap} accepts connections but does not answer as a Kafka broker",

@@ -62,9 +62,7 @@ def for_producer(
             "enable.idempotence": False,
             "message.send.max.retries": RETRIES,
         } | _IN_ORDER
-        says = (
-            "a record is sent until all in-sync replicas have it; a lost acknowledgement causes a duplicate"
-        )
+        says = "a record is sent until all in-sync replicas have it; a lost response duplicates it"
     else:
         settings = {"acks": "all", "enable.idempotence": True, "message.send.max.retries": RETRIES}
         says = "a record is written once, as long as this producer lives"

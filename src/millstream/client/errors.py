@@ -51,8 +51,10 @@ _CODES: dict[int, ErrorCode] = {code.value: code for code in ErrorCode}
 # What to do next, for the errors that users meet.
 HINTS: dict[ErrorCode, str] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "see it with `millstream topics describe NAME`, or choose another name",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "use a replication factor of at most the number of registered brokers",
-    ErrorCode.INVALID_PARTITIONS: "the number of partitions can only grow; see `millstream topics describe NAME`",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "use a replication factor of at most "
+    "the number of registered brokers",
+    ErrorCode.INVALID_PARTITIONS: "the number of partitions can only grow; "
+    "see `millstream topics describe NAME`",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "use 1 to 249 letters, digits, dots, dashes and underscores",
     ErrorCode.INVALID_CONFIG: "see the names and values of an existing topic: "
     "`millstream configs describe topic TOPIC --all`",
@@ -191,7 +193,7 @@ class TooFewRecords(ClientError):
 
 
 def error_code(number: int) -> ErrorCode | None:
-    """Return Kafka's code for a number of confluent-kafka, or None for a condition of librdkafka."""
+    """Return Kafka's code for a number of confluent-kafka, or None if it is librdkafka's."""
     return _CODES.get(number)
 
 

@@ -157,8 +157,9 @@ class Producer:
                 | dict(self.guarantee.settings if self.guarantee else {})
             ),
         )
-        # A cycle through the library's callback: a producer that the application drops without a flush
-        # lives, and delivers, until the garbage collector runs. Without it, its records would be lost.
+        # A cycle through the library's callback: a producer that the application drops without a
+        # flush lives, and delivers, until the garbage collector runs. Otherwise its records would be
+        # lost.
         self._reports.owner = self
         self._produce = self._client.produce
         self._topics = TopicMetadata(self._client, self.connection)

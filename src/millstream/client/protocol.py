@@ -285,7 +285,7 @@ class _Link:
             broker = "a broker" if address.node == _BOOTSTRAP else f"broker {address.node}"
             raise BrokerUnreachable(
                 f"cannot reach {broker} at {address} ({_reason(error)})",
-                hint="check that it runs, and that its advertised.listeners are reachable from here",
+                hint="check that it runs, and that its advertised.listeners are reachable",
             ) from None
         peer.settimeout(timeout_s)
         link = cls(address, peer)

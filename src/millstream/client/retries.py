@@ -66,8 +66,8 @@ GIVE_UP_HINT = "see which brokers are up with `millstream doctor`, or wait longe
 class Retries:
     """The retries of one client.
 
-    ``reached`` is True after any address of the cluster has answered. ``diagnose`` finds the cause of
-    the last error when the client gives up.
+    ``reached`` is True after any address of the cluster has answered. ``diagnose`` finds the
+    cause of the last error when the client gives up.
     """
 
     def __init__(

@@ -180,7 +180,7 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
     parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
 
     def encode(value: Any) -> bytes:
-        """Validate first: the writer alone writes 1.5 as 1, "no" as true, and numbers out of range."""
+        """Validate first: the writer alone writes 1.5 as 1, and "no" as true."""
         try:
             validate(value, parsed)
         except ValidationError as error:

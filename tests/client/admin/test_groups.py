@@ -188,7 +188,7 @@ def test_reset_is_limited_to_existing_offsets(admin: Admin, topic: str, reset: R
 
 def test_reset_may_create_a_group_but_shift_needs_a_committed_offset(admin: Admin, topic: str):
     partition = TopicPartition(topic, 1)
-    with pytest.raises(ClientError, match=f"has no committed offset in {topic}-1 to shift from"):
+    with pytest.raises(ClientError, match=f"has no committed offset to shift from in {topic}-1"):
         plan(admin, topic, Reset("shift", 1), [partition])
     execute(admin, topic, plan(admin, topic, Reset("earliest"), [partition]))
     assert admin.groups.committed(topic) == {partition: 0}

@@ -275,7 +275,7 @@ def write_letter(
     """Write a letter about a record of the origin, with defaults for the rest."""
     value = about.pop("value", b"bad")
     said = {"topic": origin, "partition": 0, "offset": 0, "timestamp": 1_700_000_000_000} | about
-    headers = {f"dlq.{name}": str(given) for name, given in said.items() if given is not None}
+    headers = {f"dlq.{name}": str(content) for name, content in said.items() if content is not None}
     with Producer(bootstrap) as producer:
         producer.send(origin + ".dlq", value, key=key, headers=headers, partition=partition)
 

@@ -245,7 +245,7 @@ def test_nested_transaction_is_rejected(shared_broker, topic: str):
 
 
 def test_poll_of_a_fenced_producer_raises_producer_fenced(shared_broker, topic: str):
-    """librdkafka raises the fatal error in the first call that notices it, even a poll in ``send``."""
+    """librdkafka raises the fatal error in the first call that notices it, even ``poll``."""
     with (
         Producer(shared_broker.bootstrap, transactional_id=topic) as first,
         Producer(shared_broker.bootstrap, transactional_id=topic) as second,

@@ -116,7 +116,7 @@ def _check_committed(
     missing = [partition for partition in partitions if partition not in committed]
     if missing:
         raise ClientError(
-            f"group {group!r} has no committed offset in {', '.join(map(str, missing[:5]))} to shift from",
+            f"group {group!r} has no committed offset to shift from in {', '.join(map(str, missing[:5]))}",
             hint="use --to-earliest, --to-latest or --to-offset there",
         )
 

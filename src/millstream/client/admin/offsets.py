@@ -35,7 +35,7 @@ _UNKNOWN_OFFSET = -1001
 
 
 class OffsetAt(NamedTuple):
-    """A result: ``offset`` is -1 if no record is that late; ``timestamp_ms`` is -1 if not listed."""
+    """A result: ``offset`` is -1 if no record is that late, ``timestamp_ms`` if not listed."""
 
     offset: int
     timestamp_ms: int

@@ -26,7 +26,7 @@ def spread(
     *,
     factor: int | None = None,
 ) -> Assignment:
-    """Return the replicas that each partition should have, ``factor`` of them or as many as before."""
+    """Return the planned replicas of each partition, ``factor`` or as many as before."""
     replica_count = factor or max((len(replicas) for replicas in current.values()), default=0)
     if replica_count > len(set(brokers)):
         raise ClientError(

@@ -130,7 +130,7 @@ class ReassignmentsAdmin:
         )
 
     def throttle(self, targets: Mapping[TopicPartition, Sequence[int]], bytes_per_s: int) -> None:
-        """Limit the bandwidth of reassignments on every broker. ``unthrottle`` removes the limit."""
+        """Limit the bandwidth of reassignments per broker. ``unthrottle`` removes the limit."""
         current = self.current({tp.topic for tp in targets})
         brokers = {node for tp, nodes in targets.items() for node in (*nodes, *current.get(tp, ()))}
         live = {broker.id for broker in self._admin.cluster.describe().brokers}

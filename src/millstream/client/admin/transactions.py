@@ -161,8 +161,8 @@ class TransactionsAdmin:
         if not transaction.open:
             raise ClientError(
                 f"transactional id {name!r} has no open transaction (it is {transaction.state})",
-                hint="to abort a transaction that no coordinator knows, give its --topic, --partition "
-                "and --producer-id",
+                hint="to abort a transaction that no coordinator knows, give its --topic, "
+                "--partition and --producer-id",
             )
         # It can be repeated: a second attempt finds the transaction aborted and fences again.
         self._admin.protocol.patiently(

@@ -58,7 +58,7 @@ def default_group() -> str:
 
 
 class Membership:
-    """One member. ``remaining`` is the consumer's table of ends to read to, or None if it follows."""
+    """One member. ``remaining`` has the ends to read to, or is None if it follows."""
 
     def __init__(
         self,

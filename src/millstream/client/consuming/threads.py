@@ -61,7 +61,7 @@ class ConsumerThreads:
         self._stopping.set()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for all threads to end; raise the failure of one, or TimeoutError if they continue."""
+        """Wait for all threads to end; raise the failure of one, or TimeoutError."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if deadline_s is None else max(deadline_s - time.monotonic(), 0))

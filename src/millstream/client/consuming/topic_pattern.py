@@ -34,7 +34,7 @@ class TopicSelection:
         return bool(self._compiled)
 
     def topics(self, known: Iterable[str]) -> list[str]:
-        """Return the topics in the order of the selection; ClientError if a pattern matches none."""
+        """Return the topics in the order selected; ClientError if a pattern matches none."""
         known = [*known]
         selected: dict[str, None] = {}
         for text in self._names:

@@ -125,7 +125,7 @@ class WorkerPool:
         self._stopping.set()
 
     def run(self) -> None:
-        """Run until ``stop``, the end of the partitions, or a failure, which is raised at the end."""
+        """Run until ``stop``, the end of the partitions, or a failure, which is raised."""
         membership = self._consumer.membership
         if membership is not None:
             membership.on_revoked, membership.on_assigned = self._on_revoked, self._on_assigned
@@ -196,7 +196,7 @@ class WorkerPool:
             self._poll(min(self._room(), 500), POLL_S)
 
     def _wait(self, enough: Callable[[], bool]) -> None:
-        """Wait for the workers. After a moment, pause fetching but poll, which the group expects."""
+        """Wait for the workers. After a moment, pause fetching and poll for the group."""
         if not self._paused:
             deadline_s = time.monotonic() + self._pause_after_s
             with self._changed:

@@ -115,7 +115,7 @@ class WithheldLetter(NamedTuple):
 class Redriven:
     """The plan or result of a redrive.
 
-    ``sent`` counts records by target, ``kept`` the letters that the filter left, and ``expired`` the
+    ``sent`` counts records by target, ``kept`` letters that the filter left, and ``expired`` the
     sent records that retention deletes at once. ``repeated`` letters are about records that other
     letters or an earlier redrive have sent. ``newer`` letters stay because the topic has a newer
     record of their key; ``examples`` are some of them.
@@ -541,5 +541,5 @@ def _check_targets(admin: Admin, targets: Iterable[Target]) -> None:
         if destination.partition is not None and destination.partition not in known[destination.topic]:
             raise UnknownPartition(
                 f"topic {destination.topic!r} has no partition {destination.partition} any more",
-                hint="send the records elsewhere with --to TOPIC; their keys then decide on the partition",
+                hint="send the records elsewhere with --to TOPIC; their keys then decide the partition",
             )

@@ -132,7 +132,7 @@ class ProducerTransaction:
         self._committed.append((membership, offsets))
 
     def commit_positions(self, member: KafkaConsumer, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets of a group without members; ``member`` names the group and has not joined."""
+        """Commit offsets of a group without members; ``member`` only names the group."""
         self._coordination.send_offsets(offsets, member)
 
     def _remember(self, consumer: Consumer) -> Membership:
@@ -203,12 +203,12 @@ def explain_producer_error(error: Any, doing: str, transactional_id: str | None 
         producer = "the producer" if transactional_id is None else f"the producer of {transactional_id!r}"
         return ProducerFenced(
             f"{producer} is fenced: another producer has started with the same transactional id",
-            hint="stop this one; a producer that is to run beside it needs another transactional_id",
+            hint="stop this one; a producer that runs beside it needs another transactional_id",
             code=translated.code,
         )
     if failure.code() == LOCAL_STATE and doing.startswith("begin "):
         return ClientError(
             f"cannot {doing}: one is already open",
-            hint="end its block first; concurrent transactions need a producer and a transactional_id each",
+            hint="end its block first; use a producer and a transactional_id for each transaction",
         )
     return translated
