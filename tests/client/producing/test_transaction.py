@@ -241,7 +241,7 @@ def test_nested_transaction_is_rejected(shared_broker, topic: str):
     ):
         pass
     assert refused.value.message == f"cannot begin a transaction of {topic!r}: one is already open"
-    assert "transactional_id each" in refused.value.hint
+    assert "transactional_id for each" in refused.value.hint
 
 
 def test_poll_of_a_fenced_producer_raises_producer_fenced(shared_broker, topic: str):
