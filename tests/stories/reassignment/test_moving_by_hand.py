@@ -219,7 +219,7 @@ def test_settings_of_a_broker_that_is_away_are_changed_through_the_others(
             "leader.replication.throttled.rate=5",
         )
         asked = run(cluster.bootstrap, "configs", "describe", "broker", "1")
-        assert asked.returncode == 1 and "broker 1 is away" in asked.stderr
+        assert asked.returncode == 1 and "broker 1 is down" in asked.stderr
         cluster.brokers[1].start()
         with Admin(cluster.bootstrap) as admin:
             assert admin.configs.overrides("broker", 1) == {"leader.replication.throttled.rate": "5"}
