@@ -15,10 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 FINISHED_CODE: tuple[str, ...] = (
+    "bench",
     "changelog.d",
     "docs",
     "src/millstream/broker",
     "src/millstream/cli",
+    "src/millstream/client",
     "src/millstream/cluster",
     "src/millstream/connect",
     "src/millstream/control",
@@ -32,7 +34,9 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "tests/bench",
     "tests/broker",
+    "tests/client",
     "tests/cluster",
     "tests/connect",
     "tests/control",

@@ -9,7 +9,7 @@ import pytest
 
 from millstream.client import Producer, consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter
-from millstream.client.dead_letters.redrive import Wish, execute
+from millstream.client.dead_letters.redrive import RedriveRequest, execute
 from millstream.pipelines.dead_letters.queries import (
     SOURCE_OPTIONS,
     create_topic,
@@ -102,7 +102,7 @@ def test_every_bad_record_is_written_once_and_comes_back_once(shared_broker, adm
         producer.send(topic, "two", partition=1)
     bury()
     assert [one.record.value for one in letters(shared_broker.bootstrap, topic)] == [b"one", b"two"]
-    assert execute(admin, Wish(topic + ".dlq")).count == 2
+    assert execute(admin, RedriveRequest(topic + ".dlq")).count == 2
     bury()  # they are still bad, and the count tells
     rows = letters(shared_broker.bootstrap, topic)
     assert [(one.record.value, one.offset, one.redriven) for one in rows] == [
