@@ -83,7 +83,7 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "pipelines": {"Frames", "Run"},
     "ports": {"ZooKeeperCoordination"},
     "sim": {"Nemesis", "SimDisk"},
-    "spark": {"Fetcher", "TopicSink"},
+    "spark": {"TopicSink"},
     "transactions": {"TransactionShard"},
 }
 
