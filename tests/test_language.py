@@ -24,9 +24,11 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/local",
     "src/millstream/ports",
     "src/millstream/replication",
+    "src/millstream/spark",
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "src/pyspark_millstream",
     "tests/control",
     "tests/replication",
 )

@@ -83,7 +83,6 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "pipelines": {"Frames", "Run"},
     "ports": {"ZooKeeperCoordination"},
     "sim": {"Nemesis", "SimDisk"},
-    "spark": {"TopicSink"},
     "transactions": {"TransactionShard"},
 }
 

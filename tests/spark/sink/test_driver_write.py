@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.local.broker import LocalBroker
-from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, FewRows
+from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, DriverCollect
 from millstream.spark.sink.failures import JobFailed
 from support.spark.sink_world import World, messages
 
@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 COLUMNS = {"value": "value"}
 
 
-def expecting() -> FewRows:
-    few = FewRows()
+def expecting() -> DriverCollect:
+    few = DriverCollect()
     few.learn(SMALL_BYTES)
     return few
 
@@ -29,7 +29,7 @@ def rows(spark: Any, count: int, value: str = "cast(id as string)") -> Any:
 
 
 def test_rows_come_when_the_last_batch_was_small(spark: Any) -> None:
-    few = FewRows()
+    few = DriverCollect()
     assert few.collect(rows(spark, 1), COLUMNS) is None
     few.learn(SMALL_BYTES)
     found = few.collect(rows(spark, 3), COLUMNS)

@@ -124,7 +124,7 @@ def test_too_large_records_are_told_before_anything_is_written(world: World) -> 
     world.put("small", "L" * 1000)
     sink = world.sink(topic=f"{world.name}-small")
     said = failure(world, world.rows().select("value"), sink)
-    assert "RecordTooLarge" in said and "takes 500" in said and "configs alter" in said
+    assert "RecordTooLarge" in said and "accepts 500" in said and "configs alter" in said
     assert messages(world.bootstrap, f"{world.name}-small", isolation="read_uncommitted") == []
 
 
@@ -157,10 +157,10 @@ def test_topics_that_are_expected_are_all_that_is_asked_for_and_others_are_found
         topic=None, topics=[names[0], names[2]]
     )  # the last one is not there, and no row needs it
     sink.open()
-    assert set(sink._targets().counts) == {names[0]}
+    assert sink._rows is not None and set(sink._rows.targets().counts) == {names[0]}
     world.run(rows, sink)
     assert [world.values(one) for one in names[:2]] == [["a"], ["b"]]
-    assert set(sink._targets().counts) == set(names[:2])
+    assert set(sink._rows.targets().counts) == set(names[:2])
 
 
 def test_missing_topics_are_made_where_the_broker_does_that(world: World) -> None:
@@ -176,9 +176,9 @@ def test_missing_topics_are_made_where_the_broker_does_that(world: World) -> Non
     ("columns", "said"),
     [
         (["key"], "the column 'value' is missing"),
-        (["cast(null as int) as value"], "the column 'value' is int"),
+        (["cast(null as int) as value"], "the column 'value' has type int"),
         (["value", "7 as partition"], "partition 7 of topic"),
-        (["value", "'x' as headers"], "the column 'headers' is string"),
+        (["value", "'x' as headers"], "the column 'headers' has type string"),
     ],
 )
 def test_rows_that_cannot_be_sent_are_told(world: World, columns: list[str], said: str) -> None:

@@ -84,10 +84,10 @@ class VanishingSink(TopicSink):
     def _record_progress(self, *args: Any) -> Any:
         return self._after("_record_progress", super()._record_progress(*args))
 
-    def _end(self, **more: Any) -> Any:
+    def _end(self, *args: Any) -> Any:
         if self.gone:  # nor does it abort
             raise Vanished(self.step)
-        return self._after("_end", super()._end(**more))
+        return self._after("_end", super()._end(*args))
 
 
 def vanishing(world: World, step: str, times: int = 1, **more: Any) -> TopicSink:
@@ -143,7 +143,7 @@ def test_state_and_watermark_go_on_after_a_replay(world: World) -> None:
     assert world.values() == world.values(plain) != []
 
 
-# ---- tasks -----------------------------------------------------------------------------------------------------
+# ---- tasks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def test_a_batch_longer_than_its_timeout_is_told_and_holds_nobody_up(
     )
 
 
-# ---- checkpoints that do not fit -------------------------------------------------------------------------------
+# ---- checkpoints that do not fit -----------------------------------------------------------------
 
 
 def refusal(world: World, sink: TopicSink, checkpoint: str, rows: Any = None) -> str:
@@ -332,7 +332,7 @@ def test_two_sinks_of_one_query_are_replayed_each_for_itself(world: World) -> No
     assert (world.values(), world.values(second)) == (["a", "b"], ["a", "b"])
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 def test_a_sink_must_be_opened_first(world: World) -> None:
@@ -365,7 +365,7 @@ def test_asynchronous_progress_is_refused(world: World) -> None:
     assert world.values() == []
 
 
-# ---- mutants: each breaks one rule, and is found out ------------------------------------------------------------
+# ---- mutants: each breaks one rule, and is found out ---------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -397,14 +397,14 @@ class InitialisingJob(WriteJob):
 class TrustingSink(TopicSink):
     """And whose driver goes on under whatever epoch is the newest, as it must if tasks may open the id."""
 
-    def _record_progress(self, *args: Any) -> None:
-        owner, protocol = self._opened_owner(), self._protocol
-        assert protocol is not None
+    def _record_progress(self, *args: Any) -> Any:
+        owner, protocol = self._owner, self._protocol
+        assert owner is not None and protocol is not None
         request = DescribeTransactionsRequest(transactional_ids=[self.sink_id])
         answer = protocol.ask(request, node=protocol.coordinator(self.sink_id, TRANSACTION).node)
         (state,) = answer.transaction_states
         owner.producer = Producer(state.producer_id, state.producer_epoch)
-        super()._record_progress(*args)
+        return super()._record_progress(*args)
 
 
 @pytest.mark.long
@@ -416,7 +416,7 @@ def test_mutant_tasks_that_open_the_transactional_id_lose_records(world: World) 
         one.mkdir()
     honest = world.sink(options={"driverBytes": "0"})
     honest.write_job = lambda to: InitialisingJob(to, str(turns[0]))  # type: ignore[assignment,misc]
-    with pytest.raises(StreamingQueryException, match="shut out"):
+    with pytest.raises(StreamingQueryException, match="fenced this one"):
         world.run(world.rows().select("value"), honest)
     assert world.values() == [], "the honest driver notices"
     trusting = TrustingSink(

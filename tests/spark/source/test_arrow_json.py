@@ -59,7 +59,7 @@ def plan(spark: SparkSession) -> Plan:
 
 def alone(values: list[bytes], plan: Plan) -> list[Any]:
     """What is made of values that stand together, however few."""
-    return arrow_json._parse_or_not(pa.array(values, pa.binary()), plan).to_pylist()
+    return arrow_json._parse_or_nulls(pa.array(values, pa.binary()), plan).to_pylist()
 
 
 def comparable(row: dict[str, Any]) -> str:

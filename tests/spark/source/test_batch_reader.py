@@ -253,5 +253,5 @@ def test_options_are_checked_when_the_data_is_asked_for(read: Read, topic: str):
         read().collect()
     with pytest.raises((AnalysisException, PySparkException), match="a batch read cannot begin there"):
         read(topic, startingOffsets="latest").collect()
-    with pytest.raises((AnalysisException, PySparkException), match="says nothing about"):
+    with pytest.raises((AnalysisException, PySparkException), match="does not name"):
         read(topic, startingOffsets=json.dumps({topic: {"0": 1}})).collect()

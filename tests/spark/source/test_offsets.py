@@ -14,9 +14,9 @@ from millstream.spark.source.offsets import (
     find_losses,
     limit,
     next_offset,
+    pending_offsets,
     ranges_between,
     split,
-    waiting,
 )
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -123,4 +123,4 @@ def test_a_partition_that_is_gone_leaves_the_offset():
 
 
 def test_waiting_counts_what_is_ahead():
-    assert waiting(Offset({A0: 10}), {A0: LogState(0, 12), A1: LogState(3, 8)}) == 7
+    assert pending_offsets(Offset({A0: 10}), {A0: LogState(0, 12), A1: LogState(3, 8)}) == 7

@@ -101,11 +101,11 @@ class DisturbedSink(TopicSink):
 
     asked: dict[str, Any]
 
-    def _step(self, name: str, *args: Any, **more: Any) -> Any:
+    def _step(self, name: str, *args: Any) -> Any:
         if self.asked.get("pause_before") == name:
             del self.asked["pause_before"]
             wait_for_go(Path(self.asked["directory"]))
-        result = getattr(super(), name)(*args, **more)
+        result = getattr(super(), name)(*args)
         if self.asked.get("die_after") == name:
             self.asked["times"] = self.asked.get("times", 1) - 1
             if self.asked["times"] == 0:
@@ -138,8 +138,8 @@ class DisturbedSink(TopicSink):
     def _record_progress(self, *args: Any) -> Any:
         return self._step("_record_progress", *args)
 
-    def _end(self, **more: Any) -> Any:
-        return self._step("_end", **more)
+    def _end(self, *args: Any) -> Any:
+        return self._step("_end", *args)
 
 
 def run(asked: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ class Copies:
 
         Without a ``topic_id`` also those of topics that had the name before.
         """
-        at_home = self._view.places[place]
+        at_home = self._view.partitions[place]
         bounds = self.bounds[place]
 
         def read(at: int) -> Sequence[Row]:

@@ -27,7 +27,7 @@ from millstream.spark.options import SINK, only_for
 from millstream.spark.sink.failures import SinkError, TopicMissing
 from millstream.spark.sink.rows import HEADERS_TYPE
 from millstream.spark.sink.topic_sink import TopicSink
-from millstream.spark.sink.transaction import persist
+from millstream.spark.sink.transaction import retry
 from millstream.spark.source.data_loss import say
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class MirrorSink:
 
     def _topics(self) -> dict[str, Any]:
         """Those of the source. Records are fetched by the id of their topic, so none comes with the id of a later one."""
-        answer = persist(lambda: self._protocol.metadata(None), PATIENCE_S)
+        answer = retry(lambda: self._protocol.metadata(None), PATIENCE_S)
         return {
             one.name: one
             for one in answer.topics

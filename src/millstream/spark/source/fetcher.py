@@ -1,8 +1,9 @@
 """Read one range of offsets in a task: fetch, recover from broker failures, yield Arrow batches.
 
 A range ends exactly at its end, even if its last offsets have no record. A fetch that returns
-nothing new is repeated until ``retryTimeoutMs``. The next fetch is in flight while the records of the
-last one are decoded and returned. Connections stay open for the next task of the same Python worker.
+nothing new is repeated until ``retryTimeoutMs``. The next fetch is in flight while the records of
+the last one are decoded and returned. Connections stay open for the next task of the same Python
+worker.
 """
 
 from __future__ import annotations
@@ -204,7 +205,8 @@ class Fetcher:
     def _is_confirmed(self) -> bool:
         """Return whether an apparent loss has lasted long enough to be believed.
 
-        Brokers that are starting, and leaders that have just taken over, may not know everything yet.
+        Brokers that are starting, and leaders that have just taken over, may not know everything
+        yet.
         """
         return self._stalled_s() > min(CONFIRM_S, self.task.retry_timeout_ms / 1000)
 
@@ -231,7 +233,8 @@ class Fetcher:
     def _find_leader(self, gone: bool) -> None:
         """Look up the leader.
 
-        A topic with another id is lost. So is a missing topic, unless brokers may still be starting.
+        A topic with another id is lost. So is a missing topic, unless brokers may still be
+        starting.
         """
         try:
             metadata = self._protocol.metadata([self.partition.topic])

@@ -1,8 +1,8 @@
 """Turn the bytes of fetch responses into the Arrow batches of one offset range. No I/O.
 
 Offsets without a visible record are skipped: transaction markers, aborted transactions, and offsets
-that compaction removed. Record batches may overlap the edges of the range, so records outside it are
-dropped after decoding.
+that compaction removed. Record batches may overlap the edges of the range, so records outside it
+are dropped after decoding.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ AbortedTransaction = tuple[int, int]
 class RangeDecoder:
     """Decodes the records of one range.
 
-    ``columns`` are the columns to return, each with whether it may be null. ``json`` is the schema by
-    which values are parsed, if they are.
+    ``columns`` are the columns to return, each with whether it may be null. ``json`` is the schema
+    by which values are parsed, if they are.
     """
 
     def __init__(self, span: Range, columns: Sequence[tuple[str, bool]], json: Plan | None) -> None:
@@ -164,7 +164,10 @@ class _AbortedBatches:
         self._open: set[int] = set()
 
     def hides(self, buffer: memoryview, pos: int, header: BatchHeader) -> bool:
-        """Return whether a batch belongs to an aborted transaction. Call it for each batch in order."""
+        """Return whether a batch belongs to an aborted transaction.
+
+        Call it for each batch in order.
+        """
         if not self._coming and not self._open:
             return False
         while self._coming and self._coming[-1][1] <= header.last_offset:
