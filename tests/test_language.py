@@ -25,6 +25,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/ports",
     "src/millstream/replication",
     "src/millstream/spark",
+    "src/millstream/sql",
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",

@@ -22,7 +22,7 @@ from millstream.sql.declared import pipeline_of
 from millstream.sql.engine import Engine
 from millstream.sql.errors import SqlError
 from millstream.sql.live import SCREEN_ROWS, Live
-from millstream.sql.results import Details, Listing, LiveRows, Plan, Rows, Told
+from millstream.sql.results import Confirmation, Details, Listing, LiveRows, Plan, Rows
 from support.spark.pipeline_world import create, received, records, send, wait_until
 
 pytestmark = pytest.mark.timeout(600)
@@ -73,11 +73,13 @@ def sql(spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_pa
 def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
     create(sql.bootstrap, f"{sql.name}-in", partitions=1)
     assert sql.refused("CREATE STREAM e WITH (topic = '$-in')") == (
-        "topic $-in is empty: there is nothing to guess columns from; give them: CREATE STREAM e (id STRING, ...)",
+        "topic $-in is empty: there is nothing to guess columns from; declare them: CREATE STREAM e (id STRING, ...)",
         "",
     )
     send(sql.bootstrap, f"{sql.name}-in", [{"id": 1, "at": "2026-01-01T00:00:00Z", "tags": ["a"]}, {"id": 2}])
-    assert sql("CREATE STREAM Guessed WITH (topic = '$-in', meta = true)") == Told("stream Guessed created")
+    assert sql("CREATE STREAM Guessed WITH (topic = '$-in', meta = true)") == Confirmation(
+        "stream Guessed created"
+    )
     assert sql.confirmed == [
         f"CREATE STREAM Guessed (\n  id BIGINT,\n  at TIMESTAMP,\n  tags ARRAY<STRING>\n) "
         f"WITH (topic = '{sql.name}-in', value = json, meta = true);"
@@ -86,11 +88,11 @@ def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
         ("1", "[a]", "0"),
         ("2", None, "1"),
     ]
-    assert sql("CREATE STREAM IF NOT EXISTS guessed WITH (topic = 'x')") == Told(
-        "stream Guessed is there already"
+    assert sql("CREATE STREAM IF NOT EXISTS guessed WITH (topic = 'x')") == Confirmation(
+        "stream Guessed already exists"
     )
     assert sql.refused("CREATE TABLE guessed WITH (topic = 'x')")[0].startswith(
-        "there is a stream Guessed already"
+        "stream Guessed already exists"
     )
     # As text, from now on; in every session.
     assert (
@@ -100,7 +102,7 @@ def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
     assert sql.rows("SELECT value FROM guessed WHERE offset = 1") == [('{"id": 2}',)]
     assert sql("DROP STREAM guessed").text == f"stream guessed dropped; topic {sql.name}-in stays"
     assert sql.refused("SELECT * FROM guessed")[0].startswith("there is no stream or table 'guessed'")
-    assert sql("DROP STREAM IF EXISTS guessed") == Told("there is no stream guessed")
+    assert sql("DROP STREAM IF EXISTS guessed") == Confirmation("there is no stream guessed")
 
 
 def test_rows_are_written_as_declared(sql: World) -> None:
@@ -117,7 +119,7 @@ def test_rows_are_written_as_declared(sql: World) -> None:
         settings = {one.name: one.value for one in admin.configs.describe("topic", f"{sql.name}-t")}
     assert settings["cleanup.policy"] == "compact"
     assert sql.refused("INSERT INTO t VALUES (1, 2)") == (
-        "3 values are expected (k, n, d), and 2 are given",
+        "expected 3 values (k, n, d), got 2",
         "",
     )
     assert sql.refused("INSERT INTO t VALUES ('z', 1, NULL), (NULL, 2, NULL)")[0] == (
@@ -142,11 +144,11 @@ def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
             "there is no stream or table '$-plain'; the topic is not declared yet",
             "`$-plain`",
         ),
-        "SELECT * FROM t EMIT CHANGES": ("only tables are read", ""),
+        "SELECT * FROM t EMIT CHANGES": ("the query reads only tables", ""),
         "INSERT INTO t SELECT id FROM s": ("rows of table t have no key", ""),
-        "INSERT INTO s SELECT id FROM s": ("s has 2 columns (id, n), and the query gives 1 (id)", ""),
+        "INSERT INTO s SELECT id FROM s": ("s has 2 columns (id, n), and the query returns 1 (id)", ""),
         "INSERT INTO s SELECT id, id FROM s": (
-            "id is string, and the column n is int; say what is meant: CAST",
+            "id is string, and the column n is int; convert it: CAST",
             "",
         ),
         "INSERT INTO s SELECT 'a', 1": ("flow s.1 reads only tables", ""),
@@ -164,7 +166,7 @@ def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
             "",
         ),
         "CREATE STREAM a (x INT) WITH (topic = '$-none')": ("topic '$-none' does not exist", ""),
-        "CREATE STREAM a (x INT) WITH (topic = '$-s', key = y)": ("the key 'y' is no column", ""),
+        "CREATE STREAM a (x INT) WITH (topic = '$-s', key = y)": ("the key 'y' is not a column", ""),
         "CREATE STREAM `a-b` (x INT) WITH (topic = '$-s')": (
             "'a-b' cannot be a name; use letters, digits and underscores: a_b WITH",
             "",
@@ -191,10 +193,10 @@ def test_what_a_flow_reads_is_not_replaced_and_a_statement_may_be_said_twice(sql
     sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
     filled = "CREATE STREAM few WITH (topic = '$-few', partitions = 1) AS SELECT id FROM s WHERE n < 3"
     assert sql(filled).text.startswith("stream few created; flow few stored")
-    assert sql(filled) == Told("stream few and flow few are there already")
-    assert sql.refused(filled.replace("n < 3", "n < 4"))[0].startswith("there is a stream few already")
+    assert sql(filled) == Confirmation("stream few and flow few already exist")
+    assert sql.refused(filled.replace("n < 3", "n < 4"))[0].startswith("stream few already exists")
     assert sql.refused("CREATE OR REPLACE STREAM s (id INT) WITH (topic = '$-s')") == (
-        "flow few reads s as it is declared now; DROP FLOW few first",
+        "flow few reads s with its current declaration; DROP FLOW few first",
         "",
     )
 
@@ -246,7 +248,7 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
         runner.look.set()
         wait_until(lambda: received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}])
         assert sql.refused("CREATE OR REPLACE STREAM odd (id INT) WITH (topic = '$-odd')") == (
-            "flow odd writes odd as it is declared now; DROP FLOW odd first",
+            "flow odd writes odd with its current declaration; DROP FLOW odd first",
             "",
         )
         shown = sql("SHOW FLOWS")
@@ -254,7 +256,7 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
         sql("CREATE STREAM even WITH (topic = '$-even') AS SELECT id FROM s WHERE n % 2 = 0")
         runner.look.set()
         wait_until(lambda: received(sql.bootstrap, f"{sql.name}-even") == [{"id": "b"}])
-        assert sql("DROP FLOW odd").text == "flow odd dropped; what it wrote stays"
+        assert sql("DROP FLOW odd").text == "flow odd dropped; its output stays"
         runner.look.set()
         wait_until(lambda: "odd.1" not in runner.run.supervisor.flows)
         sql("INSERT INTO s VALUES ('c', 3), ('d', 4)")
@@ -336,7 +338,7 @@ def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> 
     (statement,) = sql.confirmed
     assert "`c``d` STRUCT<`größe`: BIGINT, `x y`: ARRAY<STRUCT<`z``z`: BIGINT>>>" in statement
     columns = statement[statement.index("(") : statement.index(" WITH")]
-    assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Told("stream again created")
+    assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Confirmation("stream again created")
     assert sql.rows("SELECT `a b`, `a.b`, `c``d`.`x y`[0].`z``z`, `select` FROM again") == [
         ("1", "x", "3", "y"),
         ("2", None, None, None),

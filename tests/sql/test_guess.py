@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millstream.client.producer import Producer
 from millstream.sql.catalog import Column
-from millstream.sql.guess import Guess, guess, sample, shown, together, type_of
+from millstream.sql.guess import Guess, common_type, guess, sample, sql_type, type_of
 
 
 def columns(*rows: Any) -> dict[str, str]:
@@ -90,8 +90,10 @@ def test_the_order_in_which_values_come_does_not_change_a_type(values: list[Any]
     kinds = [type_of(one) for one in values]
     forwards, backwards = None, None
     for one, other in zip(kinds, reversed(kinds), strict=True):
-        forwards, backwards = together(forwards, one), together(backwards, other)
-    assert sorted(shown(forwards)) == sorted(shown(backwards))  # fields of a struct in the order they came
+        forwards, backwards = common_type(forwards, one), common_type(backwards, other)
+    assert sorted(sql_type(forwards)) == sorted(
+        sql_type(backwards)
+    )  # fields of a struct in the order they came
 
 
 def test_the_sample_is_the_newest_of_a_topic(shared_broker, topic_name: str) -> None:

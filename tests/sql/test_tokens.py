@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.sql.tokens import Piece, split, statements_of
+from millstream.sql.tokens import ScriptStatement, split, statements_of
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def test_only_semicolons_outside_texts_and_comments_end_a_statement(
 
 def test_the_last_statement_of_a_script_needs_no_semicolon_and_each_knows_its_line() -> None:
     script = "-- the first\nSELECT 1;\n\nSELECT\n2 -- two\n"
-    assert statements_of(script) == [Piece("SELECT 1", 2), Piece("SELECT\n2 -- two", 4)]
+    assert statements_of(script) == [ScriptStatement("SELECT 1", 2), ScriptStatement("SELECT\n2 -- two", 4)]
     assert statements_of("-- nothing\n ;\n") == []
