@@ -32,6 +32,8 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/pyspark_millstream",
     "tests/control",
     "tests/replication",
+    "tests/spark",
+    "tests/sql",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
     "ARCHITECTURE.md",

@@ -1,4 +1,4 @@
-"""Statements are parsed, and mistakes are reported with their place."""
+"""Statements are parsed, and mistakes are reported with their position."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from millstream.sql.statements import (
         ("DROP FLOW a", Drop("flow", "a")),
     ],
 )
-def test_statements_are_read(text: str, statement: Statement) -> None:
+def test_statements_are_parsed(text: str, statement: Statement) -> None:
     assert parse(text) == statement
 
 
@@ -100,9 +100,9 @@ def test_statements_are_read(text: str, statement: Statement) -> None:
         ("EMIT CHANGES", "no statement starts with 'EMIT'", "EMIT"),
     ],
 )
-def test_mistakes_are_told_with_their_place(text: str, message: str, marked: str) -> None:
-    with pytest.raises(SqlError) as told:
+def test_mistakes_are_reported_with_their_position(text: str, message: str, marked: str) -> None:
+    with pytest.raises(SqlError) as raised:
         parse(text)
-    assert str(told.value).startswith(message)
-    assert told.value.span is not None
-    assert text[told.value.span.start : told.value.span.end] == marked
+    assert str(raised.value).startswith(message)
+    assert raised.value.span is not None
+    assert text[raised.value.span.start : raised.value.span.end] == marked

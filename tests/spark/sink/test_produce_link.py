@@ -1,4 +1,4 @@
-"""A Produce request of the sink is the one that the declaration encodes."""
+"""The Produce requests of the sink equal the declared encoding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from millstream.spark.sink.produce_link import VERSION, PartitionBatch, request
 from millstream.wire.messages.produce import ProduceRequest
 
 
-def test_a_request_is_the_one_that_the_declaration_encodes() -> None:
+def test_request_equals_the_declared_encoding() -> None:
     parts = [
         PartitionBatch("a", 3, b"head", b"body"),
         PartitionBatch("b", 0, b"h" * 61, b"x" * 70_000),

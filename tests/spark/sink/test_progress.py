@@ -38,7 +38,7 @@ def test_the_newest_committed_progress_of_a_sink_is_found(shared_broker, protoco
     assert topic.read("two", 10) == progress_of("two", 12)
 
 
-def test_reading_progress_waits_for_a_strangers_open_transaction(
+def test_reading_progress_waits_for_open_transactions_of_others(
     shared_broker: LocalBroker, protocol: Protocol, topic_name: str
 ) -> None:
     connection = Connection(shared_broker.bootstrap)
@@ -64,7 +64,7 @@ def test_reading_progress_waits_for_a_strangers_open_transaction(
     assert topic.read("stranger", 10) is None
 
 
-def test_a_progress_topic_that_forgets_is_refused(shared_broker, protocol, topic_name) -> None:
+def test_progress_topic_without_compaction_is_rejected(shared_broker, protocol, topic_name) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 1)
     with pytest.raises(SinkError, match="not compacted"):
         ProgressTopic(protocol, Connection(shared_broker.bootstrap), topic_name).open(10)
