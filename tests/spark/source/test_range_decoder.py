@@ -12,6 +12,7 @@ from millstream.core.types import TopicPartition
 from millstream.spark.source.offsets import Range
 from millstream.spark.source.range_decoder import RangeDecoder
 from millstream.wire.records.batch import Record, build_batch, build_marker
+from millstream.wire.records.legacy import build_message_set
 
 COLUMNS = [("offset", False), ("value", True)]
 WRITER, ABORTED = 7, 8
@@ -67,6 +68,12 @@ def test_markers_and_aborted_records_are_skipped() -> None:
     )
     assert decoded(buffer, 0, 9, [(ABORTED, 2)]) == ([0, 1, 6], 7)
     assert decoded(buffer, 0, 9, None) == ([0, 1, 2, 3, 6], 7)
+
+
+@pytest.mark.parametrize("size", [2, 200])
+def test_old_message_is_read_even_if_shorter_than_a_batch_header(size: int) -> None:
+    message = build_message_set([Record(4, 0, None, b"x" * size)], magic=1)
+    assert decoded(message, 4, 5) == ([4], 5)
 
 
 def test_wrong_checksum_names_the_offset() -> None:

@@ -63,10 +63,13 @@ class RangeDecoder:
         hidden = None if aborted is None else _AbortedBatches(aborted)
         bodies: list[Body | bytes] = []
         pos = 0
-        while pos + HEADER_SIZE <= len(buffer) and position < self._span.end:
+        # An old message may be shorter than the header of a batch.
+        while pos + MAGIC_AT < len(buffer) and position < self._span.end:
             if buffer[pos + MAGIC_AT] < MAGIC:
                 old = bytes(buffer[pos:])
                 return [*bodies, old], self._after_old_messages(old, position)
+            if pos + HEADER_SIZE > len(buffer):
+                break
             header = parse_header(buffer, pos)
             if pos + header.size > len(buffer):
                 # Brokers may truncate the last batch of a response.
