@@ -31,9 +31,12 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/ports",
     "src/millstream/replication",
     "src/millstream/sim",
+    "src/millstream/spark",
+    "src/millstream/sql",
     "src/millstream/testing",
     "src/millstream/transactions",
     "src/millstream/wire",
+    "src/pyspark_millstream",
     "tests/bench",
     "tests/broker",
     "tests/client",
@@ -41,6 +44,8 @@ FINISHED_CODE: tuple[str, ...] = (
     "tests/connect",
     "tests/control",
     "tests/replication",
+    "tests/spark",
+    "tests/sql",
     "tests/support/cluster",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.core.types import TopicPartition
 from millstream.spark.options import BATCH, Options, parse
-from millstream.spark.source.cluster_view import ClusterView, Place
+from millstream.spark.source.cluster_view import ClusterView, PartitionInfo
 from millstream.spark.source.fetcher import Fetcher, Task
 from millstream.spark.source.offsets import LogState, Range
 
@@ -120,7 +120,7 @@ class TableCache:
         for one in mine:
             yield self._refreshed(places[one], logs[one])
 
-    def _refreshed(self, place: Place, log: LogState) -> pa.Table:
+    def _refreshed(self, place: PartitionInfo, log: LogState) -> pa.Table:
         now_s = time.monotonic()
         part = self._parts.get(place.partition)
         if part is None or _stale(part, place, log, now_s):
@@ -131,7 +131,7 @@ class TableCache:
             part.position = log.latest
         return part.rows
 
-    def _fetch(self, place: Place, span: Range) -> Iterator[pa.RecordBatch]:
+    def _fetch(self, place: PartitionInfo, span: Range) -> Iterator[pa.RecordBatch]:
         task = Task(
             span=span,
             leader=place.leader,
@@ -152,7 +152,7 @@ def _kept_tables(given: Mapping[str, str]) -> TableCache:
     return _tables[key]
 
 
-def _stale(part: PartitionTable, place: Place, log: LogState, now_s: float) -> bool:
+def _stale(part: PartitionTable, place: PartitionInfo, log: LogState, now_s: float) -> bool:
     """Whether what was read cannot be continued: another topic of that name, records removed, or too long ago."""
     return (
         part.topic_id != place.topic_id

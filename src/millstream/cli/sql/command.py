@@ -180,11 +180,11 @@ class _LazySession:
 
 def _confirm(*, yes: bool, interactive: bool) -> Any:
     def confirm(source: Source, guess: Guess) -> None:
-        from millstream.sql.declaring import refuse_all
+        from millstream.sql.declaring import reject_guess
         from millstream.sql.errors import SqlError
 
         if not yes and not interactive:
-            refuse_all(source, guess)
+            reject_guess(source, guess)
         odd = f", {guess.odd} of which do not match" if guess.odd else ""
         note(f"guessed from {guess.values} values{odd}:\n\n{source.statement()}\n")
         if not yes and not _agrees("create it?"):

@@ -54,7 +54,7 @@ class Copies:
 
         Without a ``topic_id``, copies of earlier topics of this name count too.
         """
-        place = self._view.places[partition]
+        place = self._view.partitions[partition]
         bounds = self.bounds[partition]
 
         def read(at: int) -> Sequence[Row]:

@@ -16,7 +16,7 @@ from millstream.spark.options import BATCH, only_for, parse
 from millstream.spark.sink.checkpoint import Checkpoint, query_id_of
 from millstream.spark.source.cluster_view import ClusterView
 from millstream.spark.source.offsets import Loss, Offset, find_losses
-from millstream.spark.source.planning import look
+from millstream.spark.source.planning import refresh_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,7 +59,7 @@ class DataLossReport:
     def _report(self, begin: Offset, template: str) -> None:
         if not begin.positions:
             return
-        logs = look(self._view, begin)
+        logs = refresh_logs(self._view, begin)
         for loss in find_losses(begin, logs, self._view.ids):
             if loss not in self._reported:
                 self._reported.add(loss)

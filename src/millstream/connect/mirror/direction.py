@@ -9,7 +9,7 @@ from millstream.client.connection import Connection, parse_bootstrap
 from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
 from millstream.connect.mirror.policy import Selection, check_cluster_name, name_of_address
-from millstream.spark.sink.transaction import persist
+from millstream.spark.sink.transaction import retry
 
 TIMEOUT_S = 10.0
 FIRST_CONTACT_S = 30.0
@@ -87,7 +87,7 @@ def find_ids(direction: Direction) -> Ids:
 def _id_of(cluster: MirrorCluster) -> str:
     protocol = Protocol(cluster.connection())
     try:
-        cluster_id = persist(lambda: protocol.metadata([]), FIRST_CONTACT_S).cluster_id
+        cluster_id = retry(lambda: protocol.metadata([]), FIRST_CONTACT_S).cluster_id
     finally:
         protocol.close()
     if not cluster_id or "/" in cluster_id:

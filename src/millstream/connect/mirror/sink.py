@@ -28,7 +28,7 @@ from millstream.spark.options import SINK, only_for
 from millstream.spark.sink.failures import SinkError, TopicMissing
 from millstream.spark.sink.rows import HEADERS_TYPE
 from millstream.spark.sink.topic_sink import TopicSink
-from millstream.spark.sink.transaction import persist
+from millstream.spark.sink.transaction import retry
 from millstream.spark.source.data_loss import say
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class MirrorSink:
 
         Records are fetched by topic id, so none is labelled with the id of a recreated topic.
         """
-        metadata = persist(lambda: self._protocol.metadata(None), PATIENCE_S)
+        metadata = retry(lambda: self._protocol.metadata(None), PATIENCE_S)
         return {
             topic.name: topic
             for topic in metadata.topics

@@ -18,14 +18,11 @@ from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.stores import Refused, Store
 from millstream.pipelines.targets import TopicTarget
-from millstream.spark.sink.commit_rule import Verdict
 from millstream.spark.sink.topic_sink import TopicSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-    from millstream.spark.sink.checkpoint import BatchIdentity
 
 SUFFIX = "refused"
 COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"
@@ -34,9 +31,7 @@ COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"
 class LetterSink(TopicSink):
     """A sink whose batches need not follow one another: what was not committed up to now is new."""
 
-    def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
-        self._check_query(identity.query)
-        return self._judge(batch_id, identity) is Verdict.COMMITTED
+    allows_gaps = True
 
 
 def needs_keys(target: TopicTarget, compacted: Collection[str]) -> bool:

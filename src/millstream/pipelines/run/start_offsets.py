@@ -193,7 +193,7 @@ class StartOffsets:
         if noted is None:
             return None
         with _View(source) as view:
-            return fitted(noted, view.places, view.ids)
+            return fitted(noted, view.partitions, view.ids)
 
     def _position(self, one: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
         """Return where a reader goes on; the beginning, if it has read something and that is not known."""
