@@ -80,7 +80,6 @@ WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {
     "connect": {"Postgresql", "Sqlite"},
     "groups": {"ConsumerGroup", "GroupShard"},
     "local": {"LocalCluster"},
-    "pipelines": {"Frames", "Run"},
     "ports": {"ZooKeeperCoordination"},
     "sim": {"Nemesis", "SimDisk"},
     "spark": {"Fetcher", "TopicSink"},

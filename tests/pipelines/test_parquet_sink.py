@@ -23,7 +23,7 @@ from millstream.pipelines import Pipeline, PipelineError, parquet
 from millstream.pipelines.dead_letters.refusals import Refusals
 from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.run.flow_writer import FlowWriter
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.spark.sink.checkpoint import BatchIdentity as Origin
 from support.places import TESTS
 from support.spark.parquet_plain import ORIGIN, PlainSink
@@ -128,7 +128,7 @@ def test_progress_of_another_query_another_batch_or_other_offsets_is_refused(tmp
 
 def test_plain_readers_see_times_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
     """Spark's own choice for times ends in the year 2262 for others, and "9999-12-31" is what people write for "for ever"."""
-    session = own_session(spark, Pipeline("times"))
+    session = pipeline_session(spark, Pipeline("times"))
     sink = ParquetSink(parquet(str(tmp_path / "lake")), "flow")
     sink.open()
     sink.write(session.sql("SELECT timestamp'9999-12-31 23:59:59.999999' AS until"), 0, ORIGIN)
@@ -140,7 +140,7 @@ def test_plain_readers_see_times_as_they_are(spark: SparkSession, tmp_path: Path
 def test_settings_of_the_command_win_over_those_of_the_file(spark: SparkSession) -> None:
     partitions, provider = "spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass"
     pipeline = Pipeline("settings", conf={partitions: "3", "spark.sql.session.timeZone": "CET"})
-    conf = own_session(spark, pipeline, {partitions: "5", provider: "mine"}).conf
+    conf = pipeline_session(spark, pipeline, {partitions: "5", provider: "mine"}).conf
     assert [conf.get(one) for one in (partitions, provider, "spark.sql.session.timeZone")] == [
         "5",
         "mine",

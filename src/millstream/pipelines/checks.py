@@ -10,10 +10,10 @@ from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.pipelines.declare import Flow, Mode, Pipeline, Stream, Table
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.graph import Problem, build_graph, find_problems, leaves
 from millstream.pipelines.run.failures import explain
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.pipelines.topics import differing_topics, missing_inputs, uncompacted_tables
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def check_topics(pipeline: Pipeline) -> list[Problem]:
 def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
     """Build every flow and let Spark look at its plan."""
     check = Check()
-    spark = own_session(spark, pipeline)
+    spark = pipeline_session(spark, pipeline)
     frames = Frames(spark, pipeline)
     for flow in build_graph(pipeline).order:
         found = FlowCheck(flow, [_input(one) for one in leaves(pipeline, flow)])

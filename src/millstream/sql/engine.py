@@ -14,9 +14,9 @@ from millstream.pipelines.checks import refusal, unbounded_state
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import NOWHERE, PipelineError, nearest
 from millstream.pipelines.formats.registry import quoted
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.graph import build_graph
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.pipelines.topics import create_missing
 from millstream.sql import describing, writing
 from millstream.sql.catalog import Catalog, CatalogTopic, Source, StoredFlow
@@ -143,7 +143,7 @@ class Engine:
 
     def _frames(self, pipeline: Pipeline, *, batch: bool = False) -> Frames:
         """In a session of their own: what was dropped is no view any more."""
-        return Frames(own_session(self._spark(), pipeline), pipeline, batch=batch)
+        return Frames(pipeline_session(self._spark(), pipeline), pipeline, batch=batch)
 
     @contextmanager
     def _told(self, query: str, catalog: Catalog) -> Iterator[None]:
@@ -298,7 +298,7 @@ class Engine:
     @run.register
     def _insert_values(self, statement: InsertValues) -> Outcome:
         target = self.catalog.read().source(statement.target)
-        spark = own_session(self._spark(), Pipeline(self.pipeline, bootstrap=self.bootstrap))
+        spark = pipeline_session(self._spark(), Pipeline(self.pipeline, bootstrap=self.bootstrap))
         return Told(writing.insert(spark, statement, target, self.bootstrap))
 
     @run.register

@@ -210,8 +210,8 @@ def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As an earlier version left it: nothing is lost or repeated when a newer one goes on with its checkpoints."""
-    from millstream.pipelines import runner
     from millstream.pipelines.dead_letters.ownership import LetterPlan, letter_flows
+    from millstream.pipelines.run import plan
 
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
     create(bootstrap, topic_name)
@@ -219,7 +219,7 @@ def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
     pipeline = pipeline_of(topic_name, bootstrap, copy=to_topic(out))
     with monkeypatch.context() as earlier:
         earlier.setattr(
-            runner,
+            plan,
             "plan_letters",
             lambda pipeline, flows, *_: LetterPlan({}, letter_flows(pipeline, flows), {}),
         )

@@ -20,10 +20,10 @@ from millstream.pipelines import Pipeline, PipelineError
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.checks import check_flows, check_topics
 from millstream.pipelines.errors import Place
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.run.failures import CHANGED, FENCED, Failure, explain
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.spark.sink.failures import (
     JobFailed,
     ProgressConflict,
@@ -267,7 +267,7 @@ def test_a_schema_that_only_spark_refuses_is_told_by_its_line(spark: SparkSessio
     stream = pipeline.stream("orders", schema="id int, ID int")
     flow = pipeline.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
     with pytest.raises(PipelineError, match="Ambiguous reference to the field") as raised:
-        Frames(own_session(spark, pipeline), pipeline).build(flow)
+        Frames(pipeline_session(spark, pipeline), pipeline).build(flow)
     assert raised.value.place == stream.place
 
 

@@ -24,7 +24,7 @@ from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters.ownership import letter_flows
 from millstream.pipelines.declare import Flow
 from millstream.pipelines.formats.registry import value_format
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.frames.builder import Frames
 from millstream.spark.source import arrow_json
 from millstream.spark.source.arrow_json import FEWEST, PROVEN, UNPROVEN, Plan, parse, plan_for
 from pipelines.formats.test_json import BAD, GOOD

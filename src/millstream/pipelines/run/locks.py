@@ -7,7 +7,12 @@ import json
 import os
 import socket
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from millstream.pipelines.errors import PipelineError
+
+if TYPE_CHECKING:
+    from millstream.pipelines.run.layout import Layout
 
 
 class Held(Exception):
@@ -50,6 +55,19 @@ class Lock:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
+
+
+def lock_pipeline(layout: Layout, name: str) -> Lock:
+    """Take the lock of a pipeline, or raise PipelineError if another run has it."""
+    lock = Lock(layout.lock)
+    try:
+        lock.acquire()
+    except Held as held:
+        raise PipelineError(
+            f"pipeline {name} runs already ({held.who})",
+            hint="see it with `millstream pipeline status`, stop it first, or give --checkpoint another directory",
+        ) from None
+    return lock
 
 
 def is_locked(path: Path) -> bool:

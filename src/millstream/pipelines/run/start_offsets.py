@@ -32,7 +32,7 @@ from millstream.spark.source.offsets import EARLIEST, Offset
 from millstream.spark.source.planning import starting_positions
 
 if TYPE_CHECKING:
-    from millstream.pipelines.frames import Frames
+    from millstream.pipelines.frames.builder import Frames
 
 HANDED_OVER = ""
 """Noted instead of a declaration: the offsets hold whatever the stream declares."""
@@ -120,7 +120,7 @@ class StartOffsets:
                 one for flow in new for one in readers_of(pipeline, flow) if one.stream.name in names
             ]
             others = [one for flow in flows for one in readers_of(pipeline, flow) if one.stream.name in names]
-            source = frames.declared_source(stream, "")
+            source = frames.topics.declared_options(stream, "")
             self._resolve_alike(source, beginning, None if writer is None else Reader(*writer), others)
 
     def _resolve_alike(
@@ -171,9 +171,9 @@ class StartOffsets:
     def place(self, frames: Frames, flow: Flow) -> None:
         """Let a flow begin to read its streams where that is noted."""
         for one in readers_of(frames.pipeline, flow):
-            start = self.option(flow.name, one.stream, frames.declared_source(one.stream, flow.name))
+            start = self.option(flow.name, one.stream, frames.topics.declared_options(one.stream, flow.name))
             if start is not None:
-                frames.begin_at(one.stream.name, flow.name, start)
+                frames.start_at(one.stream.name, flow.name, start)
 
     def note(self, flow: str, stream: Stream, note: Note) -> None:
         noted = self._layout.noted_starts(flow)

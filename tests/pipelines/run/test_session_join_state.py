@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
-from millstream.pipelines.runner import JOIN_FORMAT, STATE_PROVIDER
+from millstream.pipelines.run.session import JOIN_FORMAT, STATE_PROVIDER
 from support.spark.pipeline_world import create, received, run_once, send
 
 IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
