@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.local.broker import LocalBroker
-from millstream.pipelines import Pipeline, runner
+from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters.ownership import LetterPlan, plan_letters
+from millstream.pipelines.run import plan
 from millstream.pipelines.runner import Run
 from support.pipelines.letters import BAD, SCHEMA, letters, queries, values
 from support.spark.pipeline_world import Background, create, received, run_once, send, wait_until
@@ -96,7 +97,7 @@ def test_letters_that_an_earlier_version_left_out_are_written(
         return plan_letters(*args[:4])
 
     with monkeypatch.context() as earlier:
-        earlier.setattr(runner, "plan_letters", by_declaration)
+        earlier.setattr(plan, "plan_letters", by_declaration)
         send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
         send(bootstrap, f"{topic_name}-other", [b"of other"])
         run_once(pipeline, spark, tmp_path)
