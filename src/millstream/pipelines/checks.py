@@ -1,4 +1,7 @@
-"""``pipeline check``: everything that can be known without running. Names, schemas, plans, modes, topics; never starts a query."""
+"""``pipeline check``: finds errors in names, schemas, plans, modes and topics without running.
+
+It never starts a query.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from millstream.pipelines.topics import differing_topics, missing_inputs, uncomp
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Operators whose state only a watermark lets go of, by the names that Spark gives them in plans.
+# Operators that keep state until a watermark passes, by their names in Spark's plans.
 _UNBOUNDED = {
     "Aggregate": "aggregates",
     "Join": "joins streams",
@@ -29,7 +32,7 @@ _UNBOUNDED = {
 
 @dataclass
 class FlowCheck:
-    """What is known about a flow."""
+    """The inputs, schema and plan of a flow."""
 
     flow: Flow
     inputs: list[str]
@@ -39,7 +42,7 @@ class FlowCheck:
 
 @dataclass
 class Check:
-    """The result: flows in their order, and all problems."""
+    """The result of a check: the flows in their order, and all problems."""
 
     flows: list[FlowCheck] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -50,12 +53,12 @@ class Check:
 
 
 def check_names(pipeline: Pipeline) -> list[Problem]:
-    """What is wrong without Spark and without a broker."""
+    """Return the problems that can be found without Spark and without a broker."""
     return find_problems(pipeline)
 
 
 def check_topics(pipeline: Pipeline) -> list[Problem]:
-    """What is wrong with the topics; a broker that does not answer is a problem too."""
+    """Return the problems of topics. A broker that does not answer is a problem too."""
     flows = list(pipeline.flows.values())
     try:
         with Admin(pipeline.bootstrap) as admin:
@@ -72,7 +75,7 @@ def check_topics(pipeline: Pipeline) -> list[Problem]:
 
 
 def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
-    """Build every flow and let Spark look at its plan."""
+    """Build every flow and let Spark analyze its plan."""
     check = Check()
     spark = pipeline_session(spark, pipeline)
     frames = Frames(spark, pipeline)
@@ -99,7 +102,7 @@ def _input(one: Stream | Table | Flow) -> str:
 
 
 def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
-    """What Spark would refuse at the start of the query, and state that would grow for ever."""
+    """Return the reason why Spark would not start the query, and warnings about unbounded state."""
     reason = refusal(rows, flow.mode)
     if reason is not None:
         return [
@@ -111,7 +114,7 @@ def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
 
 
 def refusal(rows: DataFrame, mode: Mode) -> str | None:
-    """Why Spark would not run a streaming query in this mode; None where it would."""
+    """Return why Spark would not run a streaming query in this mode, or None if it would."""
     jvm: Any = rows.sparkSession._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
     made = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
@@ -132,7 +135,7 @@ def _mode_hint(reason: str) -> str:
 
 
 def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
-    """A warning about state that nothing ever lets go of."""
+    """Return a warning if the state of a flow grows without limit."""
     plan: str = rows._jdf.queryExecution().analyzed().toString()
     if "EventTimeWatermark" in plan or flow.mode == "complete":
         return []
@@ -154,7 +157,7 @@ def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
 
 
 def _static_side(plan: str) -> bool:
-    """A join with a table keeps no state."""
+    """Return whether a join reads a table, which needs no state."""
     return plan.count("StreamingRelation") < 2
 
 
@@ -163,6 +166,6 @@ def _without_place(error: PipelineError) -> str:
 
 
 def all_problems(parts: Sequence[Sequence[Problem]]) -> list[Problem]:
-    """Problems in the order of the file, each once."""
+    """Return problems in the order of the file, without duplicates."""
     found = {(str(one.place), one.text): one for part in parts for one in part}
     return sorted(found.values(), key=lambda one: (one.place is None, one.place or ("", 0), one.text))

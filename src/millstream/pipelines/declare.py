@@ -1,6 +1,7 @@
-"""``Pipeline``: what a pipeline file declares. Streams and tables are read, flows are written, views are shared steps.
+"""``Pipeline``: the declarations of a pipeline file.
 
-Declarations only: no Spark, no broker. ``graph`` finds what reads what, ``runner`` runs it.
+Flows read streams and tables and write targets; views are steps that flows share. This module needs
+neither Spark nor a broker. ``graph`` connects the declarations, ``runner`` runs them.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 MODES = ("append", "update", "complete")
 SESSION = "spark"
-"""A parameter of this name gets the Spark session."""
+"""A parameter with this name gets the Spark session."""
 LETTERS = "dlq."
-"""How the names of flows begin that write dead letters."""
+"""Prefix of the names of flows that write dead letters."""
 DEFAULT_CHECKPOINTS = "millstream-checkpoints"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A topic read from its beginning (or where ``starting`` says) and on, record by record; or another origin of rows."""
+    """A topic, or another origin, that is read record by record.
+
+    Reading starts at the beginning unless ``starting`` says otherwise.
+    """
 
     name: str
     topic: str
@@ -49,18 +53,18 @@ class Stream:
     dead_letters: str | None
     place: Place
     origin: Origin | None = None
-    """What is read when it is no topic; ``topic`` is empty then."""
+    """The origin of the rows, if it is not a topic. ``topic`` is empty then."""
     tombstones: Tombstones | None = None
 
     @property
     def what(self) -> str:
-        """What is read, as checkpoints remember it."""
+        """The topic or origin, as it is stored beside checkpoints."""
         return self.topic if self.origin is None else str(self.origin)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A compacted topic: for each key its latest row; a record without a value removes the key."""
+    """A compacted topic: the latest row of each key. A record without a value deletes its key."""
 
     name: str
     topic: str
@@ -75,7 +79,7 @@ class Table:
 
 @dataclass(frozen=True)
 class View:
-    """A step that flows share; it is part of each flow that names it, and writes nothing."""
+    """A step that flows share. It becomes part of each flow that names it, and writes nothing."""
 
     name: str
     inputs: tuple[str, ...]
@@ -86,7 +90,7 @@ class View:
 
 @dataclass(frozen=True)
 class Flow:
-    """A function from its inputs to rows, and where the rows go."""
+    """A function from its inputs to rows, and the targets of the rows."""
 
     name: str
     inputs: tuple[str, ...]
@@ -98,7 +102,7 @@ class Flow:
     trigger_ms: int | None = None
     on_failure: OnFailure | None = None
     letters_of: Stream | Table | None = None
-    """Not a flow of the user's: the dead letters of a stream or table."""
+    """The stream or table whose dead letters this flow writes; None for flows of the user."""
 
     @property
     def topics(self) -> tuple[TopicTarget, ...]:
@@ -111,20 +115,24 @@ class Flow:
 
 @dataclass
 class Pipeline:
-    """Topics and flows under one name. The name is part of every consumer group, sink and checkpoint: keep it."""
+    """Topics and flows under one name.
+
+    The name is part of every consumer group, sink and checkpoint, so it should not change.
+    """
 
     name: str
     bootstrap: str = DEFAULT_BOOTSTRAP
     checkpoint: str | None = None
-    """The directory of all checkpoints; the pipeline's own is below it. [default: ./millstream-checkpoints]"""
+    """The parent directory of the pipeline's checkpoints. [default: ./millstream-checkpoints]"""
     on_failure: OnFailure = "retry"
-    """What a failing flow does: try again (``retries`` times, then stop the rest), or stop the rest at once."""
+    """``retry`` a flow ``retries`` times, then stop the others; or ``stop`` them at once.
+    """
     retries: int = 5
     trigger: str | None = None
-    """The time between the beginnings of two batches; [default: as soon as there is something]"""
+    """The time between the starts of two batches. [default: as soon as records arrive]"""
     delivery: Literal["exactly-once", "at-least-once"] = "exactly-once"
     dead_letters: bool = True
-    """Write what does not parse to TOPIC.dlq."""
+    """Write records that do not parse to TOPIC.dlq."""
     conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of the Spark session."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -157,12 +165,18 @@ class Pipeline:
         source: Mapping[str, Any] = NOTHING,
         **options: Any,
     ) -> Stream:
-        """Declare a topic as a stream of rows. Flows name it as a parameter; dashes and dots become underscores.
+        """Declare a topic as a stream of rows.
 
-        ``meta`` adds the columns ``_key``, ``_topic``, ``_partition``, ``_offset`` and ``_timestamp``; ``source`` holds options
-        of the source, like ``maxOffsetsPerTrigger``; what else is given goes to the format. A record with a key and without a
-        value is a tombstone, which a stream leaves out; ``tombstones="keep"`` makes it a row with ``_deleted`` true and no other
-        column, ``"error"`` a dead letter, and ``"drop"`` leaves out what has no key either. With an ``origin`` the rows come from there instead.
+        Flows name it as a parameter; dashes and dots become underscores. With an ``origin`` the
+        rows come from there instead.
+
+        ``meta`` adds the columns ``_key``, ``_topic``, ``_partition``, ``_offset`` and
+        ``_timestamp``. ``source`` has options of the source, like ``maxOffsetsPerTrigger``. Other
+        options go to the format.
+
+        A record with a key and without a value is a tombstone, which a stream leaves out. With
+        ``tombstones="keep"`` it becomes a row in which only ``_deleted`` is set, and with
+        ``"error"`` a dead letter. ``"drop"`` also leaves out records without a key and a value.
         """
         place = caller()
         if origin is not None:
@@ -202,7 +216,10 @@ class Pipeline:
         source: Mapping[str, Any] = NOTHING,
         **options: Any,
     ) -> Table:
-        """Declare a compacted topic as a table: every batch of a flow that joins it sees the latest row of each key."""
+        """Declare a compacted topic as a table.
+
+        Every batch of a flow that joins it sees the latest row of each key.
+        """
         place = caller()
         made = Table(
             name=identifier(name),
@@ -228,7 +245,10 @@ class Pipeline:
         trigger: str | None = None,
         on_failure: OnFailure | None = None,
     ) -> Callable[[Function], Function]:
-        """Declare a function as a flow. Its parameters name streams, tables, views and other flows; ``spark`` is the session."""
+        """Declare a function as a flow.
+
+        Its parameters name streams, tables, views and other flows; ``spark`` is the session.
+        """
         targets = (to,) if isinstance(to, TopicTarget | Store) else tuple(to)
 
         def declare(function: Function) -> Function:
@@ -258,7 +278,7 @@ class Pipeline:
         trigger: str | None = None,
         on_failure: OnFailure | None = None,
     ) -> Flow:
-        """Declare a query as a flow; the tables that it names are streams, tables, views and other flows."""
+        """Declare a query as a flow. It may name streams, tables, views and other flows."""
         targets = (to,) if isinstance(to, TopicTarget | Store) else tuple(to)
         made = Flow(
             name=name,
@@ -275,14 +295,14 @@ class Pipeline:
         return made
 
     def view(self, function: Function) -> Function:
-        """Declare a function as a step that other flows name: parsing, filtering, naming things once."""
+        """Declare a function as a step that flows share, for example to parse or filter once."""
         place = _place_of(function)
         self._add(function.__name__, place)
         self.views[function.__name__] = View(function.__name__, _parameters(function, place), function, place)
         return function
 
     def sql_view(self, name: str, query: str) -> View:
-        """Declare a query as a step that other flows name."""
+        """Declare a query as a step that flows share."""
         place = caller()
         self._add(name, place)
         self.views[name] = View(name, tables_named(query), _run_sql(query), place, query)
@@ -290,12 +310,12 @@ class Pipeline:
 
     @property
     def names(self) -> dict[str, Place]:
-        """Everything that can be named as an input, and where it was declared."""
+        """All names that can be used as inputs, and where they were declared."""
         parts: tuple[Mapping[str, Any], ...] = (self.streams, self.tables, self.views, self.flows)
         return {name: one.place for part in parts for name, one in part.items()}
 
     def writer_of(self, topic: str) -> tuple[Flow, TopicTarget] | None:
-        """The flow that writes a topic, if any does."""
+        """Return the flow that writes a topic, or None."""
         for flow in self.flows.values():
             for target in flow.topics:
                 if target.topic == topic:
@@ -339,7 +359,7 @@ class Pipeline:
 
 
 def _check_origin(origin: Origin, place: Place, **given: Any) -> None:
-    """What only topics have is refused where rows come from elsewhere."""
+    """Reject options of topics for a stream with another origin."""
     if not isinstance(origin, Origin):
         raise PipelineError(
             f"a stream cannot be read from {origin!r}",
@@ -356,7 +376,7 @@ def _check_origin(origin: Origin, place: Place, **given: Any) -> None:
 
 
 def identifier(name: str) -> str:
-    """A topic's name as a parameter can spell it."""
+    """Return the name of a topic as a valid parameter name."""
     return re.sub(r"[.-]", "_", name)
 
 

@@ -1,4 +1,4 @@
-"""Times as people write them: ``1 minute``, ``1 hour 30 minutes``; and watermarks, ``COLUMN DELAY``."""
+"""Parses durations such as ``1 hour 30 minutes``, and watermarks, ``COLUMN DELAY``."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 class Watermark(NamedTuple):
-    """Rows whose ``column`` is older than the newest seen by more than the delay may be left out."""
+    """Rows may be dropped if ``column`` is older than its maximum by more than the delay."""
 
     column: str
     delay_ms: int
 
     @property
     def delay(self) -> str:
-        """The delay as Spark takes it."""
+        """The delay in Spark's notation."""
         return f"{self.delay_ms} milliseconds"
 
 
 def parse_duration_ms(text: str) -> int:
-    """``1 minute`` as 60000. PipelineError for anything that is not numbers with units."""
+    """Parse ``1 minute`` as 60000. Raise PipelineError for anything but numbers with units."""
     total, position = 0, 0
     while position < len(text):
         found = _PART.match(text, position)
@@ -55,7 +55,10 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_watermark(text: str) -> Watermark:
-    """``at 1 minute`` as the column ``at`` and a minute; a column with blanks stands between backticks."""
+    """Parse ``at 1 minute`` as the column ``at`` and a minute.
+
+    A column name with blanks is written between backticks.
+    """
     column, _, delay = text.strip().partition(" ")
     if found := _QUOTED.match(text):
         column, delay = found[1].replace("``", "`"), found[2]

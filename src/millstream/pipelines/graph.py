@@ -1,7 +1,7 @@
-"""What reads what: the inputs of each flow, the order in which flows can be built and run, and what is wrong with the names.
+"""The inputs of each flow, the order in which flows can run, and errors in names.
 
-A flow that names another flow reads the topic which that one writes. Problems come back as a list, so that ``check`` can
-show all of them at once.
+A flow that names another flow reads the topic which that flow writes. Problems are returned as a
+list, so that ``check`` can show all of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from millstream.pipelines.errors import PipelineError, Place, nearest
 
 
 class Problem(NamedTuple):
-    """Something wrong with a declaration. Warnings do not keep a pipeline from running."""
+    """A problem in a declaration. Warnings do not keep a pipeline from running."""
 
     place: Place | None
     text: str
@@ -26,13 +26,13 @@ class Problem(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """The flows in an order in which each comes after those that it reads, and per flow the flows that it reads."""
+    """The flows, each after those that it reads, and the names of the flows that each one reads."""
 
     order: tuple[Flow, ...]
     upstream: dict[str, frozenset[str]]
 
     def waves(self) -> list[list[Flow]]:
-        """The flows in groups: each reads only what groups before it write."""
+        """Return the flows in groups. Each group reads only the output of earlier groups."""
         level: dict[str, int] = {}
         for flow in self.order:
             level[flow.name] = 1 + max((level[name] for name in self.upstream[flow.name]), default=-1)
@@ -43,7 +43,7 @@ class Graph(NamedTuple):
 
 
 def build_graph(pipeline: Pipeline) -> Graph:
-    """The graph of a pipeline; PipelineError for the first problem."""
+    """Return the graph of a pipeline, or raise PipelineError for its first problem."""
     for problem in find_problems(pipeline):
         if not problem.warning:
             raise problem.error()
@@ -52,7 +52,7 @@ def build_graph(pipeline: Pipeline) -> Graph:
 
 
 def find_problems(pipeline: Pipeline) -> list[Problem]:
-    """Names that lead nowhere, cycles, topics written twice, schemas that nobody gives."""
+    """Return unknown names, cycles, topics with two writers, and missing schemas."""
     problems = [*_name_problems(pipeline)]
     if not problems:
         problems += _cycle_problems(pipeline)
@@ -66,7 +66,7 @@ def find_problems(pipeline: Pipeline) -> list[Problem]:
 
 
 def with_upstream(graph: Graph, only: Sequence[str]) -> list[Flow]:
-    """The named flows in order; an unknown name is told with the nearest."""
+    """Return the named flows in order. Raise PipelineError for an unknown name."""
     known = {flow.name for flow in graph.order}
     for name in only:
         if name not in known:
@@ -75,12 +75,12 @@ def with_upstream(graph: Graph, only: Sequence[str]) -> list[Flow]:
 
 
 def inputs_of(pipeline: Pipeline, flow: Flow | View) -> list[Stream | Table | View | Flow]:
-    """What a flow or view names, in its order, without the session."""
+    """Return the declarations that a flow or view names, in order, without the session."""
     return [_lookup(pipeline, name) for name in flow.inputs if name != SESSION and _known(pipeline, name)]
 
 
 def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | Flow]:
-    """The topics that a flow reads: its views are followed to what they read."""
+    """Yield the inputs of a flow, with the inputs of its views instead of the views."""
     for one in inputs_of(pipeline, flow):
         if isinstance(one, View):
             yield from leaves(pipeline, one)
@@ -89,7 +89,7 @@ def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | F
 
 
 def definition(pipeline: Pipeline, flow: Flow) -> tuple[object, ...]:
-    """What a flow is made of: two flows of which this is the same do the same, wherever they were declared."""
+    """Return a key that is equal for two flows that do the same, wherever they were declared."""
     read = tuple(one.name if isinstance(one, Flow) else one for one in leaves(pipeline, flow))
     what = flow.function if flow.sql is None and flow.letters_of is None else flow.sql
     return flow.name, what, flow.targets, flow.mode, flow.trigger_ms, flow.letters_of, read
@@ -140,7 +140,8 @@ def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
     for start in _steps(pipeline):
         path = _path_back(pipeline, start)
-        if path and path[0] == min(path):  # each cycle once
+        # Report each cycle once.
+        if path and path[0] == min(path):
             yield Problem(
                 start.place,
                 f"a cycle: {' reads '.join([*path, path[0]])}",
@@ -150,7 +151,7 @@ def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _path_back(pipeline: Pipeline, start: Flow | View) -> list[str]:
-    """The names on the way from a flow or view back to itself; empty when there is none."""
+    """Return the names on the path from a flow or view back to itself, or an empty list."""
     stack: list[tuple[Flow | View, list[str]]] = [(start, [start.name])]
     seen: set[str] = set()
     while stack:
@@ -190,7 +191,8 @@ def _writer_problems(pipeline: Pipeline) -> Iterator[Problem]:
             where = str(target)
             if where in first:
                 other = "itself" if first[where] is flow else f"flow {first[where].name}"
-                # Each flow has its own transactions and files: not wrong, but rarely meant.
+                # Each flow has its own transactions and files, so this is valid, but rarely
+                # intended.
                 yield Problem(
                     flow.place,
                     f"flow {flow.name} writes to {where}, as does {other}",

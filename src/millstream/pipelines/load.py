@@ -1,4 +1,4 @@
-"""A pipeline file as a Pipeline. Mistakes in it are told by the line of the file, without the way that led there."""
+"""Loads a pipeline file. Errors name the line of the file, without a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 from millstream.pipelines.declare import Pipeline
 from millstream.pipelines.errors import PipelineError, Place
 
-# What Spark says of a udf that is made where there is no session, and what to do about it.
+# Spark's error for a udf that is created without a session, and the remedy.
 NO_SESSION = (
     "SESSION_OR_CONTEXT_NOT_EXISTS",
     "the file is read before Spark starts: make a udf inside the flow that uses it",
@@ -20,7 +20,10 @@ NO_SESSION = (
 
 
 def load_pipeline(path: str) -> Pipeline:
-    """Run the file; the one Pipeline that it made. Its directory is on the path, as when Python runs it."""
+    """Run the file and return the Pipeline that it declares.
+
+    The directory of the file is on the import path, as if Python ran the file.
+    """
     file = Path(path)
     if not file.is_file():
         raise PipelineError(
@@ -36,14 +39,15 @@ def load_pipeline(path: str) -> Pipeline:
 
 def _run(file: Path) -> ModuleType:
     name = "".join(letter if letter.isalnum() else "_" for letter in file.stem)
-    # By its loader: a file of Python need not be called .py.
+    # With an explicit loader, because the file need not end in .py.
     spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     before = sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses and type hints look their module up
+    # Dataclasses and type hints look up their module.
+    sys.modules[name] = module
     _pickle_by_value(module)
     try:
         spec.loader.exec_module(module)
@@ -63,7 +67,7 @@ def _run(file: Path) -> ModuleType:
 
 
 def _pickle_by_value(module: ModuleType) -> None:
-    """Executors cannot import the file: its functions travel as they are."""
+    """Let Spark pickle the functions of the file by value, because executors cannot import it."""
     try:
         from pyspark import cloudpickle
     except ImportError:
@@ -72,7 +76,7 @@ def _pickle_by_value(module: ModuleType) -> None:
 
 
 def place_in(error: BaseException, file: str) -> Place | None:
-    """The last line of the file that an error passed through."""
+    """Return the last line of the file in the traceback of an error."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return Place(file, error.lineno)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
@@ -80,7 +84,7 @@ def place_in(error: BaseException, file: str) -> Place | None:
 
 
 def describe(error: BaseException, file: str) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg}"
     text = " ".join(str(error).split())

@@ -1,8 +1,9 @@
-"""What a flow can write besides topics: a store, which takes every batch once, whatever is repeated.
+"""Stores: targets of flows other than topics. A store writes every batch once.
 
-``Store`` is what a pipeline declares (a directory, a Delta table, a table of a database), ``StoreSink`` is what writes to it. Where a
-store stands is kept in the store itself, together with the rows: which batch of which query over which offsets was the last.
-Batch numbers mean something only within one checkpoint, so anything but the same batch again or the next one is refused, never guessed at.
+A pipeline declares a ``Store`` (a directory, a Delta table, a table of a database), and a
+``StoreSink`` writes to it. The store keeps its progress together with the rows: the query, number
+and offsets of the last batch. Batch numbers are valid only within one checkpoint. So any batch
+other than the last one or the next one is rejected.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 
 class Refused(NamedTuple):
-    """A row that a store does not take: its key, the row as JSON (None where a row was to be removed), and the store's reason."""
+    """A row that a store rejects: its key, the row as JSON, and the reason.
+
+    ``value`` is None for a row that was to be deleted.
+    """
 
     key: str | None
     value: str | None
@@ -28,7 +32,10 @@ class Refused(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What became of a batch: its rows, whether it had been written before, and the rows that were refused (then as well)."""
+    """The result of a batch: its rows, whether it was written before, and its rejected rows.
+
+    A batch that was written before has its rejected rows, too.
+    """
 
     rows: int
     replayed: bool
@@ -39,38 +46,38 @@ class StoreSink(Protocol):
     """Writes the batches of one flow into one store."""
 
     def open(self) -> None:
-        """Finish or undo what a crash left, before Spark reads its checkpoint."""
+        """Finish or undo an interrupted batch, before Spark reads its checkpoint."""
 
     def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
-        """Write one batch; nothing when it is there already."""
+        """Write a batch, unless it is already written."""
 
     def close(self) -> None: ...
 
 
 class Store(ABC):
-    """A target that is no topic."""
+    """A target that is not a topic."""
 
     refuses: ClassVar[bool] = False
-    """Whether single rows can be refused, so that there have to be dead letters for them."""
+    """Whether the store can reject single rows, which then become dead letters."""
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The output modes that make sense: those that would repeat rows do not."""
+        """The output modes that do not repeat rows."""
         return ("append",)
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Columns that rows must have."""
+        """The columns that rows must have."""
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """Those of them that say where a row goes and are not stored with it."""
+        """Those of the columns that only choose the place of a row, and are not stored."""
         return ()
 
     @abstractmethod
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
-        """What writes to it; ``writer`` is the name of pipeline and flow, which stays the same."""
+        """Return a sink for the store. ``writer`` is the stable name of pipeline and flow."""
 
 
 def is_written(

@@ -1,4 +1,4 @@
-"""The topics of a pipeline: which must exist, which are made when they are missing."""
+"""The topics of a pipeline: inputs that must exist, and outputs that are created if missing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POLICY = "cleanup.policy"
 
 
 def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable[str]) -> list[Problem]:
-    """Topics that flows read, that nobody in this pipeline writes, and that are not there."""
+    """Return the input topics that do not exist and that no flow of this pipeline writes."""
     known = set(existing)
     problems: dict[str, Problem] = {}
     for flow in flows:
@@ -36,7 +36,7 @@ def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable
 
 
 def create_missing(admin: Admin, flows: Sequence[Flow]) -> list[str]:
-    """Create the topics that flows write and that are not there; their names."""
+    """Create the missing output topics of flows, and return their names."""
     existing, made = set(admin.topics.names()), []
     for flow in flows:
         for target in flow.topics:
@@ -50,14 +50,15 @@ def create_missing(admin: Admin, flows: Sequence[Flow]) -> list[str]:
                     configs=target.config,
                 )
             except TopicExists:
-                continue  # somebody was faster
+                # Another process was faster.
+                continue
             existing.add(target.topic)
             made.append(target.topic)
     return made
 
 
 def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
-    """Topics that exist with other partitions or settings than declared: they stay as they are."""
+    """Return warnings about topics whose partitions or settings differ from the declaration."""
     existing = set(admin.topics.names())
     problems = []
     for flow in flows:
@@ -73,20 +74,21 @@ def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
 
 
 def compacted_topics(admin: Admin, names: Iterable[str]) -> set[str]:
-    """Those of the topics, which have to exist, that keep the latest record of each key."""
+    """Return the compacted topics among ``names``, which must exist."""
     found = admin.configs.describe_topics(sorted(set(names)))
     policies = {name: one.value for name, settings in found.items() for one in settings if one.name == POLICY}
     return {name for name, policy in policies.items() if "compact" in (policy or "")}
 
 
 def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
-    """Tables over topics that forget old rows by time."""
+    """Return warnings about tables whose topics are not compacted."""
     problems = []
     for table in tables:
         try:
             policy = _settings(admin, table.topic).get(POLICY) or ""
         except ClientError:
-            continue  # a missing topic is told elsewhere
+            # ``missing_inputs`` reports missing topics.
+            continue
         if "compact" not in policy:
             problems.append(
                 Problem(

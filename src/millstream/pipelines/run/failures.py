@@ -1,6 +1,7 @@
-"""What went wrong in a flow, in one line: the user's line and the reason, not the way through the JVM.
+"""Explains the failure of a flow in one line: the user's line and the reason, without JVM frames.
 
-``explain`` also says whether trying again can help. Unknown errors may be a broker that is away, so they are tried again.
+``explain`` also decides whether a retry can help. An unknown error may come from a broker that is
+down, so it is retried.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _OURS = re.compile(r"\bmillstream(?:\.\w+)+\.([A-Z]\w+): (.*)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
 
 _ENDED_QUERY = re.compile(r"Query (?:\S+ )?\[id = [^\]]*\] terminated with exception: (?=\S)")
-# How Spark ends its sentence when there is nothing to say.
+# The end of Spark's sentence if the exception has no message.
 _NO_REASON = "terminated with exception:"
 
 FENCED = "another run of this pipeline has taken over, and this one is shut out; let only one of them run"
@@ -35,7 +36,7 @@ OTHER_CHECKPOINT = (
     "run it with the checkpoint that it had (--checkpoint); without that one, --reset-progress begins anew and writes again "
     "what was written before, and a mirror goes on behind its copies with --resume"
 )
-# How Spark says that the checkpoint belongs to another plan.
+# Spark's messages for a checkpoint that belongs to another plan.
 _CHECKPOINT_SIGNS = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
@@ -51,7 +52,7 @@ _CHECKPOINT_SIGNS = (
 # Spark gives the Python process of a source ten seconds to start.
 SLOW_START = "Python worker failed to connect back"
 BUSY = "a Python process beside Spark did not start within ten seconds: the machine does too much besides"
-# By name: these come from several packages, some of them only as text.
+# By name, because these come from several packages, some of them only as text.
 _PERMANENT = frozenset(
     {
         "AnalysisException",
@@ -67,14 +68,14 @@ _PERMANENT = frozenset(
 )
 _FENCED = frozenset({"SinkFenced", "ProducerFenced"})
 _PATIENT = frozenset({Unavailable.__name__})
-# The sink's word for a job that failed for the user's reasons.
+# The sink wraps the error of a failed job in this one.
 _WRAPPERS = frozenset({"JobFailed"})
-# What Python raises for an exception of Java: the reason is in its trace.
+# Python's wrapper of a Java exception. The reason is in its trace.
 _OF_JAVA = frozenset({"Py4JJavaError"})
 
 
 class Raised(NamedTuple):
-    """An exception as a trace ends with it."""
+    """The exception at the end of a trace."""
 
     ours: bool
     name: str
@@ -82,7 +83,11 @@ class Raised(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a flow failed; ``permanent`` when another try would end the same way, ``patient`` when it waits for something that is down."""
+    """Why a flow failed.
+
+    ``permanent``: a retry would fail the same way. ``patient``: the flow waits for something that
+    is down, so retries are not counted.
+    """
 
     reason: str
     permanent: bool
@@ -94,7 +99,7 @@ class Failure(NamedTuple):
 
 
 def explain(error: BaseException, file: str | None) -> Failure:
-    """The failure behind an exception of Spark, of a sink, or of the user's own function."""
+    """Return the failure behind an exception of Spark, of a sink, or of the user's function."""
     text = str(error)
     kind = type(error).__name__
     if kind in _WRAPPERS and (inner := error.__cause__ or error.__context__) is not None:
@@ -122,7 +127,7 @@ def explain(error: BaseException, file: str | None) -> Failure:
 
 
 def _place(error: BaseException, text: str, file: str | None) -> Place | None:
-    """The user's line: where Spark says the expression was made, where the function raised, or where it was called."""
+    """Return the user's line that created the expression, raised the error, or was called."""
     if file is None:
         return None
     for site in (*_call_sites(error), *_CALL_SITE.findall(text)):
@@ -135,7 +140,7 @@ def _place(error: BaseException, text: str, file: str | None) -> Place | None:
 
 
 def _call_sites(error: Any) -> list[tuple[str, str]]:
-    """The places of DataFrame expressions that an error of Spark is about."""
+    """Return the places of the DataFrame expressions that an error of Spark is about."""
     sites = []
     try:
         contexts = error.getQueryContext() if hasattr(error, "getQueryContext") else []
@@ -143,13 +148,17 @@ def _call_sites(error: Any) -> list[tuple[str, str]]:
             file, _, line = str(one.callSite()).rpartition(":")
             if line.isdigit():
                 sites.append((file, line))
-    except Exception:  # a context of SQL has no call site, and each version refuses in its own way
+    # A SQL context has no call site, and the exception differs between versions.
+    except Exception:
         return sites
     return sites
 
 
 def _raised(text: str) -> Raised | None:
-    """The last exception of the Python trace in a text; one of ours also where its trace was left out (``one_line_errors``)."""
+    """Return the last exception of the Python trace in a text.
+
+    An exception of ours is found even if its trace was left out (``one_line_errors``).
+    """
     text = text.split("=== Streaming Query ===")[0]
     if "Traceback (most recent call last)" not in text:
         ours = _OURS.findall(text)
@@ -162,7 +171,7 @@ def _raised(text: str) -> Raised | None:
 
 
 def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
-    """The Python exception if there is one, else Spark's sentence and the last cause behind it."""
+    """Return the Python exception if there is one, else Spark's sentence and the last cause."""
     if raised is not None and raised.name in _OF_JAVA:
         return sentence(text[text.rindex(raised.message) :])
     if raised is not None:
@@ -177,7 +186,7 @@ def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
 
 
 def _last_cause(error: BaseException) -> str:
-    """The sentence of the innermost exception of Java, which PySpark keeps beside the message."""
+    """Return the message of the innermost Java exception, which PySpark keeps separately."""
     last = None
     cause = getattr(error, "_cause", None)
     while isinstance(cause, BaseException):
@@ -186,7 +195,7 @@ def _last_cause(error: BaseException) -> str:
 
 
 def _behind(error: BaseException) -> str:
-    """What Spark leaves out: the class of an exception that has no message."""
+    """Name the class of an exception without a message, which Spark leaves out."""
     cause = str(getattr(error, "_cause", None) or "").strip().splitlines()
     name = cause[0] if cause else "without a reason"
     if "EOFException" in name:
@@ -195,7 +204,7 @@ def _behind(error: BaseException) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    """Spark's message without its class, the query that it ended, SQL state and plan."""
+    """Return Spark's message without its class, query, SQL state and plan."""
     text = _CONDITION.sub("", text.strip(), count=1)
     if found := _ENDED_QUERY.match(text):
         text = _CONDITION.sub("", text[found.end() :], count=1)
@@ -206,7 +215,10 @@ def _first_sentence(text: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Without its middle: what happened stands at the beginning, and what to do about it at the end."""
+    """Remove the middle.
+
+    The problem is at the beginning of a message, and the remedy at its end.
+    """
     if len(text) <= MOST_LETTERS:
         return text
     return f"{text[: MOST_LETTERS - KEPT_END - 3]} … {text[-KEPT_END:]}"

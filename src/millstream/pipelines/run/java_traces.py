@@ -1,7 +1,8 @@
-"""Java's stack traces, as Py4J and Spark put them into their messages: Spark's sentence and the last ``Caused by``.
+"""Reduces Java stack traces in messages of Py4J and Spark to one sentence.
 
-Between the two is the way through Spark's classes, which tells a user nothing. The wrappers that Spark puts around
-a message (the id of the query, the number of the task) go as well. Pure: text comes in, a sentence goes out.
+The sentence has Spark's message and the last ``Caused by``. The frames between them do not help a
+user. The wrappers that Spark puts around a message (the id of the query, the number of the task)
+are removed as well. These functions are pure.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _STACK = re.compile(
 _CAUSED_BY = re.compile(r"\nCaused by: ")
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]\s*")
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}")
-# Each of them stands in front of what it wraps.
+# Prefixes of a wrapped message.
 _WRAPPERS = tuple(
     re.compile(wrapper, re.S)
     for wrapper in (
@@ -28,14 +29,14 @@ _WRAPPERS = tuple(
     )
 )
 _CLASS = re.compile(r"(?:[a-z][\w$]*\.)+(?:[A-Za-z]\w*\$)*([A-Z]\w*)(?:: |\s*$)", re.S)
-# Their message says all there is to say.
+# Exceptions whose message is enough without the class.
 _PLAIN = frozenset(
     {"SparkException", "SparkRuntimeException", "StreamingQueryException", "RuntimeException", "Exception", "Py4JException"}
 )  # fmt: skip
 
 
 def has_trace(text: str) -> bool:
-    """Whether a text carries the frames of a Java exception."""
+    """Return whether a text has the frames of a Java exception."""
     return _STACK.search(text) is not None
 
 
@@ -47,7 +48,7 @@ def sentence(text: str) -> str:
 
 
 def with_cause(head: str, cause: str) -> str:
-    """Return a message with the cause behind it, unless one of them says nothing that the other does not say."""
+    """Return a message and its cause, without repeating text that both contain."""
     if not cause or _without_class(cause) in head:
         return head
     if not head or _bare_class(head):
@@ -58,7 +59,7 @@ def with_cause(head: str, cause: str) -> str:
 
 
 def _message(text: str) -> str:
-    """The message of one exception: up to its frames, without what wraps it."""
+    """Return the message of one exception, without frames and wrappers."""
     text = _STACK.split(text.strip(), maxsplit=1)[0].strip()
     before = None
     while before != text:
@@ -71,7 +72,7 @@ def _message(text: str) -> str:
 
 
 def _short_class(text: str) -> str:
-    """``java.io.IOException: No space`` as ``IOException: No space``."""
+    """Shorten ``java.io.IOException: No space`` to ``IOException: No space``."""
     found = _CLASS.match(text)
     if found is None:
         return text

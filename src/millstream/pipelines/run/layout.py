@@ -1,12 +1,12 @@
-"""Where a pipeline keeps things: checkpoints, the lock, the state file that ``status`` reads.
+"""The files of a pipeline: checkpoints, the lock, the state file that ``status`` reads.
 
-<checkpoint>/<pipeline>/<flow>/          Spark's checkpoint of the flow
-<checkpoint>/<pipeline>/<flow>/.starts.json   where the flow begins to read its streams (``start_offsets``)
-<checkpoint>/<pipeline>/.lock            held while the pipeline runs
-<checkpoint>/<pipeline>/.status.json     written every second while it runs
-<checkpoint>/<pipeline>/.inputs/<flow>   the topics that the flow read when its checkpoint was made
-<checkpoint>/<pipeline>/.letters.json    the flow that writes the dead letters of each stream
-<checkpoint>/<pipeline>/.failures.log    every failure of a flow with its traces
+<checkpoint>/<pipeline>/<flow>/               Spark's checkpoint of the flow
+<checkpoint>/<pipeline>/<flow>/.starts.json   the start offsets of its streams (``start_offsets``)
+<checkpoint>/<pipeline>/.lock                 held while the pipeline runs
+<checkpoint>/<pipeline>/.status.json          written every second while it runs
+<checkpoint>/<pipeline>/.inputs/<flow>        the topics that the flow reads
+<checkpoint>/<pipeline>/.letters.json         the flow that writes the dead letters of each stream
+<checkpoint>/<pipeline>/.failures.log         every failure of a flow with its traces
 """
 
 from __future__ import annotations
@@ -43,17 +43,20 @@ class Layout:
         return self.root / flow
 
     def has_started(self, flow: str) -> bool:
-        """Whether a flow has been started. A query of dead letters counts as soon as its start is noted."""
+        """Return whether a flow has been started.
+
+        A query for dead letters counts as started as soon as its start offsets are stored.
+        """
         if (self.checkpoint(flow) / "offsets").is_dir():
             return True
         return flow.startswith(LETTERS) and bool(self.noted_starts(flow))
 
     def has_batch(self, flow: str) -> bool:
-        """Whether a flow has had a batch: Spark's checkpoint says where it goes on."""
+        """Return whether a flow has had a batch, so that Spark's checkpoint has its position."""
         return any((self.checkpoint(flow) / "offsets").glob("[0-9]*"))
 
     def noted_starts(self, flow: str) -> dict[str, Any]:
-        """What is noted about the start of each stream that a flow reads."""
+        """Return the stored start of each stream that a flow reads."""
         file = self._starts(flow)
         try:
             found = json.loads(file.read_text())
@@ -76,7 +79,7 @@ class Layout:
         self._write(self.status, status)
 
     def letter_owners(self) -> dict[str, str]:
-        """The flow that writes the dead letters of each stream, as noted by earlier runs."""
+        """Return the flow that writes the dead letters of each stream, as stored by earlier runs."""
         try:
             found = json.loads(self.letters.read_text())
         except FileNotFoundError:
@@ -89,13 +92,13 @@ class Layout:
         return {str(stream): str(flow) for stream, flow in found.items()}
 
     def note_letter_owners(self, owners: Mapping[str, str]) -> None:
-        """Remember owners beside those that are noted."""
+        """Store owners, beside those that are stored already."""
         noted = self.letter_owners()
         if any(noted.get(stream) != flow for stream, flow in owners.items()):
             self._write(self.letters, {**noted, **owners}, durable=True)
 
     def _write(self, file: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
-        """Replace the whole file: readers see the old or the new one, with ``durable`` also after a power loss."""
+        """Replace the file atomically; with ``durable`` also across a power loss."""
         file.parent.mkdir(parents=True, exist_ok=True)
         aside = file.with_suffix(f".{os.getpid()}")
         with aside.open("w") as output:
@@ -113,7 +116,7 @@ class Layout:
         return found if isinstance(found, dict) else None
 
     def check_inputs(self, pipeline: Pipeline, flow: Flow) -> None:
-        """A checkpoint fits the topics that the flow read when it was made: others are told here, not by Spark."""
+        """Reject a checkpoint that was made with other inputs, before Spark does."""
         now = streamed_topics(pipeline, flow)
         note = self.root / ".inputs" / flow.name
         if note.exists() and self.has_started(flow.name):
@@ -129,6 +132,6 @@ class Layout:
 
 
 def streamed_topics(pipeline: Pipeline, flow: Flow) -> list[str]:
-    """The topics (and other origins) that a flow reads as streams, in the order of its inputs."""
+    """Return the topics and other origins that a flow reads as streams, in order of its inputs."""
     read = [one for one in leaves(pipeline, flow) if not isinstance(one, Table)]
     return [one.topics[0].topic if isinstance(one, Flow) else one.what for one in read]

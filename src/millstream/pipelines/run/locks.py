@@ -1,4 +1,7 @@
-"""One run of a pipeline at a time: a lock that the operating system lets go when its holder dies, however it dies."""
+"""Locks that the operating system releases when their holder dies.
+
+A pipeline runs once at a time.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Held(Exception):
-    """Somebody else has the lock; ``holder`` is what it wrote about itself."""
+    """Another process has the lock. ``holder`` is what it wrote into the file."""
 
     def __init__(self, path: Path, holder: dict[str, Any]) -> None:
         super().__init__(f"{path} is locked by {holder or 'another process'}")
@@ -31,14 +34,14 @@ class Held(Exception):
 
 
 class Lock:
-    """An exclusive lock on a file, with a note of who holds it."""
+    """An exclusive lock on a file. The file names the holder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """Take it or raise Held; never waits."""
+        """Take the lock or raise Held, without waiting."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -71,7 +74,7 @@ def lock_pipeline(layout: Layout, name: str) -> Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody holds the lock now."""
+    """Return whether a process holds the lock now."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

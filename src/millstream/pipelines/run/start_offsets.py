@@ -1,11 +1,12 @@
-"""Start offsets of streams that begin at a moment (``starting="latest"``, a time), resolved once for all flows.
+"""Start offsets of streams that depend on the time (``starting="latest"``, a timestamp).
 
-The flow that writes the dead letters of a stream must not begin behind another flow: bad records in
-between would get no letter. So the offsets are resolved before the first query starts. Every flow that
-reads the stream for the first time gets the same ones, in any order and however long a start takes.
+The flow that writes the dead letters of a stream must not start behind another flow: bad records in
+between would get no dead letter. So the offsets are resolved before the first query starts. All
+flows that read the stream for the first time get the same offsets, in any order and however long a
+start takes.
 
-They are noted in the checkpoint directory of each flow (``.starts.json``). A flow that is killed before
-its first batch is committed begins there again. Deleting the checkpoint deletes the note.
+The offsets are stored in the checkpoint directory of each flow (``.starts.json``). A flow that is
+killed before its first commit starts there again. Deleting the checkpoint deletes them.
 """
 
 from __future__ import annotations
@@ -35,14 +36,17 @@ if TYPE_CHECKING:
     from millstream.pipelines.frames.builder import Frames
 
 HANDED_OVER = ""
-"""Noted instead of a declaration: the offsets hold whatever the stream declares."""
+"""Stored instead of a declaration: the offsets are valid whatever the stream declares."""
 
 
 class Note(NamedTuple):
-    """Where a flow begins to read a stream."""
+    """The position at which a flow starts to read a stream."""
 
     declared: str
-    """The start that the stream declared when this was resolved. Another one makes the note void."""
+    """The start that the stream declared when this was resolved.
+
+    It is invalid for any other one.
+    """
     offset: Offset
 
 
@@ -51,7 +55,7 @@ def declared_start(stream: Stream) -> str:
 
 
 def without_start(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of a source without those that say where it begins."""
+    """Return the options of a source without those about its start."""
     return {name: value for name, value in options.items() if not _says_start(name)}
 
 
@@ -64,9 +68,9 @@ def _says_start(name: str) -> bool:
 
 
 def fitted(noted: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
-    """Return noted offsets for the partitions that exist now, as the option ``startingOffsets``.
+    """Return stored offsets for the current partitions, as the option ``startingOffsets``.
 
-    Partitions and topics that were created after the note are read from their beginning.
+    Partitions and topics that were created later are read from their beginning.
     """
     numbers: dict[str, dict[str, int]] = {}
     for partition in sorted(partitions):
@@ -78,7 +82,7 @@ def fitted(noted: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str
 
 
 def lowest(offset: Offset, others: Iterable[Mapping[TopicPartition, int]]) -> Offset:
-    """Return an offset, lowered in each partition to the lowest of the others."""
+    """Return an offset, lowered in each partition to the minimum of the others."""
     positions = dict(offset.positions)
     for other in others:
         positions |= {one: min(at, other.get(one, at)) for one, at in positions.items()}
@@ -86,23 +90,23 @@ def lowest(offset: Offset, others: Iterable[Mapping[TopicPartition, int]]) -> Of
 
 
 class Reader(NamedTuple):
-    """A flow, or a query of dead letters, that reads a stream."""
+    """A flow, or a query for dead letters, that reads a stream."""
 
     flow: str
     stream: Stream
 
 
 class StartOffsets:
-    """Resolves, notes and looks up the start offsets of the flows of one pipeline."""
+    """Resolves, stores and looks up the start offsets of the flows of one pipeline."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
     def resolve(self, frames: Frames, plan: LetterPlan, new: Sequence[Flow], flows: Sequence[Flow]) -> None:
-        """Note where ``new`` flows and queries begin that have not read their streams yet.
+        """Store the starts of ``new`` flows and queries that have not read their streams yet.
 
-        Streams that are alike are resolved together: one flow writes the dead letters of all of them.
-        ``flows`` are all flows of the run.
+        Identical streams are resolved together, because one flow writes the dead letters of all of
+        them. ``flows`` are all flows of the run.
         """
         pipeline = frames.pipeline
         late = {
@@ -130,7 +134,10 @@ class StartOffsets:
         writer: Reader | None,
         others: Sequence[Reader],
     ) -> None:
-        """``writer`` begins where the first of the others goes on, if that is before the start."""
+        """Resolve one start for all readers.
+
+        ``writer`` starts at the lowest position of the others, if that is lower.
+        """
         asked = {one.flow + one.stream.name: one for one in (*new, *([] if writer is None else [writer]))}
         unknown = [
             one
@@ -154,9 +161,10 @@ class StartOffsets:
         queries: Iterable[Flow],
         committed: Callable[[str], tuple[Progress | None, Progress | None]],
     ) -> None:
-        """Let queries of dead letters begin where the flows ended that wrote them before.
+        """Let queries for dead letters start where the flows ended that wrote them before.
 
-        ``left`` has these flows by stream. ``committed`` fences a flow and returns its last batches.
+        ``left`` has these flows by stream. ``committed`` fences a flow and returns its last
+        batches.
         """
         for query in queries:
             stream = query.letters_of
@@ -169,7 +177,7 @@ class StartOffsets:
                 self.note(query.name, stream, Note(HANDED_OVER, Offset(positions)))
 
     def place(self, frames: Frames, flow: Flow) -> None:
-        """Let a flow begin to read its streams where that is noted."""
+        """Let a flow read its streams from the stored starts."""
         for one in readers_of(frames.pipeline, flow):
             start = self.option(flow.name, one.stream, frames.topics.declared_options(one.stream, flow.name))
             if start is not None:
@@ -181,14 +189,14 @@ class StartOffsets:
         self._layout.note_starts(flow, {**noted, stream.name: entry})
 
     def of(self, flow: str, stream: Stream) -> Offset | None:
-        """Return the noted offset, if it is valid for the start that the stream declares."""
+        """Return the stored offset, if it is valid for the start that the stream declares."""
         entry = self._layout.noted_starts(flow).get(stream.name)
         if entry is None or entry["declared"] not in (HANDED_OVER, declared_start(stream)):
             return None
         return Offset.parse(entry["offset"])
 
     def option(self, flow: str, stream: Stream, source: Mapping[str, str]) -> str | None:
-        """Return the option ``startingOffsets`` for a flow; None if the stream's own declaration holds."""
+        """Return the option ``startingOffsets`` for a flow, or None if the declaration is valid."""
         noted = self.of(flow, stream)
         if noted is None:
             return None
@@ -196,7 +204,10 @@ class StartOffsets:
             return fitted(noted, view.places, view.ids)
 
     def _position(self, one: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
-        """Return where a reader goes on; the beginning, if it has read something and that is not known."""
+        """Return the position of a reader.
+
+        It is the beginning if there are batches without offsets.
+        """
         topic, has_batch = one.stream.topic, self._layout.has_batch(one.flow)
         ended = ended_at(self._layout.checkpoint(one.flow), None, None, topic) if has_batch else None
         if ended is not None:
@@ -208,7 +219,7 @@ class StartOffsets:
 
 
 def readers_of(pipeline: Pipeline, flow: Flow) -> list[Reader]:
-    """A flow as the reader of each of its streams that is a topic."""
+    """Return the streams of a flow that are topics, each with the flow as its reader."""
     read = [flow.letters_of] if flow.letters_of is not None else leaves(pipeline, flow)
     return [Reader(flow.name, one) for one in read if isinstance(one, Stream) and one.topic]
 
@@ -219,7 +230,7 @@ def _now(source: Mapping[str, str]) -> Offset:
 
 
 class _View(ClusterView):
-    """A look at the cluster that ends with its block."""
+    """A view of the cluster that is closed at the end of a block."""
 
     def __init__(self, source: Mapping[str, str]) -> None:
         super().__init__(parse(source, STREAM))
