@@ -125,8 +125,7 @@ class Pipeline:
     checkpoint: str | None = None
     """The parent directory of the pipeline's checkpoints. [default: ./millstream-checkpoints]"""
     on_failure: OnFailure = "retry"
-    """``retry`` a flow ``retries`` times, then stop the others; or ``stop`` them at once.
-    """
+    """``retry`` a flow ``retries`` times, then stop the others; or ``stop`` them at once."""
     retries: int = 5
     trigger: str | None = None
     """The time between the starts of two batches. [default: as soon as records arrive]"""

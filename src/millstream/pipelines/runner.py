@@ -250,7 +250,7 @@ class Run:
             state = "stopped"
         self._status.write(self.pipeline, self.frames.file, state, self.figures(), now)
 
-    # ---------------------------------------------------------------- events of queries (``QueryHost``)
+    # ---------------------------------------------------------------- ``QueryHost``
 
     def tick(self) -> None:
         self._write_status(ended=False)

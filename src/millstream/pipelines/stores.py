@@ -83,7 +83,7 @@ class Store(ABC):
 def is_written(
     last: CommittedBatch | None, batch_id: int, *, writer: str, where: str, reset_progress: bool
 ) -> bool:
-    """Return whether the store has a batch. Raise PipelineError if it is not the next one either."""
+    """Return whether the store has a batch. Raise PipelineError if it is not the next one."""
     verdict = judge(last, batch_id)
     if verdict in (Verdict.COMMITTED, Verdict.NEXT) or reset_progress:
         return verdict is Verdict.COMMITTED

@@ -1,16 +1,17 @@
-"""The dead letters of a micro-batch, out of the parse that its flow does anyway.
+"""The dead letters of a micro-batch, found by the parse that its flow does anyway.
 
-While a batch runs, Spark counts the rows of a stream that do not parse and names the first thousand by partition and
-offset (``observe``). That costs next to nothing where every row is fine. When the batch is computed, and before its
-transaction ends, ``BatchLetters`` asks for the count:
+While a batch runs, Spark counts the rows of a stream that do not parse, and collects the partition
+and offset of the first thousand (``observe``). That costs almost nothing if every row is good.
+After the batch is computed, and before its transaction ends, ``BatchLetters`` reads the count:
 
-- no bad rows: there is nothing to do;
-- as many as were named: the driver fetches these records and makes letters of them;
-- more, or not every row was seen: a job reads the range of the batch again and finds the bad rows there. Spark may find a
-  way to answer without reading, a LIMIT or a function of the user may end before the last row.
+- No bad rows: nothing to do.
+- All of them were collected: the driver fetches these records and makes dead letters of them.
+- There are more, or not every row was seen: a job reads the range of the batch again and finds the
+  bad rows. Spark may compute a result without reading, and a LIMIT or a function of the user may
+  end before the last row.
 
-Counts may be too high, since a task that is repeated counts again. They are never too low where every row was seen, and
-letters are told apart by their offsets, so that each bad record gives one letter.
+Counts may be too high, because a repeated task counts again. They are never too low if every row
+was seen. Dead letters are identified by their offsets, so each bad record gives one.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Bad(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The rows of a stream that a batch has decoded, those of them that are bad, and the first of these."""
+    """The numbers of decoded and of bad rows of a stream in a batch, and the first bad rows."""
 
     rows: int
     bad: int
@@ -70,26 +71,27 @@ class OwnedStream:
     letters: str
     """The topic of the dead letters."""
     metrics: Sequence[str]
-    """The observations of it in the plan of the flow; one for each time the flow reads it."""
+    """The metrics of the stream in the plan of the flow, one for each time the flow reads it."""
     explain: Explain | None
     topic: str
-    """Empty if its rows come from elsewhere."""
+    """Empty if the rows do not come from a topic."""
     options: Mapping[str, str]
-    """How its topic is read."""
+    """The options to read its topic."""
     read_again: Callable[[Sequence[Range]], DataFrame]
-    """The dead letters of ranges of its topic, by a job."""
+    """Return the dead letters of ranges of its topic, found by a job."""
     of_rows: Callable[[DataFrame], DataFrame]
-    """The dead letters among decoded rows."""
+    """Return the dead letters among decoded rows."""
 
 
 def observed(rows: DataFrame, metric: str, *, by_offset: bool) -> DataFrame:
-    """Decoded rows, counted while they pass. ``by_offset``: they are records of a topic."""
+    """Count decoded rows while they pass. ``by_offset``: they are records of a topic."""
     from pyspark.sql import functions as F
 
     bad = F.col(ERROR).isNotNull()
     count = F.count(F.lit(1)).alias("rows")
     if not by_offset:
-        # Counted so that Spark keeps the column, which is null for rows that are fine: ``_of_rows`` takes the record from it.
+        # Counted so that Spark keeps the column, which is null for good rows. ``_of_rows`` reads
+        # it.
         kept = rows.withColumn(_BAD, F.when(bad, F.col(RECORD)))
         return kept.observe(metric, count, F.count(_BAD).alias("bad")).drop(_BAD)
     place = F.struct(F.col(f"{RECORD}.partition").alias("p"), F.col(f"{RECORD}.offset").alias("o"))
@@ -114,10 +116,10 @@ class BatchLetters:
         self._flow = flow
         self.streams = streams
         self._nodes: frozenset[str] | None = None
-        """The kinds of nodes in the plan of the flow."""
+        """The names of the nodes in the plan of the flow."""
 
     def of_batch(self, spark: SparkSession, execution: Any) -> Iterator[DataFrame | pa.Table]:
-        """The letters of a batch that has been computed, with a column for their topic.
+        """Yield the dead letters of a computed batch, with a column for their topic.
 
         ``execution`` is the plan of the batch (``IncrementalExecution``).
         """
@@ -131,7 +133,7 @@ class BatchLetters:
                 yield found
 
     def _saw_all(self, execution: Any, stream: OwnedStream, seen: Seen) -> bool:
-        """Whether every row of the batch passed the observation."""
+        """Return whether every row of the batch was counted."""
         if self._nodes is None:
             self._nodes = frozenset(node.nodeName() for node in _nodes(execution.logical()))
         if self._nodes & LIMITS:
@@ -139,7 +141,7 @@ class BatchLetters:
         if not self._nodes & FUNCTIONS:
             return True
         ranges = _ranges_read(execution, stream.metrics) if stream.topic else []
-        # Offsets without a row, such as markers of transactions, only cost another look.
+        # Offsets without a row, such as transaction markers, only cost another read.
         return seen.rows == sum(one.end - one.start for one in ranges)
 
     def _letters(
@@ -153,7 +155,7 @@ class BatchLetters:
         return stream.read_again(ranges) if ranges else None
 
     def _of_named(self, stream: OwnedStream, named: Sequence[Bad]) -> pa.Table | None:
-        """Letters of a few records, made here."""
+        """Return the dead letters of a few records, made in the driver."""
         errors = {(one.partition, one.offset): one.error for one in named}
         offsets: dict[TopicPartition, list[int]] = {}
         for partition, offset in sorted(errors):
@@ -207,7 +209,10 @@ class BatchLetters:
         return [{"key": name, "value": value} for name, value in pairs]
 
     def _of_rows(self, spark: SparkSession, execution: Any, stream: OwnedStream) -> DataFrame | None:
-        """Letters of rows that come from elsewhere than a topic: the part of the plan that decodes them runs once more."""
+        """Return the dead letters of rows that do not come from a topic.
+
+        The part of the plan that decodes the rows runs again.
+        """
         if not _has_input(execution, stream.metrics):
             return None
         node = next((one for one in _physical_nodes(execution) if _is_metric(one, stream.metrics)), None)
@@ -220,11 +225,11 @@ class BatchLetters:
         return stream.of_rows(rows.selectExpr(f"{_BAD} AS {RECORD}", ERROR))
 
 
-# ---- Spark's objects ----------------------------------------------------------------------------------------------
+# ---- Spark's objects --------------------------------------------------------------------------
 
 
 def read_metric(metrics: Any, name: str) -> Seen:
-    """What was observed under a name, out of Spark's map."""
+    """Return the counts of a metric in Spark's map."""
     found = metrics.get(name)
     if found.isEmpty():
         return NOTHING_SEEN
@@ -234,7 +239,7 @@ def read_metric(metrics: Any, name: str) -> Seen:
 
 
 def observes(rows: DataFrame, metrics: Sequence[str]) -> bool:
-    """Whether the plan of these rows has one of the observations."""
+    """Return whether the plan of these rows has one of the metrics."""
     plan = rows._jdf.queryExecution().analyzed()
     return any(_is_metric(node, metrics) for node in _nodes(plan))
 
@@ -256,7 +261,7 @@ def _physical_nodes(execution: Any) -> Iterator[Any]:
 
 
 def _through_stages(node: Any) -> Iterator[Any]:
-    """Nodes of a physical plan; an adaptive plan and its stages keep theirs aside."""
+    """Yield the nodes of a physical plan, also those inside adaptive plans and their stages."""
     yield node
     kind = node.getClass().getSimpleName()
     if kind == "AdaptiveSparkPlanExec":
@@ -272,7 +277,7 @@ def _is_metric(node: Any, metrics: Sequence[str]) -> bool:
 
 
 def _scans(execution: Any, metrics: Sequence[str]) -> Iterator[Any]:
-    """What a batch reads below its observations; nothing in a batch that only moves the watermark."""
+    """Yield the scans of a batch below its metrics; none if it only advances the watermark."""
     for node in _nodes(execution.logical()):
         if _is_metric(node, metrics):
             leaves = node.collectLeaves()
@@ -287,7 +292,7 @@ def _has_input(execution: Any, metrics: Sequence[str]) -> bool:
 
 
 def _ranges_read(execution: Any, metrics: Sequence[str]) -> list[Range]:
-    """The offsets of a topic that a batch reads."""
+    """Return the offsets of a topic that a batch reads."""
     found: set[Range] = set()
     for leaf in _scans(execution, metrics):
         start, end = (Offset.parse(one.get().json()) for one in (leaf.startOffset(), leaf.endOffset()))
@@ -296,7 +301,7 @@ def _ranges_read(execution: Any, metrics: Sequence[str]) -> list[Range]:
 
 
 def _as_frame(spark: SparkSession, execution: Any, plan: Any) -> DataFrame:
-    """The rows of a part of a physical plan."""
+    """Return the rows of a part of a physical plan."""
     from pyspark.sql import DataFrame
 
     made = execution.sparkSession().internalCreateDataFrame(plan.execute(), plan.schema(), False)

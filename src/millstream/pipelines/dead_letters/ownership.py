@@ -1,17 +1,20 @@
-"""Who writes the dead letters of a stream: one flow that reads it, or a query of its own. Decisions only.
+"""Decides who writes the dead letters of a stream: one flow that reads it, or a separate query.
 
-A record that does not parse gives one letter, however many flows read it. So each stream, and each flow that others read,
-has one owner: the first flow that reads it and has not started yet, those that write topics before others. The plan of
-the owner has to read the stream, since a function may ignore an argument. The owner writes the letters with its results
-(``batch_letters``). It is noted beside the checkpoints and stays the owner.
+A record that does not parse gives one dead letter, however many flows read it. So each stream, and
+each flow that others read, has one owner. The owner is the first flow that reads it and has not
+started yet; flows that write topics come first. The plan of the owner must read the stream, because
+a function may ignore a parameter. The owner writes the dead letters with its results (``batches``).
+It is stored beside the checkpoints and stays the owner.
 
-A query of its own (a flow called ``dlq.NAME``) remains for
+A separate query (a flow called ``dlq.NAME``) is needed for
 
-- tables: they are read whole for every batch, and only a stream tells what is new;
-- flows that come and go while others run (``independent``): an owner could leave at any time;
-- streams that had such a query before, or whose flows have all been started without dead letters: it goes on from there;
-- streams that begin at a moment (``begins_late``) if one of their flows has been started without dead letters;
-- streams whose owner was removed from the pipeline or does not read them any more: it begins where the owner ended.
+- tables, because every batch reads them completely, and only a stream knows new records;
+- flows that come and go while others run (``independent``), because an owner could be removed;
+- streams that had such a query before, or whose flows have all been started without dead letters:
+  the query continues there;
+- streams whose start depends on the time (``begins_late``), if one of their flows has been started
+  without dead letters;
+- streams whose owner was removed or no longer reads them: the query starts where the owner ended.
 """
 
 from __future__ import annotations
@@ -27,27 +30,27 @@ from millstream.pipelines.targets import TopicTarget
 from millstream.spark.source.offsets import LATEST
 
 EVERY_MS = 5_000
-"""A query of its own looks at every record once more, so it does that every few seconds instead of all the time."""
+"""A separate query reads every record again, so it runs every few seconds instead of always."""
 
 
 class OwnedLetters(NamedTuple):
-    """A stream whose dead letters a flow writes."""
+    """A stream, and the flow that writes its dead letters."""
 
     flow: str
     stream: Stream
 
 
 class LetterPlan(NamedTuple):
-    """Who writes which dead letters."""
+    """The writers of dead letters."""
 
     owned: dict[str, OwnedLetters]
-    """By the name of the stream or flow that is read."""
+    """Owners by the name of the stream or flow that is read."""
     queries: list[Flow]
     left: dict[str, str]
-    """Streams whose owner is not in the pipeline or does not read them any more, and its name."""
+    """Former owners, which were removed or no longer read the stream, by stream."""
 
     unread: Sequence[str] = ()
-    """Streams that no flow reads, although some name them: they have no letters."""
+    """Streams that flows name but do not read. They have no dead letters."""
 
     @property
     def writers(self) -> tuple[object, ...]:
@@ -64,15 +67,17 @@ def plan_letters(
     has_started: Callable[[str], bool],
     reads: Reads = lambda flow, stream: True,
 ) -> LetterPlan:
-    """Decide for these flows. ``owners`` are those of earlier runs, ``has_started`` says whether a flow has a checkpoint.
+    """Choose the writers of dead letters for these flows.
 
-    ``reads`` says whether the plan of a flow reads a stream that the flow names. Without it names are believed.
+    ``owners`` are those of earlier runs. ``has_started`` returns whether a flow has a checkpoint.
+    ``reads`` returns whether the plan of a flow reads a stream that it names. Without it, every
+    named stream counts as read.
     """
     chosen = list(flows)
     plan = _plan(pipeline, chosen, letter_flows(pipeline, chosen), owners, has_started, reads)
     if not plan.unread:
         return plan
-    # These streams do not stand for the flows that write their topics.
+    # These streams do not replace the flows that write their topics.
     queries = letter_flows(pipeline, chosen, unread=plan.unread)
     return _plan(pipeline, chosen, queries, owners, has_started, reads)
 
@@ -113,7 +118,7 @@ def _plan(
                 plan.left[stream.name] = noted.flow
             needs_query = owner is None and any(is_read(one) for one in readers)
         else:
-            # A new flow would begin at a later moment than those that have started.
+            # A new flow would start at a later time than those that have started.
             new = [] if started and begins_late(stream) else [one for one in readers if one not in started]
             owner = next((one for one in new if is_read(one)), None)
             needs_query = owner is None and bool(started)
@@ -131,14 +136,16 @@ def _names(pipeline: Pipeline, flow: Flow, name: str) -> bool:
 
 
 def letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[str] = ()) -> list[Flow]:
-    """A query for each stream, table and flow that these flows read and whose values can be wrong.
+    """Return a query for each input of these flows whose values can be bad.
 
-    Of declarations that are alike only the first counts: two letters of one record would be sent back as two records.
+    Of identical declarations only the first counts, because two dead letters of one record would be
+    sent back as two records.
     """
     read = {one.name: one for flow in flows for one in leaves(pipeline, flow)}
     first = {_what(one): one for one in reversed(read.values()) if not isinstance(one, Flow)}
     declared = [one for one in read.values() if not isinstance(one, Flow) and first[_what(one)] is one]
-    # A flow writes what can be read, except for what JSON has no number for; but others may write to its topic as well.
+    # A flow writes values that parse, except for numbers that JSON cannot express. But other
+    # programs may write to its topic as well.
     topics = {one.topic for one in declared if one.name not in unread}
     written = [_as_stream(pipeline, one) for one in read.values() if isinstance(one, Flow)]
     return [
@@ -149,13 +156,13 @@ def letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[s
 
 
 def writer_name(pipeline: Pipeline, letters: Flow) -> str | None:
-    """The flow that writes what a flow of dead letters looks at, if one does."""
+    """Return the flow that writes the input of a query for dead letters, or None."""
     writer = pipeline.writer_of(letters.letters_of.topic) if letters.letters_of is not None else None
     return writer[0].name if writer is not None else None
 
 
 def begins_late(stream: Stream | Table | Flow) -> bool:
-    """Whether a stream of a topic begins at a moment, and not at the beginning of the topic."""
+    """Return whether the start of a stream of a topic depends on the time."""
     if not isinstance(stream, Stream) or not stream.topic:
         return False
     given = any(name.lower().startswith("starting") for name in stream.source_options)
@@ -163,7 +170,7 @@ def begins_late(stream: Stream | Table | Flow) -> bool:
 
 
 def _is_place(starting: str) -> bool:
-    """Whether a start is the same whenever a flow begins: earliest, or offsets without -1 (latest)."""
+    """Return whether a start is the same at any time: earliest, or offsets without -1 (latest)."""
     if starting in ("earliest", "latest"):
         return starting == "earliest"
     try:
@@ -174,7 +181,7 @@ def _is_place(starting: str) -> bool:
 
 
 def writer_of_letters(plan: LetterPlan, streams: Sequence[str]) -> OwnedLetters | None:
-    """The flow or query that writes the dead letters of streams that are alike, and the stream that it reads."""
+    """Return the writer of the dead letters of identical streams, and the stream that it reads."""
     for query in plan.queries:
         if isinstance(query.letters_of, Stream) and query.letters_of.name in streams:
             return OwnedLetters(query.name, query.letters_of)
@@ -182,7 +189,7 @@ def writer_of_letters(plan: LetterPlan, streams: Sequence[str]) -> OwnedLetters 
 
 
 def alike(pipeline: Pipeline, stream: Stream) -> list[str]:
-    """The names of the streams whose bad records are those of this stream, itself among them."""
+    """Return the names of streams with the same bad records as this stream, which comes first."""
     what = _what(stream)
     return [
         stream.name,
@@ -195,7 +202,10 @@ def is_letters(flow: str) -> bool:
 
 
 def _what(one: Stream | Table) -> tuple[object, ...]:
-    """What is read and how: of two that do not differ in it, the same records are bad."""
+    """Return a key for the records that are read and how.
+
+    Streams with equal keys have the same bad records.
+    """
     how = (one.value, repr(one.schema), repr(sorted(one.options.items())), one.dead_letters)
     if isinstance(one, Table):
         return one.topic, *how
@@ -203,7 +213,7 @@ def _what(one: Stream | Table) -> tuple[object, ...]:
 
 
 def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
-    """What other flows of the pipeline read of a flow."""
+    """Return the stream that other flows of the pipeline read from a flow."""
     target = flow.topics[0]
     return Stream(
         name=flow.name,

@@ -1,9 +1,12 @@
-"""Rows that a target does not take, as dead letters. Those without a key for a compacted topic are part of the batch's transaction (``keyless_letters``);
-those of a store are written to their topic exactly once, after the store has the rest of the batch.
+"""Rows that a target rejects, as dead letters.
 
-A store keeps the refused rows of its last batch beside its progress, so they are there when a crash comes between the two. Most
-batches have none and cost nothing here, which is why this sink, unlike others, takes batches with gaps between them:
-that none was forgotten is what the store answers for.
+Rows without a key for a compacted topic are part of the batch's transaction (``keyless_letters``).
+Rows that a store rejects are written to their topic exactly once, after the store has the rest of
+the batch.
+
+A store keeps the rejected rows of its last batch beside its progress, so they survive a crash
+between the two. Most batches have none and cost nothing here. So this sink, unlike others, accepts
+batches with gaps between them; the store makes sure that none is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"
 
 
 class LetterSink(TopicSink):
-    """A sink whose batches need not follow one another: what was not committed up to now is new."""
+    """A sink that accepts gaps between batches. Any batch that is not committed is new."""
 
     def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
         self._check_query(identity.query)
@@ -40,12 +43,15 @@ class LetterSink(TopicSink):
 
 
 def needs_keys(target: TopicTarget, compacted: Collection[str]) -> bool:
-    """Whether a row without a key has no place in a topic: because it is declared so, or is one of those that are ``compacted`` already."""
+    """Return whether records of a topic need keys: it is declared as compacted, or is compacted."""
     return target.needs_keys or (bool(target.key) and target.topic in compacted)
 
 
 def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()) -> str | None:
-    """Where refused rows of a flow go: with the dead letters of what it reads, or, if that is not one stream, to a topic of their own."""
+    """Return the topic for rejected rows of a flow, or None.
+
+    It is the dead-letter topic of the input, or of the flow if it has several inputs.
+    """
     refuses = any(store.refuses for store in flow.stores)
     if not refuses and not any(needs_keys(one, compacted) for one in flow.topics):
         return None
@@ -56,7 +62,7 @@ def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = (
 
 
 def letters_origin(pipeline: Pipeline, flow: Flow) -> str:
-    """The topic that a topic of refused rows is made after; empty where there is none."""
+    """Return the topic whose partitions and settings a topic of rejected rows copies, or ""."""
     read = list(leaves(pipeline, flow))
     return read[0].topic if len(read) == 1 and isinstance(read[0], Stream) else ""
 
@@ -64,7 +70,7 @@ def letters_origin(pipeline: Pipeline, flow: Flow) -> str:
 def keyless_letters(
     records: DataFrame, target: TopicTarget, letters: str, pipeline: str, flow: str
 ) -> DataFrame:
-    """Records of a topic, those without a key as dead letters of the flow that writes them."""
+    """Turn records without a key into dead letters of the flow that writes them."""
     from pyspark.sql import functions as F
 
     reason = f"{', '.join(target.key)} is null, and a compacted topic takes no record without a key"
@@ -91,7 +97,7 @@ def keyless_letters(
 
 
 class Refusals:
-    """The refused rows of one flow, and the dead letters of a flow that writes no topic."""
+    """The rejected rows of one flow, and the dead letters of a flow that writes no topic."""
 
     def __init__(self, pipeline: str, flow: str, topic: str | None, sink: LetterSink | None) -> None:
         self._pipeline = pipeline
@@ -115,7 +121,10 @@ class Refusals:
         refused: Sequence[tuple[Store, Refused]],
         letters: Sequence[DataFrame | pa.Table] = (),
     ) -> None:
-        """Write refused rows and letters of a batch, once. Without a topic for them the flow fails: no row is dropped."""
+        """Write rejected rows and dead letters of a batch once.
+
+        Without a topic for them the flow fails, because no row may be dropped.
+        """
         if not refused and not letters:
             return
         if self._sink is None or (refused and self._topic is None):

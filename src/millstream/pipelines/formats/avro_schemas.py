@@ -1,4 +1,4 @@
-"""Avro schemas as Spark types, and Spark types as Avro schemas."""
+"""Converts between Avro schemas and Spark types."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _LOGICAL: dict[str, T.DataType] = {
     "local-timestamp-millis": T.TimestampNTZType(),
     "local-timestamp-micros": T.TimestampNTZType(),
 }
-# A union of these is the wider one.
+# A union of these types is read as the wider one.
 _WIDENED = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 _NAMED = ("record", "enum", "fixed", "error")
 
 
 def load(schema: Any) -> Any:
-    """An Avro schema given as a document, as JSON text, or as the path of an .avsc file; None if it is none of these."""
+    """Return an Avro schema from a document, JSON text or the path of an .avsc file, or None."""
     if isinstance(schema, Mapping):
         return dict(schema)
     if not isinstance(schema, str):
@@ -56,7 +56,10 @@ def load(schema: Any) -> Any:
 
 
 def without_unused_logical_types(schema: Any) -> Any:
-    """The schema with only those logical types that Spark has a type for; the values of the others stay as they are stored."""
+    """Return the schema without logical types that Spark has no type for.
+
+    Their values stay as they are stored.
+    """
     if isinstance(schema, list):
         return [without_unused_logical_types(one) for one in schema]
     if not isinstance(schema, Mapping):
@@ -77,7 +80,7 @@ def _is_decimal(schema: Mapping[str, Any]) -> bool:
 
 
 def spark_type(schema: Any, named: dict[str, Any] | None = None, path: str = "") -> tuple[T.DataType, bool]:
-    """The Spark type of an Avro schema, and whether it may be null."""
+    """Return the Spark type of an Avro schema, and whether it may be null."""
     named = {} if named is None else named
     if isinstance(schema, list):
         return _union(schema, named, path)
@@ -108,7 +111,8 @@ def spark_type(schema: Any, named: dict[str, Any] | None = None, path: str = "")
 
 
 def _record(schema: Mapping[str, Any], named: dict[str, Any], path: str) -> T.StructType:
-    inside = {**named, schema["name"]: None}  # a record that mentions itself has no end
+    # A record that contains itself would have no end.
+    inside = {**named, schema["name"]: None}
     fields = []
     for field in schema["fields"]:
         kind, may_be_null = spark_type(field["type"], inside, f"{path}.{field['name']}".lstrip("."))
@@ -144,7 +148,7 @@ def _unsupported(schema: Any, path: str) -> PipelineError:
 
 
 def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
-    """The Avro schema of a Spark type."""
+    """Return the Avro schema of a Spark type."""
     if isinstance(kind, T.StructType):
         return {"type": "record", "name": name, "fields": [_field(one, name) for one in kind.fields]}
     if isinstance(kind, T.ArrayType):

@@ -1,4 +1,4 @@
-"""Values of topics to columns and back: the bridge from declarations to ``formats``."""
+"""Decodes and encodes the values of topics, for the declarations of a pipeline."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 DELETED = "_deleted"
-"""Of rows that keep records without a value: whether it was one."""
+"""Whether a record had no value, in rows that keep such records."""
 META = ("key", "topic", "partition", "offset", "timestamp")
-# What rows may say about the record they become; where it goes is said by the declaration.
 DERIVED = frozenset({"avro"})
-"""Formats whose own schema comes from the columns, unless one is given."""
+"""Formats whose own schema is derived from the columns, unless it is declared."""
 READ_BY_COLUMNS = frozenset({"json", "avro"})
-"""Formats that are read by the columns that were written; the others say themselves what they hold."""
+"""Formats that are read with the columns that were written. Others have their own schema."""
+# Columns of a record that rows may set. The declaration sets the topic.
 PASSED_ON = ("key", "value", "headers", "timestamp")
 HEADERS_TYPE = RECORD_COLUMNS["headers"]
 MAPS_OF_HEADERS = frozenset(f"map<string,{kind}>" for kind in ("string", "binary"))
@@ -44,7 +44,7 @@ LISTS_OF_HEADERS = frozenset(f"array<struct<key:string,value:{kind}>>" for kind 
 
 
 def format_of(value: str, schema: Any, options: Mapping[str, Any], place: Place) -> ValueFormat:
-    """The format of a declaration; what is wrong with it is told by its line."""
+    """Return the format of a declaration. Errors name its line."""
     with told_by(place):
         return value_format(value, schema, **options)
 
@@ -60,7 +60,7 @@ def decoded(
     tombstones: Tombstones | None = None,
     observe: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:
-    """The rows that parse. ``observe`` sees the others, too: they become dead letters."""
+    """Return the rows that parse. ``observe`` also sees the others, which become dead letters."""
     from pyspark.sql import functions as F
 
     with told_by(place):
@@ -71,7 +71,7 @@ def decoded(
 
 
 def parsed(rows: DataFrame, *, meta: bool) -> DataFrame:
-    """The rows without an error, and on request where they come from."""
+    """Return the rows without an error, with columns for their position if ``meta`` is set."""
     from pyspark.sql import functions as F
 
     rows = rows.where(f"{ERROR} IS NULL")
@@ -87,10 +87,10 @@ def encoded(
     place: Place,
     each: Callable[[DataFrame, TopicTarget], DataFrame] | None = None,
 ) -> DataFrame:
-    """Rows as records of all topics together, so that one transaction holds them.
+    """Return rows as records of all topics together, for one transaction.
 
-    ``schema`` is that of the flow, by which its readers decode: what Spark makes of a batch may differ in what can be null.
-    ``each`` is done to the records of every topic.
+    ``schema`` is that of the flow, by which its readers decode. The schema of a batch may have
+    other nullable columns. ``each`` is applied to the records of every topic.
     """
     parts = [_records(rows, target, schema, place) for target in targets]
     if each is not None:
@@ -99,7 +99,7 @@ def encoded(
 
 
 def written_schema(rows: StructType, target: TopicTarget) -> StructType:
-    """What the values of a topic are made of: the columns of the rows without those that are only headers."""
+    """Return the columns of a topic's values: those of the rows, without header columns."""
     from pyspark.sql.types import StructType
 
     aside = set(target.header_columns) - set(target.key)
@@ -119,7 +119,7 @@ def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Pl
 
 
 def _with_headers(rows: DataFrame, target: TopicTarget) -> DataFrame:
-    """Rows with the headers of their records in one column of its own, and without the columns that they came from."""
+    """Replace the header columns of rows by one column with all headers of a record."""
     if not target.headers:
         return rows
     from pyspark.sql import functions as F
@@ -145,7 +145,7 @@ def _all_headers(rows: DataFrame, name: str) -> Column:
 
 
 def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
-    """A header for each column that is not null."""
+    """Return a header for each column that is not null."""
     from pyspark.sql import functions as F
 
     made = [
@@ -157,7 +157,7 @@ def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
 
 @contextmanager
 def told_by(place: Place) -> Iterator[None]:
-    """An error about a declaration names its line, also one that only Spark finds."""
+    """Add the line of a declaration to errors about it, including those that Spark finds."""
     from pyspark.errors import PySparkException
 
     try:

@@ -1,7 +1,7 @@
-"""CSV files whose header differs from the declared columns: what Spark says about them, in words.
+"""Explains Spark's errors about CSV files whose header differs from the declared columns.
 
-Spark finds out on an executor and only says how many columns there are. The names are read from the file, and
-from what was declared for its directory.
+Spark finds them on an executor and only reports the number of columns. The names are read from the
+file, and from the declaration of its directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import unquote, urlparse
 
-# Spark's words for a header with other names, and for one with another number of columns.
+# Spark's messages for a header with other names, and for one with another number of columns.
 _NAMES = re.compile(
     r"CSV header does not conform to the schema\.\s*Header: (.*?)\s*Schema: (.*?)\n.*?CSV file: (\S+)", re.S
 )
@@ -28,7 +28,7 @@ def declare_header(directory: str, names: Sequence[str]) -> None:
 
 
 def explain_header(error: BaseException) -> str | None:
-    """Say which header a failure of Spark is about, with both; None if it is about something else."""
+    """Return the file and both headers that an error is about, or None for other errors."""
     text = _with_causes(error)
     if found := _NAMES.search(text):
         return _told(found[3], found[1], found[2])
@@ -41,7 +41,7 @@ def explain_header(error: BaseException) -> str | None:
 
 
 def _with_causes(error: BaseException) -> str:
-    """What an error says, and what the exceptions of Java behind it say."""
+    """Return the text of an error and of the Java exceptions behind it."""
     texts = [str(error)]
     cause = getattr(error, "_cause", None)
     while cause is not None and len(texts) < MOST_CAUSES:

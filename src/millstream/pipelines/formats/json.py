@@ -1,9 +1,14 @@
-"""JSON: one object a value, read and written by Spark's own functions.
+"""JSON: a value is one object, read and written by Spark's functions.
 
-Refused, with the reason in ``_error``: what is not JSON, or has something after the object; a value of another type than its
-field; numbers and times out of range, decimals with more digits than declared, nanoseconds, half of a date or of a character; a NOT NULL
-field that is missing or null; bytes that are not UTF-8. Taken: fields that the schema does not have (ignored), fields that are missing where null is allowed, any JSON
-for a ``string`` field (as its text), numbers for a ``timestamp`` (seconds since 1970), and decimals written as text.
+Rejected, with the reason in ``_error``:
+
+- values that are not JSON or not UTF-8, and data after the object;
+- values of another type than their field, and NOT NULL fields that are missing or null;
+- numbers and times out of range, decimals with more digits than declared, nanoseconds, incomplete
+  dates, and halves of surrogate pairs.
+
+Accepted: unknown fields (ignored), missing fields that may be null, any JSON for a ``string`` field
+(as its text), numbers for a ``timestamp`` (seconds since 1970), and decimals written as text.
 """
 
 from __future__ import annotations
@@ -68,14 +73,16 @@ NOT_UTF8 = "the value is not valid UTF-8"
 MALFORMED = "the value is not one JSON object with fields of the declared types"
 HALF_CHARACTER = "a text has half of a character (a surrogate without its pair)"
 CHANGED_NUMBER = "a number in a field of text cannot be kept as it is written"
-# Spark stops reading at the end of the first object, whatever follows. So the value is read as the first element of an
-# array, and it is the whole of it if what follows in the array is what was put there: an object with a field whose name no value can
-# know. (With a name that is known, a value could close the array and open another one, and would pass for what it is not.)
+# Spark stops at the end of the first object, whatever follows. So the value is read as the first
+# element of an array, followed by an object with a secret field. The value is complete if that
+# object is the second element. With a known field name, a value could close the array and open
+# another one, and would pass as something else.
 SECRET = "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 PARSED, CORRUPT, WHOLE, MARK = "_parsed", "_corrupt", f"_millstream_{SECRET}", f"_mark_{SECRET}"
 TEXTS, STRINGS = "_texts", "_exact_strings"
 BEFORE, AFTER, ELEMENTS = '{"' + WHOLE + '":[', ',{"' + MARK + '":true}]}', 2
-# Decimals with such an exponent take Java minutes (1e10000000) or hours to write out, before it finds that they do not fit.
+# Java takes minutes (1e10000000) or hours to write out decimals with such an exponent, before it
+# finds that they do not fit.
 LONG_EXPONENT = "[0-9.][eE][+-]?0*[1-9][0-9]{3}"
 STRICT = {
     "mode": "PERMISSIVE",
@@ -86,7 +93,11 @@ STRICT = {
 
 
 class JsonFormat(ValueFormat):
-    """``timestampFormat``, ``timestampNTZFormat``, ``dateFormat`` and ``timeZone`` are Spark's, for reading and writing; ``ignoreNullFields=False`` writes nulls."""
+    """The JSON format.
+
+    ``timestampFormat``, ``timestampNTZFormat``, ``dateFormat`` and ``timeZone`` are Spark's options
+    for reading and writing. ``ignoreNullFields=False`` writes nulls.
+    """
 
     name = "json"
     OPTIONS: ClassVar[tuple[str, ...]] = (
@@ -104,7 +115,7 @@ class JsonFormat(ValueFormat):
 
     @property
     def schema(self) -> StructType:  # type: ignore[override]
-        """What is read; writing needs none, since the rows have their own."""
+        """The schema to read. Writing needs none, because the rows have one."""
         return self._schema or struct_type(None, format=self.name)
 
     def decode(self, records: DataFrame, *, tombstones: Tombstones = "error") -> DataFrame:
@@ -114,7 +125,7 @@ class JsonFormat(ValueFormat):
         read = F.from_json(whole, self._wrapped(), self._parser_options())
         if (decimals := decimal_texts(self.schema)) is not None:
             read = F.when(~self._has_long_exponent(text, whole, decimals), read)
-        # What the reader of the topic has parsed is not parsed again.
+        # Values that the source has parsed are not parsed again.
         proven = F.col(PROVEN) if PROVEN in records.columns else F.lit(None).cast(nullable(self.schema))
         read = F.when(proven.isNull(), read)
         utf8 = F.when(proven.isNull(), F.is_valid_utf8(text)).otherwise(F.lit(True))
@@ -127,7 +138,7 @@ class JsonFormat(ValueFormat):
         return without_dropped(parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones)
 
     def proven_column(self) -> StructField | None:
-        """What the reader of a topic can parse on the way; None where that would not be the same."""
+        """Return the column that the source can parse, or None if it would parse differently."""
         if self._read_options() or plan_for(self.schema) is None:
             return None
         return StructField(PROVEN, self.schema)
@@ -155,8 +166,11 @@ class JsonFormat(ValueFormat):
         return StructType([StructField(WHOLE, ArrayType(element)), StructField(CORRUPT, StringType())])
 
     def _has_long_exponent(self, text: Column, whole: Column, decimals: DataType) -> Column:
-        """Whether a number has one, or a decimal that is written as text. Other texts may: few values look like it, and those are
-        looked at again, without their texts and with nothing but the decimals."""
+        """Return whether a number, or a decimal that is written as text, has a long exponent.
+
+        Other texts may match, too. The few values that match are checked again, without their texts
+        and with nothing but the decimals.
+        """
         numbers = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
         read = F.from_json(whole, StructType([StructField(WHOLE, ArrayType(decimals))]), STRICT)
         found = numbers.rlike(LONG_EXPONENT) | F.to_json(read).rlike(LONG_EXPONENT)
@@ -181,7 +195,7 @@ class JsonFormat(ValueFormat):
         return error
 
     def _second_look(self) -> list[Column]:
-        """The texts of a value, and whether its strings are exact, where the parser may have changed something."""
+        """Return the texts of a doubtful value, and whether its strings are exact."""
         text = F.col(f"{RECORD}.value").cast("string")
         doubtful = doubts(text, _field, self.schema)
         if doubtful is None:

@@ -1,7 +1,8 @@
-"""What Spark's JSON parser lets pass and a pipeline must not: checks on the parsed columns, made from the schema.
+"""Checks on parsed columns, for values that Spark's JSON parser accepts and a pipeline must not.
 
-``from_json`` rounds decimals, reads 255 as the tinyint -1, takes milliseconds for seconds of the year 55000, and knows no NOT NULL. Each
-check is a column that is true where a value is fine; a schema that needs none costs nothing.
+``from_json`` rounds decimals, reads 255 as the tinyint -1, reads milliseconds as seconds of the
+year 55000, and ignores NOT NULL. Each check is a column that is true for good values. A schema that
+needs no checks costs nothing.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ FIRST_TIME, LAST_TIME = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
 
 
 class Check(NamedTuple):
-    """``fine`` is true or null where the field is as it should be; ``reason`` what to say where it is not."""
+    """``fine`` is true or null for good values; ``reason`` explains bad ones."""
 
     fine: Column
     reason: str
 
 
 def reading_type(kind: DataType) -> DataType:
-    """The type to parse with: nothing is required yet, and decimals keep all the digits there is room for.
+    """Return the type to parse with: nullable, and with the maximum number of digits in decimals.
 
-    Spark reads 255 as the tinyint -1.
+    Bytes are parsed as shorts, because Spark reads 255 as the tinyint -1.
     """
     if isinstance(kind, ByteType):
         return ShortType()
@@ -61,12 +62,12 @@ def reading_type(kind: DataType) -> DataType:
 
 
 def as_declared(parsed: Column, kind: DataType) -> Column:
-    """The parsed column in the type that was declared."""
+    """Return the parsed column in its declared type."""
     return parsed if reading_type(kind) == nullable(kind) else parsed.try_cast(nullable(kind))
 
 
 def nullable(kind: DataType) -> DataType:
-    """The type without its NOT NULLs, as a parser returns it."""
+    """Return the type without NOT NULL, as a parser returns it."""
     if isinstance(kind, StructType):
         return StructType([StructField(one.name, nullable(one.dataType)) for one in kind.fields])
     if isinstance(kind, ArrayType):
@@ -77,7 +78,7 @@ def nullable(kind: DataType) -> DataType:
 
 
 def check_keys(schema: StructType) -> None:
-    """PipelineError where a map has other keys than text: in JSON they are names."""
+    """Raise PipelineError for a map whose keys are not strings, as JSON requires."""
     for field in schema.fields:
         for kind in _maps(field.dataType):
             if not isinstance(kind.keyType, StringType):
@@ -99,7 +100,7 @@ def _maps(kind: DataType) -> Iterator[MapType]:
 
 
 def checks(parsed: Callable[[str], Column], schema: StructType) -> list[Check]:
-    """The checks of all fields; ``parsed`` gives the column of a field as it was parsed."""
+    """Return the checks of all fields. ``parsed`` returns the parsed column of a field."""
     found = []
     for field in schema.fields:
         column = parsed(field.name)
@@ -113,12 +114,12 @@ def checks(parsed: Callable[[str], Column], schema: StructType) -> list[Check]:
 
 
 def does_not_fit(field: StructField) -> str:
-    """The plain reason for a value that its type does not hold exactly."""
+    """Return the simple reason for a value that does not fit its type exactly."""
     return f"field {field.name!r} does not fit {field.dataType.simpleString()}"
 
 
 def _present(column: Column, kind: DataType) -> Column | None:
-    """Whether nothing is null inside a column that must not be."""
+    """Return whether no NOT NULL part of a column is null."""
     if isinstance(kind, StructType):
         parts = []
         for one in kind.fields:
@@ -148,7 +149,7 @@ def _each(elements: Column, kind: DataType, may_be_null: bool) -> Column | None:
 
 
 def fits(column: Column, kind: DataType) -> Column | None:
-    """Whether the numbers and times in a column are within what was declared; null counts as fine."""
+    """Return whether the numbers and times of a column are in range. Null counts as fine."""
     return every(column, kind, _within)
 
 
@@ -170,9 +171,9 @@ def _within(column: Column, kind: DataType) -> Column | None:
 
 
 def every(column: Column, kind: DataType, fine: Callable[[Column, DataType], Column | None]) -> Column | None:
-    """Whether all parts of a column are fine: ``fine`` makes the check of a part, None where its type needs none.
+    """Return whether all parts of a column are fine, or None if no part needs a check.
 
-    Null counts as fine.
+    ``fine`` returns the check of a part, or None if its type needs none. Null counts as fine.
     """
     if (found := fine(column, kind)) is not None:
         return found

@@ -1,7 +1,7 @@
-"""Why a JSON value does not fit a schema, in words: the field, what is there, what should be.
+"""Explains why a JSON value does not fit a schema: the field, its value, the expected type.
 
-Only for values that Spark has refused, so this may be slow, and it need not agree with Spark in every corner: it says nothing
-(None) where it finds nothing wrong.
+This is only for values that Spark has rejected, so it may be slow. It need not agree with Spark in
+every case: the result is None if it finds no error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _WANTED = {
 }
 
 
-# Room for any number that can be written.
+# Large enough for any number that can be written.
 _EXACT = Context(prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
@@ -50,7 +50,7 @@ class _NotJson(ValueError):
 
 
 class _Float(Decimal):
-    """A number with a point or an exponent, and how it is written."""
+    """A number with a point or an exponent, and its text."""
 
     written: str
 
@@ -71,7 +71,7 @@ _NAMES = {
 
 
 def explain(value: bytes, schema: StructType) -> str | None:
-    """The reason in one line, or None if nothing wrong is found."""
+    """Return the reason in one line, or None if no error is found."""
     try:
         document = _load(value)
     except _NotJson as error:
@@ -212,7 +212,7 @@ def _binary(value: Any, kind: DataType) -> str | None:
 
 
 def _string(value: Any, kind: DataType) -> str | None:
-    """Text holds any JSON, but Spark writes numbers of it in its own way."""
+    """Check text. It can hold any JSON, but Spark writes the numbers of it differently."""
     if isinstance(value, str):
         return HALF_CHARACTER.format(_shown(value)) if _HALF.search(value) else None
     for number in _floats(value):
@@ -232,7 +232,10 @@ def _floats(value: Any) -> Iterator[_Float]:
 
 
 def _as_java_writes(number: _Float) -> str:
-    """A double as Java writes it, with an exponent below 0.001 and from ten million on; empty where there is none."""
+    """Return a double in Java's notation, or an empty text if it is zero or infinite.
+
+    Java uses an exponent below 0.001 and from ten million on.
+    """
     if not 1e-3 <= abs(float(number)) < 1e7 and number:
         if abs(float(number)) == _INFINITE or not float(number):
             return ""

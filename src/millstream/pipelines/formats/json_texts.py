@@ -1,8 +1,9 @@
-"""A second look at JSON values of which Spark's parser may have changed something: numbers and times as they are written.
+"""Checks the text of JSON values in which Spark's parser may have changed a number or time.
 
-``from_json`` keeps no text of a number: a decimal is rounded, and in a field of text 1.10 is 1.1. So every number of a doubtful value
-becomes a text with a mark in front, by a regular expression, and the value is parsed again with texts only. Few values are doubtful;
-all others cost a regular expression.
+``from_json`` does not keep the text of a number: a decimal is rounded, and 1.10 becomes 1.1 in a
+text field. So a regular expression turns every number of a doubtful value into a text with a
+marker, and the value is parsed again with texts only. Few values are doubtful; all others cost a
+regular expression.
 """
 
 from __future__ import annotations
@@ -41,23 +42,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     Parse = Callable[[Column, DataType], Column]
-    """Parses texts as objects of a type; null where that fails."""
+    """Parses texts as objects of a type; null on failure."""
 
 Times = TimestampType | TimestampNTZType
 Floats = DoubleType | FloatType
 
 
 def _secret() -> str:
-    """Letters that no value can know, so that none is taken for what was put into it here."""
+    """Return random letters, so that no value can contain a marker."""
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 
 
 MARK, HALF = f"_number_{_secret()}_", f"_half_{_secret()}_"
-# Matched here and replaced later; JSON has no such character that is not escaped.
+# Matched here and replaced later. Valid JSON has this character only escaped.
 EDGE = "\x01"
-# A text, which stays as it is, or a number. Possessive: Java's stack does not grow with the length of a text.
+# A text, which stays as it is, or a number. Possessive, so that Java's stack does not grow with the
+# length of a text.
 TOKEN = r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9][-+.0-9eE]*+)'
-# An escape that is whole, or half of a character beyond 16 bits without its other half.
+# A complete escape, or one half of a surrogate pair without the other.
 HIGH, LOW, HEX = r"\\u[dD][89abAB]", r"\\u[dD][c-fC-F]", "[0-9a-fA-F]{2}"
 ESCAPE = rf"(\\[^u]|{HIGH}{HEX}{LOW}{HEX})|(\\u[dD][89a-fA-F]{HEX})"
 HALF_CHARACTER = r"\\u[dD][89a-fA-F]"
@@ -67,9 +69,10 @@ COMMA = '"[-+.0-9]+,'
 MANY_DIGITS = "[0-9]{13}"
 PARTIAL = r'"\s*(T?[0-9]{1,2}:|[+-]?[0-9]{4,7}(-[0-9]{1,2})?\s*["T ])'
 BEHIND_DATE = r'[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}\s*[^-0-9"\s]'
-# What Java makes of numbers in fields of text: numbers with a point, or objects and arrays that may have some.
+# Java's notation of numbers in text fields: numbers with a point, or objects and arrays with such
+# numbers.
 LOOSE_TEXT = r'^(-?[0-9]+\.[0-9]+(E-?[0-9]+)?$|"-?(Infinity|NaN)"$|[\[{](?s).*([0-9]\.[0-9]|Infinity))'
-# Exponents, points, zeros at the beginning and at the end.
+# Removes exponents, points, leading zeros and trailing zeros.
 DIGITS_ONLY = {
     r"([0-9.])[eE][-+]?[0-9]+": "$1",
     r"([0-9])\.([0-9])": "$1$2",
@@ -80,7 +83,7 @@ NOT_A_NUMBER = r"[:\[,]\s*[-+]?[NI]"
 
 
 def doubts(text: Column, parsed: Callable[[str], Column], schema: StructType) -> Column | None:
-    """Whether a value may have a number, time or text that the parser has changed; None where it cannot."""
+    """Return whether the parser may have changed a number, time or text; None if it cannot."""
     kinds = [kind for one in schema.fields for kind in leaves(one.dataType)]
     patterns = []
     if decimals := [one for one in kinds if isinstance(one, DecimalType)]:
@@ -109,14 +112,14 @@ def _finite(column: Column, kind: DataType) -> Column:
 
 
 def marked(text: Column) -> Column:
-    """A value in which every number is a text with the mark in front."""
+    """Return a value in which every number is a text that begins with the marker."""
     edged = F.regexp_replace(text, TOKEN, f"$1{EDGE}$2{EDGE}")
     numbers = F.regexp_replace(edged, EDGE + EDGE, "")
     return F.regexp_replace(numbers, f"{EDGE}([^{EDGE}]*){EDGE}", f'"{MARK}$1"')
 
 
 def exact_fields(texts: Column, schema: StructType, formats: Collection[str]) -> dict[str, Column]:
-    """For each field with numbers or times, whether they are exactly as written; null counts as exact."""
+    """Return for each field with numbers or times whether they are exact. Null counts as exact."""
     kind = texts_type(schema)
     found = {}
     for one in schema.fields:
@@ -139,10 +142,10 @@ def _exact(text: Column, kind: DataType, formats: Collection[str]) -> Column | N
 
 
 def exact_strings(text: Column, schema: StructType, parse: Parse) -> Column | None:
-    """Whether the fields of text have what is written there.
+    """Return whether text fields have the text of the value.
 
-    A single number is a text as it is written. Numbers within objects and arrays are the same numbers; Spark may write
-    them in another way.
+    A single number must have the same text. Numbers within objects and arrays must be equal, but
+    Spark may write them differently.
     """
     kind = strings_type(schema)
     if kind is None:
@@ -157,14 +160,14 @@ def exact_strings(text: Column, schema: StructType, parse: Parse) -> Column | No
 
 
 def _digits(text: Column) -> Column:
-    """A text in which every number has nothing but its significant digits."""
+    """Reduce every number of a text to its significant digits."""
     for pattern, kept in DIGITS_ONLY.items():
         text = F.regexp_replace(text, pattern, kept)
     return text
 
 
 def no_halves(text: Column, schema: StructType, parse: Parse) -> Column:
-    """Whether no text that is used has half of a character, of which Spark makes a question mark."""
+    """Return whether no used text has half of a surrogate pair, which Spark replaces by "?"."""
     edged = F.regexp_replace(text, ESCAPE, f"$1{EDGE}$2{EDGE}")
     told = F.regexp_replace(F.regexp_replace(edged, EDGE + EDGE, ""), f"{EDGE}[^{EDGE}]*{EDGE}", HALF)
     found = F.to_json(parse(told, reading_type(schema))).contains(HALF)
@@ -172,13 +175,13 @@ def no_halves(text: Column, schema: StructType, parse: Parse) -> Column:
 
 
 def only_numbers(text: Column) -> Column:
-    """Whether no number of a value is one that JSON does not have: such words are fine within texts."""
+    """Return whether a value has no NaN or Infinity, which are not JSON, outside of texts."""
     bare = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
     return F.when(text.rlike(NOT_A_NUMBER), ~bare.rlike(NOT_A_NUMBER)).otherwise(F.lit(True))
 
 
 def leaves(kind: DataType) -> list[DataType]:
-    """The types inside a type."""
+    """Return the types inside a type."""
     if isinstance(kind, StructType):
         return [found for one in kind.fields for found in leaves(one.dataType)]
     if isinstance(kind, ArrayType):
@@ -193,17 +196,17 @@ def has_floats(schema: StructType) -> bool:
 
 
 def texts_type(kind: DataType) -> DataType | None:
-    """The numbers and times of a type, to be read as texts, and nothing else; None where there are none."""
+    """Return only the numbers and times of a type, to be read as texts, or None without any."""
     return _only(kind, lambda one: isinstance(one, DecimalType | Floats | Times | DateType | Intervals))
 
 
 def decimal_texts(kind: DataType) -> DataType | None:
-    """The decimals of a type, to be read as texts, and nothing else; None where there are none."""
+    """Return only the decimals of a type, to be read as texts, or None without any."""
     return _only(kind, lambda one: isinstance(one, DecimalType))
 
 
 def strings_type(kind: DataType) -> DataType | None:
-    """The texts of a type and nothing else; None where there are none."""
+    """Return only the texts of a type, or None without any."""
     return _only(kind, lambda one: isinstance(one, StringType))
 
 

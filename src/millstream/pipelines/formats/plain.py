@@ -1,7 +1,8 @@
-"""The formats without a schema: ``raw`` (bytes as they are) and ``string`` (text in UTF-8).
+"""Formats without a schema: ``raw`` (bytes) and ``string`` (text in UTF-8).
 
-Rows have the columns of the source: key, value, topic, partition, offset, timestamp and so on. What is written takes ``value``, and
-``key``, ``headers``, ``topic``, ``partition``, ``timestamp`` where the rows have them.
+Rows have the columns of the source: key, value, topic, partition, offset, timestamp and so on.
+Writing takes ``value``, and ``key``, ``headers``, ``topic``, ``partition`` and ``timestamp`` if the
+rows have them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NOT_UTF8 = "the value is not valid UTF-8"
 
 
 class RawFormat(ValueFormat):
-    """Every value is fine."""
+    """Bytes. Every value is good."""
 
     name = "raw"
     OPTIONS: ClassVar[tuple[str, ...]] = ()
@@ -101,7 +102,7 @@ class RawFormat(ValueFormat):
 
 
 class StringFormat(RawFormat):
-    """Text; what is not UTF-8 is an error."""
+    """Text. A value that is not UTF-8 is an error."""
 
     name = "string"
     kind = "string"

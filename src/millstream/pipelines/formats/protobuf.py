@@ -1,8 +1,9 @@
-"""Protobuf: one message a value. The schema is that of the message, whose descriptor is given.
+"""Protobuf: a value is one message. Its descriptor is the schema.
 
-``message="module:Message"`` names a compiled class; ``message="package.Message"`` with ``descriptor=FILE`` a message of a descriptor set
-(``protoc --include_imports --descriptor_set_out=FILE``). ``confluent=True`` as for Avro. Protobuf takes much for a message: an empty value
-is one, with nothing but defaults, and fields that it does not know are skipped.
+``message="module:Message"`` names a compiled class. ``message="package.Message"`` with
+``descriptor=FILE`` names a message of a descriptor set (``protoc --include_imports
+--descriptor_set_out=FILE``). ``confluent=True`` works as for Avro. Protobuf accepts many values: an
+empty value is a message with defaults, and unknown fields are skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FIRST_MESSAGE = b"\x00"
 
 
 class ProtobufFormat(ArrowFormat):
-    """``message``, ``descriptor``, ``confluent``, ``schema_id``: see above."""
+    """The Protobuf format; see above for its options."""
 
     name = "protobuf"
     OPTIONS: ClassVar[tuple[str, ...]] = ("message", "descriptor", "confluent", "schema_id")
@@ -87,7 +88,7 @@ def _getters(files: bytes, name: str) -> dict[str, Callable[[Any], Any]]:
 
 
 def read(value: bytes, *, files: bytes, name: str, confluent: bool) -> Row:
-    """One value; Unreadable if it is not such a message."""
+    """Decode a value. Raise Unreadable if it is not such a message."""
     data = skip_message_indexes(skip_header(value)[1]) if confluent else value
     message = message_class(files, name)()
     try:

@@ -1,6 +1,6 @@
 """Protobuf messages: their classes from descriptors, their fields as Spark types.
 
-A descriptor set travels to the workers as bytes, so that they need neither the module nor the file it came from.
+A descriptor set is sent to the workers as bytes, so they need neither its module nor its file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream.pipelines.errors import PipelineError, nearest
 
 KNOWN = "google.protobuf."
 TIMESTAMP = KNOWN + "Timestamp"
-# Messages that hold one value which may be absent, and messages that are JSON.
+# Messages with one optional value, and messages that are JSON.
 WRAPPERS = frozenset(
     KNOWN + name + "Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -42,7 +42,7 @@ _SCALARS: dict[int, T.DataType] = {
 
 
 def files_of_class(name: str) -> tuple[bytes, str]:
-    """The descriptor set and the full name of a compiled message class, ``module:Message``."""
+    """Return the descriptor set and the full name of a compiled class, ``module:Message``."""
     module, _, attribute = name.partition(":")
     try:
         found: Any = import_module(module)
@@ -60,7 +60,10 @@ def files_of_class(name: str) -> tuple[bytes, str]:
 
 
 def files_of_set(path: str, message: str) -> tuple[bytes, str]:
-    """The descriptor set of a file, and the full name of a message in it; a name without its package will do."""
+    """Return the descriptor set of a file, and the full name of a message in it.
+
+    The name may lack its package.
+    """
     try:
         data = Path(path).read_bytes()
         names = _names(descriptor_pb2.FileDescriptorSet.FromString(data))
@@ -82,7 +85,7 @@ def files_of_set(path: str, message: str) -> tuple[bytes, str]:
 
 @lru_cache(maxsize=64)
 def message_class(files: bytes, name: str) -> Any:
-    """The class of a message, made once in each process."""
+    """Return the class of a message, made once in each process."""
     pool = descriptor_pool.DescriptorPool()
     left = {one.name: one for one in descriptor_pb2.FileDescriptorSet.FromString(files).file}
     for one in list(left.values()):
@@ -94,7 +97,7 @@ def message_class(files: bytes, name: str) -> Any:
 
 
 def _add(pool: Any, name: str, left: dict[str, Any]) -> None:
-    """A file after those that it imports; what protobuf itself brings need not be in the set."""
+    """Add a file after those that it imports. Protobuf's own files need not be in the set."""
     file = left.pop(name, None)
     if file is None:
         return
@@ -146,7 +149,8 @@ def _names(files: Any) -> list[str]:
 
 
 def is_repeated(field: Any) -> bool:
-    found = getattr(field, "is_repeated", None)  # protobuf 6 and later
+    # protobuf 6 and later
+    found = getattr(field, "is_repeated", None)
     return field.label == 3 if found is None else bool(found)
 
 
@@ -157,7 +161,10 @@ def is_map(field: Any) -> bool:
 
 
 def columns(descriptor: Any, within: tuple[str, ...] = ()) -> T.StructType:
-    """The fields of a message as columns. What has no presence is never null: protobuf reads its default."""
+    """Return the fields of a message as columns.
+
+    A field without presence is never null, because protobuf reads its default.
+    """
     if descriptor.full_name in within:
         raise PipelineError(
             f"the protobuf message {descriptor.full_name} contains itself, and a column cannot",

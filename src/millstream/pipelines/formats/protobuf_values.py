@@ -1,4 +1,4 @@
-"""Protobuf messages to plain values and back, by functions made once for each message type."""
+"""Converts Protobuf messages to plain values and back, with functions made once per type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def getters(descriptor: Any) -> dict[str, Get]:
-    """For each field a function from a message to its value."""
+    """Return for each field a function from a message to its value."""
     return {field.name: _getter(field) for field in descriptor.fields}
 
 
@@ -36,7 +36,7 @@ def _getter(field: Any) -> Get:
     if is_map(field):
         entry = field.message_type.fields_by_name
         key, value = _value_of(entry["key"]), _value_of(entry["value"])
-        # By index: items() of a map of messages is not offered everywhere.
+        # By key, because items() of a map of messages does not exist everywhere.
         return lambda message: [
             (key(one), value(getattr(message, name)[one])) for one in getattr(message, name)
         ]
@@ -63,7 +63,10 @@ def _value_of(field: Any) -> Get:
 
 
 def _micros(moment: Any) -> int:
-    """Protobuf's own definition has years 1 to 9999 only; whoever parses does not look, and Python has no later ones either."""
+    """Return the microseconds of a Timestamp, which is defined for years 1 to 9999 only.
+
+    Parsers do not check the range, and Python has no later years either.
+    """
     if not FIRST_SECOND <= moment.seconds <= LAST_SECOND:
         raise Unreadable(f"{moment.seconds} seconds are no time between the years 1 and 9999")
     if not 0 <= moment.nanos < 1_000_000_000:
@@ -78,13 +81,13 @@ def _same(value: Any) -> Any:
 
 
 def _enum_name(enum: Any) -> Get:
-    """A number that the enum does not have, from a newer writer, stays a number, as text."""
+    """Return a function from a number to its name. Unknown numbers stay numbers, as text."""
     names = {number: value.name for number, value in enum.values_by_number.items()}
     return lambda number: names.get(number, str(number))
 
 
 def fill(message: Any, row: Mapping[str, Any]) -> None:
-    """Set the fields of a message; a null is left out, so that one without presence has its default."""
+    """Set the fields of a message. Nulls are left out, so fields without presence have defaults."""
     fields = message.DESCRIPTOR.fields_by_name
     for name, value in row.items():
         if value is not None:
@@ -144,7 +147,7 @@ def _scalar(field: Any, value: Any) -> Any:
 
 
 def _number(field: Any, value: Any) -> Any:
-    """A number as its field has it; what would be rounded is an error."""
+    """Return a number as its field needs it. Raise ValueError if it would be rounded."""
     if field.cpp_type in _WHOLE:
         if int(value) != value:
             raise ValueError(f"field {field.name!r} is a whole number, and {value} is not")
@@ -152,7 +155,8 @@ def _number(field: Any, value: Any) -> Any:
     if field.cpp_type in _FLOATS:
         made = float(value)
         if field.cpp_type == _FLOAT and math.isfinite(made):
-            made = struct.unpack("<f", struct.pack("<f", made))[0]  # OverflowError where it is too large
+            # OverflowError if it is too large.
+            made = struct.unpack("<f", struct.pack("<f", made))[0]
         if made != value and value == value:
             raise ValueError(f"field {field.name!r} would round {value} to {made}; cast the column first")
     return value
@@ -160,5 +164,5 @@ def _number(field: Any, value: Any) -> Any:
 
 _DOUBLE, _FLOAT = 5, 6
 _FLOATS = (_DOUBLE, _FLOAT)
-# int32, int64, uint32, uint64: a decimal(20,0) column comes as a Decimal.
+# int32, int64, uint32, uint64. A decimal(20,0) column has Decimal values.
 _WHOLE = (1, 2, 3, 4)

@@ -72,7 +72,7 @@ class DeadLetterFrames:
         ]
 
     def query(self, source: Stream | Table, flow: str) -> DataFrame:
-        """Return the bad records of a stream or table. A table's records without a value are good."""
+        """Return the bad records of a stream or table. A table's tombstones are good."""
         if isinstance(source, Stream) and source.origin is not None:
             explain = source.origin.explainer()
             return letters(self._topics.origin(source), pipeline=self._pipeline, explain=explain)

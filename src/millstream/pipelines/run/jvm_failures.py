@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 LOST_WORKERS = 3
-"""A Python worker can exit for other reasons, so the JVM is blamed only after this many in a row.
-"""
+"""The JVM is blamed after this many lost workers in a row, because they can have other causes."""
 
 _DEEPEST = 8
 

@@ -79,7 +79,7 @@ class Layout:
         self._write(self.status, status)
 
     def letter_owners(self) -> dict[str, str]:
-        """Return the flow that writes the dead letters of each stream, as stored by earlier runs."""
+        """Return the flow that writes the dead letters of each stream, as stored before."""
         try:
             found = json.loads(self.letters.read_text())
         except FileNotFoundError:

@@ -21,10 +21,15 @@ class RunOptions:
     reset_progress: bool = False
     stop_timeout_s: float = STOP_TIMEOUT_S
     independent: bool = False
-    """Flows do not depend on each other: if one fails, the others continue. Without ``once`` the run
-    continues without flows, because ``Run.change`` may add some."""
+    """Flows do not depend on each other: if one fails, the others continue.
+
+    Without ``once`` a run without flows continues, because ``Run.change`` may add some.
+    """
     conf: Mapping[str, str] = field(default_factory=dict)
     """Spark settings that override those of the pipeline."""
     restarts_ms: tuple[int, ...] | None = None
-    """Times of earlier restarts of the driver's JVM for this pipeline, if the caller can restart it.
-    ``Run.restart`` then requests the next restart. With None, a JVM error fails the flow."""
+    """Times of earlier restarts of the driver's JVM for this pipeline.
+
+    ``Run.restart`` requests the next restart. None means that the caller cannot restart the JVM; an
+    error of the JVM then fails the flow.
+    """

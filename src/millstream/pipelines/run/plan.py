@@ -73,7 +73,7 @@ class RunPlan:
         return build_graph(self.pipeline)
 
     def _chosen_flows(self) -> list[Flow]:
-        """Return the flows to run. Independent flows may have been removed since they were named."""
+        """Return the flows to run. Independent flows may have been removed."""
         only = self._options.only
         if not self._options.independent:
             return with_upstream(self.graph, only)

@@ -172,7 +172,7 @@ class Queries:
             .option("checkpointLocation", str(writer.directory))
             .foreachBatch(writer)
         )
-        # A pool per flow: the jobs of a pool wait for each other, so a slow flow would delay the rest.
+        # A pool per flow: jobs of a pool wait for each other, so a slow flow would delay the rest.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
         trigger_ms = flow.trigger_ms or pipeline.trigger_ms
         if self._options.once:

@@ -27,9 +27,9 @@ SESSION_CONF: Mapping[str, object] = {
     "spark.sql.streaming.numRecentProgressUpdates": 20,
     "spark.sql.streaming.stopTimeout": 60_000,
     "spark.sql.streaming.metricsEnabled": False,
-    # This rule skips a stream whose join partner is empty, and with it the records that do not parse.
+    # This rule skips a stream whose join partner is empty, and with it the bad records.
     "spark.sql.adaptive.optimizer.excludedRules": EMPTY_RELATIONS,
-    # Spark's default is INT96. Other readers take it as nanoseconds without a zone, which end in 2262.
+    # Spark's default is INT96, which others read as nanoseconds without a zone, up to 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
 

@@ -154,7 +154,7 @@ class Supervisor:
         return out
 
     def _is_held(self, flow: FlowState, now_ms: int) -> bool:
-        """Return whether a flow should leave the CPU to the first batch of a flow that it follows."""
+        """Return whether a flow should leave the CPU to a followed flow's first batch."""
         if flow.held_since_ms is None:
             flow.held_since_ms = now_ms
         if now_ms - flow.held_since_ms >= LONGEST_HOLD_MS:
