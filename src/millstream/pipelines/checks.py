@@ -63,8 +63,10 @@ def check_topics(pipeline: Pipeline) -> list[Problem]:
     try:
         with Admin(pipeline.bootstrap) as admin:
             names = admin.topics.names()
-            read = [one for flow in flows for one in leaves(pipeline, flow) if isinstance(one, Table)]
-            tables = {one.name: one for one in read if one.topic in names}
+            read = [
+                source for flow in flows for source in leaves(pipeline, flow) if isinstance(source, Table)
+            ]
+            tables = {table.name: table for table in read if table.topic in names}
             return [
                 *missing_inputs(pipeline, flows, names),
                 *differing_topics(admin, flows),
@@ -80,25 +82,25 @@ def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
     spark = pipeline_session(spark, pipeline)
     frames = Frames(spark, pipeline)
     for flow in build_graph(pipeline).order:
-        found = FlowCheck(flow, [_input(one) for one in leaves(pipeline, flow)])
-        check.flows.append(found)
+        result = FlowCheck(flow, [_input(source) for source in leaves(pipeline, flow)])
+        check.flows.append(result)
         try:
             rows = frames.build(flow)
-            found.schema = [(one.name, one.dataType.simpleString()) for one in rows.schema.fields]
-            found.plan = rows._jdf.queryExecution().analyzed().toString()
+            result.schema = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+            result.plan = rows._jdf.queryExecution().analyzed().toString()
             check.problems += _plan_problems(flow, rows)
         except PipelineError as error:
             check.problems.append(Problem(error.place, _without_place(error), error.hint))
     return check
 
 
-def _input(one: Stream | Table | Flow) -> str:
-    if isinstance(one, Flow):
-        return f"flow {one.name} ({one.topics[0]})"
-    kind = "stream" if isinstance(one, Stream) else "table"
-    if isinstance(one, Stream) and one.origin is not None:
-        return f"{kind} {one.name} ({one.origin})"
-    return f"{kind} {one.name}" + (f" (topic {one.topic})" if one.topic != one.name else "")
+def _input(source: Stream | Table | Flow) -> str:
+    if isinstance(source, Flow):
+        return f"flow {source.name} ({source.topics[0]})"
+    kind = "stream" if isinstance(source, Stream) else "table"
+    if isinstance(source, Stream) and source.origin is not None:
+        return f"{kind} {source.name} ({source.origin})"
+    return f"{kind} {source.name}" + (f" (topic {source.topic})" if source.topic != source.name else "")
 
 
 def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
@@ -144,11 +146,11 @@ def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
         if operator in _UNBOUNDED and line.strip(" +-:").startswith("~"):
             if operator == "Join" and _static_side(plan):
                 continue
-            what = _UNBOUNDED[operator]
+            activity = _UNBOUNDED[operator]
             return [
                 Problem(
                     flow.place,
-                    f"flow {flow.name} {what} without a watermark: its state grows for ever",
+                    f"flow {flow.name} {activity} without a watermark: its state grows for ever",
                     "declare watermark='COLUMN DELAY' on what it reads",
                     warning=True,
                 )
@@ -167,5 +169,7 @@ def _without_place(error: PipelineError) -> str:
 
 def all_problems(parts: Sequence[Sequence[Problem]]) -> list[Problem]:
     """Return problems in the order of the file, without duplicates."""
-    found = {(str(one.place), one.text): one for part in parts for one in part}
-    return sorted(found.values(), key=lambda one: (one.place is None, one.place or ("", 0), one.text))
+    problems = {(str(problem.place), problem.text): problem for part in parts for problem in part}
+    return sorted(
+        problems.values(), key=lambda problem: (problem.place is None, problem.place or ("", 0), problem.text)
+    )

@@ -106,11 +106,11 @@ class Flow:
 
     @property
     def topics(self) -> tuple[TopicTarget, ...]:
-        return tuple(one for one in self.targets if isinstance(one, TopicTarget))
+        return tuple(target for target in self.targets if isinstance(target, TopicTarget))
 
     @property
     def stores(self) -> tuple[Store, ...]:
-        return tuple(one for one in self.targets if isinstance(one, Store))
+        return tuple(target for target in self.targets if isinstance(target, Store))
 
 
 @dataclass
@@ -192,7 +192,7 @@ class Pipeline:
             watermark=parse_watermark(watermark) if watermark else None,
             starting=starting,
             meta=meta,
-            source_options={key: str(given) for key, given in source.items()},
+            source_options={key: str(setting) for key, setting in source.items()},
             options=options,
             dead_letters=self._dead_letters(dead_letters, topic or name),
             place=place,
@@ -226,7 +226,7 @@ class Pipeline:
             value=value,
             schema=schema,
             meta=meta,
-            source_options={key: str(given) for key, given in source.items()},
+            source_options={key: str(setting) for key, setting in source.items()},
             options=options,
             dead_letters=self._dead_letters(dead_letters, topic or name),
             place=place,
@@ -311,7 +311,7 @@ class Pipeline:
     def names(self) -> dict[str, Place]:
         """All names that can be used as inputs, and where they were declared."""
         parts: tuple[Mapping[str, Any], ...] = (self.streams, self.tables, self.views, self.flows)
-        return {name: one.place for part in parts for name, one in part.items()}
+        return {name: declaration.place for part in parts for name, declaration in part.items()}
 
     def writer_of(self, topic: str) -> tuple[Flow, TopicTarget] | None:
         """Return the flow that writes a topic, or None."""
@@ -321,11 +321,11 @@ class Pipeline:
                     return flow, target
         return None
 
-    def _dead_letters(self, given: str | bool | None, topic: str) -> str | None:
-        if isinstance(given, str):
-            return given
-        wanted = self.dead_letters if given is None else given
-        return f"{topic}.dlq" if wanted else None
+    def _dead_letters(self, declared: str | bool | None, topic: str) -> str | None:
+        if isinstance(declared, str):
+            return declared
+        enabled = self.dead_letters if declared is None else declared
+        return f"{topic}.dlq" if enabled else None
 
     def _add(self, name: str, place: Place) -> None:
         _check_name(name, "input", place)
@@ -357,7 +357,7 @@ class Pipeline:
         self.flows[flow.name] = flow
 
 
-def _check_origin(origin: Origin, place: Place, **given: Any) -> None:
+def _check_origin(origin: Origin, place: Place, **options: Any) -> None:
     """Reject options of topics for a stream with another origin."""
     if not isinstance(origin, Origin):
         raise PipelineError(
@@ -365,7 +365,7 @@ def _check_origin(origin: Origin, place: Place, **given: Any) -> None:
             hint="give files(...) or table(...) of millstream.connect, or topic='NAME'",
             place=place,
         )
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             raise PipelineError(
                 f"{name}= is said of topics, and this stream reads {origin}",
@@ -387,17 +387,17 @@ def _run_sql(query: str) -> Callable[..., Any]:
 
 
 def _parameters(function: Callable[..., Any], place: Place) -> tuple[str, ...]:
-    found = []
-    for one in inspect.signature(function).parameters.values():
-        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+    names = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise PipelineError(
-                f"{function.__name__}(*{one.name}) does not say what it reads",
+                f"{function.__name__}(*{parameter.name}) does not say what it reads",
                 hint="name each stream and table as a parameter",
                 place=place,
             )
-        if one.default is one.empty:
-            found.append(one.name)
-    return tuple(found)
+        if parameter.default is parameter.empty:
+            names.append(parameter.name)
+    return tuple(names)
 
 
 def _place_of(function: Callable[..., Any]) -> Place:
@@ -405,23 +405,23 @@ def _place_of(function: Callable[..., Any]) -> Place:
     return Place(code.co_filename, code.co_firstlineno)
 
 
-def _check_name(name: str, what: str, place: Place) -> None:
-    if name in (".", "..") or (what != "pipeline" and name.startswith((".", LETTERS))):
+def _check_name(name: str, kind: str, place: Place) -> None:
+    if name in (".", "..") or (kind != "pipeline" and name.startswith((".", LETTERS))):
         raise PipelineError(
-            f"{name!r} cannot be the name of a{'n' if what[0] in 'aeiou' else ''} {what}",
+            f"{name!r} cannot be the name of a{'n' if kind[0] in 'aeiou' else ''} {kind}",
             hint=f"names that begin with a dot or {LETTERS!r} are those of what stands beside checkpoints, and of dead letters",
             place=place,
         )
     if not _NAME.match(name):
         raise PipelineError(
-            f"{name!r} cannot be the name of a{'n' if what[0] in 'aeiou' else ''} {what}",
+            f"{name!r} cannot be the name of a{'n' if kind[0] in 'aeiou' else ''} {kind}",
             hint="use letters, digits, dots, dashes and underscores",
             place=place,
         )
 
 
-def _check_choice(given: str, choices: Sequence[str], what: str, place: Place) -> None:
-    if given not in choices:
+def _check_choice(value: str, choices: Sequence[str], setting: str, place: Place) -> None:
+    if value not in choices:
         raise PipelineError(
-            f"{what}={given!r} is unknown", hint=f"it is one of {', '.join(choices)}", place=place
+            f"{setting}={value!r} is unknown", hint=f"it is one of {', '.join(choices)}", place=place
         )

@@ -41,14 +41,14 @@ def parse_duration_ms(text: str) -> int:
     """Parse ``1 minute`` as 60000. Raise PipelineError for anything but numbers with units."""
     total, position = 0, 0
     while position < len(text):
-        found = _PART.match(text, position)
-        unit = _unit(found[2]) if found else None
-        if found is None or unit is None:
+        match = _PART.match(text, position)
+        unit = _unit(match[2]) if match else None
+        if match is None or unit is None:
             raise PipelineError(
                 f"{text!r} is not a time", hint="write it like '30 seconds' or '1 hour 30 minutes'"
             )
-        total += int(found[1]) * unit
-        position = found.end()
+        total += int(match[1]) * unit
+        position = match.end()
     if not text.strip():
         raise PipelineError("an empty text is not a time", hint="write it like '30 seconds'")
     return total
@@ -60,8 +60,8 @@ def parse_watermark(text: str) -> Watermark:
     A column name with blanks is written between backticks.
     """
     column, _, delay = text.strip().partition(" ")
-    if found := _QUOTED.match(text):
-        column, delay = found[1].replace("``", "`"), found[2]
+    if match := _QUOTED.match(text):
+        column, delay = match[1].replace("``", "`"), match[2]
     try:
         return Watermark(column, parse_duration_ms(delay))
     except PipelineError:
@@ -72,12 +72,12 @@ def parse_watermark(text: str) -> Watermark:
 
 def setting_s(conf: Mapping[str, object], name: str, default_s: float) -> float:
     """Return a setting that is a number of seconds."""
-    given = conf.get(name, default_s)
+    value = conf.get(name, default_s)
     try:
-        return float(str(given))
+        return float(str(value))
     except ValueError:
         raise PipelineError(
-            f"{name} is {given!r}, not a number of seconds", hint=f"write it like {name}={default_s:g}"
+            f"{name} is {value!r}, not a number of seconds", hint=f"write it like {name}={default_s:g}"
         ) from None
 
 

@@ -81,18 +81,18 @@ def inputs_of(pipeline: Pipeline, flow: Flow | View) -> list[Stream | Table | Vi
 
 def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | Flow]:
     """Yield the inputs of a flow, with the inputs of its views instead of the views."""
-    for one in inputs_of(pipeline, flow):
-        if isinstance(one, View):
-            yield from leaves(pipeline, one)
+    for source in inputs_of(pipeline, flow):
+        if isinstance(source, View):
+            yield from leaves(pipeline, source)
         else:
-            yield one
+            yield source
 
 
 def definition(pipeline: Pipeline, flow: Flow) -> tuple[object, ...]:
     """Return a key that is equal for two flows that do the same, wherever they were declared."""
-    read = tuple(one.name if isinstance(one, Flow) else one for one in leaves(pipeline, flow))
-    what = flow.function if flow.sql is None and flow.letters_of is None else flow.sql
-    return flow.name, what, flow.targets, flow.mode, flow.trigger_ms, flow.letters_of, read
+    read = tuple(source.name if isinstance(source, Flow) else source for source in leaves(pipeline, flow))
+    action = flow.function if flow.sql is None and flow.letters_of is None else flow.sql
+    return flow.name, action, flow.targets, flow.mode, flow.trigger_ms, flow.letters_of, read
 
 
 def _steps(pipeline: Pipeline) -> list[Flow | View]:
@@ -110,31 +110,31 @@ def _lookup(pipeline: Pipeline, name: str) -> Stream | Table | View | Flow:
 
 
 def _flows_read(pipeline: Pipeline, flow: Flow) -> Iterator[str]:
-    for one in leaves(pipeline, flow):
-        if isinstance(one, Flow):
-            yield one.name
-        elif writer := pipeline.writer_of(one.topic):
+    for source in leaves(pipeline, flow):
+        if isinstance(source, Flow):
+            yield source.name
+        elif writer := pipeline.writer_of(source.topic):
             yield writer[0].name
 
 
 def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    for one in _steps(pipeline):
-        what = f"{'view' if isinstance(one, View) else 'flow'} {one.name}"
-        for name in one.inputs:
+    for step in _steps(pipeline):
+        label = f"{'view' if isinstance(step, View) else 'flow'} {step.name}"
+        for name in step.inputs:
             if name != SESSION and not _known(pipeline, name):
-                known = pipeline.names.keys() - {one.name}
+                known = pipeline.names.keys() - {step.name}
                 yield Problem(
-                    one.place, f"{what} reads {name!r}, which is not declared", nearest(name, known)
+                    step.place, f"{label} reads {name!r}, which is not declared", nearest(name, known)
                 )
-        for read in inputs_of(pipeline, one):
+        for read in inputs_of(pipeline, step):
             if isinstance(read, Flow) and not read.topics:
                 yield Problem(
-                    one.place,
-                    f"{what} reads flow {read.name}, which writes no topic",
+                    step.place,
+                    f"{label} reads flow {read.name}, which writes no topic",
                     "give that flow a topic too, or make it a view",
                 )
-        if not any(name != SESSION for name in one.inputs):
-            yield Problem(one.place, f"{what} reads nothing", "name a stream as its parameter")
+        if not any(name != SESSION for name in step.inputs):
+            yield Problem(step.place, f"{label} reads nothing", "name a stream as its parameter")
 
 
 def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -155,8 +155,8 @@ def _path_back(pipeline: Pipeline, start: Flow | View) -> list[str]:
     stack: list[tuple[Flow | View, list[str]]] = [(start, [start.name])]
     seen: set[str] = set()
     while stack:
-        one, path = stack.pop()
-        for read in _reads(pipeline, one):
+        step, path = stack.pop()
+        for read in _reads(pipeline, step):
             if read.name == start.name:
                 return path
             if read.name not in seen:
@@ -165,8 +165,8 @@ def _path_back(pipeline: Pipeline, start: Flow | View) -> list[str]:
     return []
 
 
-def _reads(pipeline: Pipeline, one: Flow | View) -> Iterator[Flow | View]:
-    for read in inputs_of(pipeline, one):
+def _reads(pipeline: Pipeline, step: Flow | View) -> Iterator[Flow | View]:
+    for read in inputs_of(pipeline, step):
         if isinstance(read, Flow | View):
             yield read
         elif writer := pipeline.writer_of(read.topic):
@@ -175,12 +175,17 @@ def _reads(pipeline: Pipeline, one: Flow | View) -> Iterator[Flow | View]:
 
 def _schema_problems(pipeline: Pipeline) -> Iterator[Problem]:
     read: list[Stream | Table] = [*pipeline.streams.values(), *pipeline.tables.values()]
-    for one in read:
-        kind = "stream" if isinstance(one, Stream) else "table"
-        own = isinstance(one, Stream) and one.origin is not None
-        if one.value == "json" and one.schema is None and not own and pipeline.writer_of(one.topic) is None:
+    for source in read:
+        kind = "stream" if isinstance(source, Stream) else "table"
+        own = isinstance(source, Stream) and source.origin is not None
+        if (
+            source.value == "json"
+            and source.schema is None
+            and not own
+            and pipeline.writer_of(source.topic) is None
+        ):
             yield Problem(
-                one.place, f"{kind} {one.name} has no schema", "give schema='id string, amount double'"
+                source.place, f"{kind} {source.name} has no schema", "give schema='id string, amount double'"
             )
 
 

@@ -30,11 +30,11 @@ def load_pipeline(path: str) -> Pipeline:
             f"there is no file {path}", hint="give the Python file that declares the pipeline"
         )
     module = _run(file.resolve())
-    found = {id(one): one for one in vars(module).values() if isinstance(one, Pipeline)}
-    if len(found) != 1:
-        what = "declares no Pipeline" if not found else f"declares {len(found)} pipelines"
-        raise PipelineError(f"{path} {what}", hint="one file, one `pipe = Pipeline(NAME)`")
-    return next(iter(found.values()))
+    pipelines = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
+    if len(pipelines) != 1:
+        problem = "declares no Pipeline" if not pipelines else f"declares {len(pipelines)} pipelines"
+        raise PipelineError(f"{path} {problem}", hint="one file, one `pipe = Pipeline(NAME)`")
+    return next(iter(pipelines.values()))
 
 
 def _run(file: Path) -> ModuleType:

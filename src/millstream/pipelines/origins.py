@@ -38,7 +38,7 @@ def record(
 
     known = {"value": value, "timestamp": timestamp, "key": key}
     fields = [
-        (F.lit(None) if (one := known.get(name)) is None else one).cast(kind).alias(name)
+        (F.lit(None) if (column := known.get(name)) is None else column).cast(kind).alias(name)
         for name, kind in RECORD_COLUMNS.items()
     ]
     return F.struct(*fields, source.cast("string").alias(SOURCE)).alias(RECORD)

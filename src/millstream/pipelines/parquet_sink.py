@@ -80,8 +80,10 @@ class ParquetSink:
 
         Raise PipelineError if it is not the next one either.
         """
-        found = read_json(self.hidden / PROGRESS)
-        last = found and CommittedBatch.compare(found["batch"], found["query"], found["offsets"], identity)
+        progress = read_json(self.hidden / PROGRESS)
+        last = progress and CommittedBatch.compare(
+            progress["batch"], progress["query"], progress["offsets"], identity
+        )
         where, reset = self.target.path, self._reset_progress
         return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
 
@@ -168,14 +170,14 @@ def staged_files(staging: Path) -> list[tuple[Path, int]]:
     """Return the staged files that have rows, sorted by name, with their numbers of rows."""
     import pyarrow.parquet
 
-    found = []
+    files = []
     for path in sorted(staging.rglob("*.parquet")):
         if path.relative_to(staging).parts[0] == _UNFINISHED or path.name.startswith(("_", ".")):
             continue
         rows = pyarrow.parquet.read_metadata(path).num_rows
         if rows:
-            found.append((path, rows))
-    return found
+            files.append((path, rows))
+    return files
 
 
 def read_json(path: Path) -> Any:

@@ -25,13 +25,13 @@ def tables_named(query: str) -> tuple[str, ...]:
     """Return the names in order of appearance, without duplicates."""
     tokens = [word for word in _TOKEN.findall(query) if not word.startswith(("--", "/*", "'", '"'))]
     own = {_plain(word).lower() for word in _common_table_names(tokens)}
-    found: dict[str, None] = {}
+    tables: dict[str, None] = {}
     for position, word in enumerate(tokens):
         if word.lower() in ("from", "join") and not _is_function_keyword(tokens, position):
             for name in _listed(tokens, position + 1):
                 if name.lower() not in own:
-                    found[name] = None
-    return tuple(found)
+                    tables[name] = None
+    return tuple(tables)
 
 
 def _common_table_names(tokens: list[str]) -> list[str]:

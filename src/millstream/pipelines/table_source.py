@@ -87,8 +87,8 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        for one in _kept_tables(self.given).rows(partition):
-            yield from one.to_batches(max_chunksize=ROWS_PER_BATCH)
+        for table in _kept_tables(self.given).rows(partition):
+            yield from table.to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
 @dataclass
@@ -117,10 +117,10 @@ class TableCache:
     def rows(self, share: Share) -> Iterator[pa.Table]:
         """Yield the current rows of the partitions of a share."""
         places = self._view.refresh()
-        mine = [one for one in sorted(places) if one.partition % share.count == share.index]
+        mine = [partition for partition in sorted(places) if partition.partition % share.count == share.index]
         logs = self._view.logs(mine)
-        for one in mine:
-            yield self._refreshed(places[one], logs[one])
+        for partition in mine:
+            yield self._refreshed(places[partition], logs[partition])
 
     def _refreshed(self, place: Place, log: LogState) -> pa.Table:
         now_s = time.monotonic()
@@ -147,10 +147,10 @@ class TableCache:
 _tables: dict[tuple[tuple[str, str], ...], TableCache] = {}
 
 
-def _kept_tables(given: Mapping[str, str]) -> TableCache:
-    key = tuple(sorted(given.items()))
+def _kept_tables(options: Mapping[str, str]) -> TableCache:
+    key = tuple(sorted(options.items()))
     if key not in _tables:
-        _tables[key] = TableCache(parse(given, BATCH))
+        _tables[key] = TableCache(parse(options, BATCH))
     return _tables[key]
 
 

@@ -102,7 +102,7 @@ def topic(
         schema=schema,
         partitions=partitions,
         replication_factor=replication_factor,
-        config={setting: _text(given) for setting, given in config.items()},
+        config={setting: _text(value) for setting, value in config.items()},
         watermark=parse_watermark(watermark) if watermark else None,
         options=options,
         headers=headers if isinstance(headers, str) else dict(headers),
@@ -118,20 +118,20 @@ def parquet(path: str, *, by: str | Sequence[str] | None = None, **options: str)
             f"cannot write Parquet to {path}",
             hint="give a path of a file system that driver and executors share",
         )
-    for one in columns_of(by):
-        if one.startswith(("_", ".")):
+    for column in columns_of(by):
+        if column.startswith(("_", ".")):
             raise PipelineError(
-                f"cannot write {path} by {one!r}: readers of Parquet skip directories whose names begin with {one[0]!r}",
+                f"cannot write {path} by {column!r}: readers of Parquet skip directories whose names begin with {column[0]!r}",
                 hint="give the column another name in the flow",
             )
     return ParquetTarget(path.removeprefix("file://"), columns_of(by), options)
 
 
-def columns_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def columns_of(columns: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the declared columns as a tuple."""
-    if given is None:
+    if columns is None:
         return ()
-    return (given,) if isinstance(given, str) else tuple(given)
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def _text(value: Any) -> str:

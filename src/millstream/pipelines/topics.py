@@ -22,15 +22,20 @@ def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable
     known = set(existing)
     problems: dict[str, Problem] = {}
     for flow in flows:
-        for one in leaves(pipeline, flow):
-            if isinstance(one, Flow) or not one.topic or one.topic in known or pipeline.writer_of(one.topic):
+        for source in leaves(pipeline, flow):
+            if (
+                isinstance(source, Flow)
+                or not source.topic
+                or source.topic in known
+                or pipeline.writer_of(source.topic)
+            ):
                 continue
-            kind = "stream" if isinstance(one, Stream) else "table"
-            hint = nearest(one.topic, (name for name in known if not name.startswith("__")))
+            kind = "stream" if isinstance(source, Stream) else "table"
+            hint = nearest(source.topic, (name for name in known if not name.startswith("__")))
             if not hint.startswith("did you mean"):
-                hint = f"create it with `millstream topics create {one.topic}`"
-            problems[one.topic] = Problem(
-                one.place, f"the topic {one.topic!r} of {kind} {one.name} does not exist", hint
+                hint = f"create it with `millstream topics create {source.topic}`"
+            problems[source.topic] = Problem(
+                source.place, f"the topic {source.topic!r} of {kind} {source.name} does not exist", hint
             )
     return list(problems.values())
 
@@ -75,8 +80,13 @@ def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
 
 def compacted_topics(admin: Admin, names: Iterable[str]) -> set[str]:
     """Return the compacted topics among ``names``, which must exist."""
-    found = admin.configs.describe_topics(sorted(set(names)))
-    policies = {name: one.value for name, settings in found.items() for one in settings if one.name == POLICY}
+    configs = admin.configs.describe_topics(sorted(set(names)))
+    policies = {
+        name: setting.value
+        for name, settings in configs.items()
+        for setting in settings
+        if setting.name == POLICY
+    }
     return {name for name, policy in policies.items() if "compact" in (policy or "")}
 
 
@@ -102,8 +112,8 @@ def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
 
 
 def _differing_settings(admin: Admin, flow: Flow, topic: str, declared: object) -> list[Problem]:
-    wanted = dict(declared) if isinstance(declared, dict) else {}
-    if not wanted:
+    settings = dict(declared) if isinstance(declared, dict) else {}
+    if not settings:
         return []
     now = _settings(admin, topic)
     return [
@@ -113,10 +123,10 @@ def _differing_settings(admin: Admin, flow: Flow, topic: str, declared: object) 
             "it stays as it is",
             True,
         )
-        for name, value in wanted.items()
+        for name, value in settings.items()
         if now.get(name) != value
     ]
 
 
 def _settings(admin: Admin, topic: str) -> dict[str, str | None]:
-    return {one.name: one.value for one in admin.configs.describe_topics([topic])[topic]}
+    return {setting.name: setting.value for setting in admin.configs.describe_topics([topic])[topic]}

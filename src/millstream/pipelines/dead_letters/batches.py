@@ -128,9 +128,9 @@ class BatchLetters:
             seen = max((read_metric(metrics, name) for name in stream.metrics), default=NOTHING_SEEN)
             if seen.rows and not seen.bad and self._saw_all(execution, stream, seen):
                 continue
-            found = self._letters(spark, execution, stream, seen)
-            if found is not None:
-                yield found
+            letters = self._letters(spark, execution, stream, seen)
+            if letters is not None:
+                yield letters
 
     def _saw_all(self, execution: Any, stream: OwnedStream, seen: Seen) -> bool:
         """Return whether every row of the batch was counted."""
@@ -142,7 +142,7 @@ class BatchLetters:
             return True
         ranges = _ranges_read(execution, stream.metrics) if stream.topic else []
         # Offsets without a row, such as transaction markers, only cost another read.
-        return seen.rows == sum(one.end - one.start for one in ranges)
+        return seen.rows == sum(range.end - range.start for range in ranges)
 
     def _letters(
         self, spark: SparkSession, execution: Any, stream: OwnedStream, seen: Seen
@@ -156,7 +156,7 @@ class BatchLetters:
 
     def _of_named(self, stream: OwnedStream, named: Sequence[Bad]) -> pa.Table | None:
         """Return the dead letters of a few records, made in the driver."""
-        errors = {(one.partition, one.offset): one.error for one in named}
+        errors = {(record.partition, record.offset): record.error for record in named}
         offsets: dict[TopicPartition, list[int]] = {}
         for partition, offset in sorted(errors):
             offsets.setdefault(TopicPartition(stream.topic, partition), []).append(offset)
@@ -168,7 +168,7 @@ class BatchLetters:
                 len(errors) - len(records),
                 stream.topic,
             )
-        return self._table(stream, [(one, errors[one.partition, one.offset]) for one in records])
+        return self._table(stream, [(record, errors[record.partition, record.offset]) for record in records])
 
     def _table(self, stream: OwnedStream, bad: Sequence[tuple[StoredRecord, str]]) -> pa.Table | None:
         import pyarrow as pa
@@ -215,7 +215,7 @@ class BatchLetters:
         """
         if not _has_input(execution, stream.metrics):
             return None
-        node = next((one for one in _physical_nodes(execution) if _is_metric(one, stream.metrics)), None)
+        node = next((node for node in _physical_nodes(execution) if _is_metric(node, stream.metrics)), None)
         if node is None:
             raise PipelineError(
                 f"flow {self._flow} drops every row of {stream.name} unread, so bad rows cannot be found",
@@ -230,11 +230,14 @@ class BatchLetters:
 
 def read_metric(metrics: Any, name: str) -> Seen:
     """Return the counts of a metric in Spark's map."""
-    found = metrics.get(name)
-    if found.isEmpty():
+    metric = metrics.get(name)
+    if metric.isEmpty():
         return NOTHING_SEEN
-    row = json.loads(found.get().json())
-    named = tuple(Bad(one["at"]["p"], one["at"]["o"], one.get("error", "")) for one in row.get("named") or ())
+    row = json.loads(metric.get().json())
+    named = tuple(
+        Bad(record["at"]["p"], record["at"]["o"], record.get("error", ""))
+        for record in row.get("named") or ()
+    )
     return Seen(row["rows"], row["bad"], named)
 
 
@@ -293,11 +296,11 @@ def _has_input(execution: Any, metrics: Sequence[str]) -> bool:
 
 def _ranges_read(execution: Any, metrics: Sequence[str]) -> list[Range]:
     """Return the offsets of a topic that a batch reads."""
-    found: set[Range] = set()
+    ranges: set[Range] = set()
     for leaf in _scans(execution, metrics):
-        start, end = (Offset.parse(one.get().json()) for one in (leaf.startOffset(), leaf.endOffset()))
-        found.update(ranges_between(start, end))
-    return sorted(found)
+        start, end = (Offset.parse(offset.get().json()) for offset in (leaf.startOffset(), leaf.endOffset()))
+        ranges.update(ranges_between(start, end))
+    return sorted(ranges)
 
 
 def _as_frame(spark: SparkSession, execution: Any, plan: Any) -> DataFrame:

@@ -34,26 +34,26 @@ def ended_at(
         done = max(done, letters.batch)
     if done is None:
         return None
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for offset in _sources(checkpoint / "offsets" / str(done)):
         for partition, number in offset.positions.items():
             if partition.topic == topic:
-                known = found.get(partition.partition, number)
-                found[partition.partition] = min(known, number)
-    return found or None
+                known = offsets.get(partition.partition, number)
+                offsets[partition.partition] = min(known, number)
+    return offsets or None
 
 
 def _last(directory: Path) -> int | None:
-    numbers = [int(one.name) for one in directory.glob("*") if one.name.isdigit()]
+    numbers = [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
     return max(numbers, default=None)
 
 
 def _query_id(checkpoint: Path) -> str | None:
     try:
-        found = json.loads((checkpoint / "metadata").read_text())
+        metadata = json.loads((checkpoint / "metadata").read_text())
     except (OSError, ValueError):
         return None
-    return found.get("id") if isinstance(found, dict) else None
+    return metadata.get("id") if isinstance(metadata, dict) else None
 
 
 def _sources(file: Path) -> Iterator[Offset]:

@@ -103,24 +103,30 @@ def _plan(
             continue
         same = [stream, *(pipeline.streams[name] for name in alike(pipeline, stream)[1:])]
         readers = [
-            OwnedLetters(flow.name, one)
-            for one in same
+            OwnedLetters(flow.name, stream)
+            for stream in same
             for flow in sorted(chosen, key=lambda flow: not flow.topics)
-            if _names(pipeline, flow, one.name)
+            if _names(pipeline, flow, stream.name)
         ]
-        started = [one for one in readers if has_started(one.flow)]
-        noted = next((OwnedLetters(owners[one.name], one) for one in same if one.name in owners), None)
+        started = [reader for reader in readers if has_started(reader.flow)]
+        noted = next(
+            (OwnedLetters(owners[stream.name], stream) for stream in same if stream.name in owners), None
+        )
         if noted is not None:
             flow = pipeline.flows.get(noted.flow)
             named = flow is not None and _names(pipeline, flow, noted.stream.name)
             owner = noted if named and (noted.flow not in names or is_read(noted)) else None
             if owner is None:
                 plan.left[stream.name] = noted.flow
-            needs_query = owner is None and any(is_read(one) for one in readers)
+            needs_query = owner is None and any(is_read(reader) for reader in readers)
         else:
             # A new flow would start at a later time than those that have started.
-            new = [] if started and begins_late(stream) else [one for one in readers if one not in started]
-            owner = next((one for one in new if is_read(one)), None)
+            new = (
+                []
+                if started and begins_late(stream)
+                else [reader for reader in readers if reader not in started]
+            )
+            owner = next((reader for reader in new if is_read(reader)), None)
             needs_query = owner is None and bool(started)
         if owner is not None:
             plan.owned[owner.stream.name] = owner
@@ -141,17 +147,19 @@ def letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[s
     Of identical declarations only the first counts, because two dead letters of one record would be
     sent back as two records.
     """
-    read = {one.name: one for flow in flows for one in leaves(pipeline, flow)}
-    first = {_what(one): one for one in reversed(read.values()) if not isinstance(one, Flow)}
-    declared = [one for one in read.values() if not isinstance(one, Flow) and first[_what(one)] is one]
+    read = {source.name: source for flow in flows for source in leaves(pipeline, flow)}
+    first = {_what(source): source for source in reversed(read.values()) if not isinstance(source, Flow)}
+    declared = [
+        source for source in read.values() if not isinstance(source, Flow) and first[_what(source)] is source
+    ]
     # A flow writes values that parse, except for numbers that JSON cannot express. But other
     # programs may write to its topic as well.
-    topics = {one.topic for one in declared if one.name not in unread}
-    written = [_as_stream(pipeline, one) for one in read.values() if isinstance(one, Flow)]
+    topics = {source.topic for source in declared if source.name not in unread}
+    written = [_as_stream(pipeline, flow) for flow in read.values() if isinstance(flow, Flow)]
     return [
-        _letters(one, one.dead_letters)
-        for one in (*declared, *(one for one in written if one.topic not in topics))
-        if one.dead_letters and (one.value != "raw" or not one.topic)
+        _letters(source, source.dead_letters)
+        for source in (*declared, *(stream for stream in written if stream.topic not in topics))
+        if source.dead_letters and (source.value != "raw" or not source.topic)
     ]
 
 
@@ -165,8 +173,8 @@ def begins_late(stream: Stream | Table | Flow) -> bool:
     """Return whether the start of a stream of a topic depends on the time."""
     if not isinstance(stream, Stream) or not stream.topic:
         return False
-    given = any(name.lower().startswith("starting") for name in stream.source_options)
-    return given or not _is_place(stream.starting)
+    has_option = any(name.lower().startswith("starting") for name in stream.source_options)
+    return has_option or not _is_place(stream.starting)
 
 
 def _is_place(starting: str) -> bool:
@@ -190,10 +198,10 @@ def writer_of_letters(plan: LetterPlan, streams: Sequence[str]) -> OwnedLetters 
 
 def alike(pipeline: Pipeline, stream: Stream) -> list[str]:
     """Return the names of streams with the same bad records as this stream, which comes first."""
-    what = _what(stream)
+    key = _what(stream)
     return [
         stream.name,
-        *(n for n, one in pipeline.streams.items() if n != stream.name and _what(one) == what),
+        *(n for n, other in pipeline.streams.items() if n != stream.name and _what(other) == key),
     ]
 
 
@@ -201,15 +209,15 @@ def is_letters(flow: str) -> bool:
     return flow.startswith(LETTERS)
 
 
-def _what(one: Stream | Table) -> tuple[object, ...]:
+def _what(source: Stream | Table) -> tuple[object, ...]:
     """Return a key for the records that are read and how.
 
     Streams with equal keys have the same bad records.
     """
-    how = (one.value, repr(one.schema), repr(sorted(one.options.items())), one.dead_letters)
-    if isinstance(one, Table):
-        return one.topic, *how
-    return one.what, one.starting, one.tombstones, repr(sorted(one.source_options.items())), *how
+    how = (source.value, repr(source.schema), repr(sorted(source.options.items())), source.dead_letters)
+    if isinstance(source, Table):
+        return source.topic, *how
+    return source.what, source.starting, source.tombstones, repr(sorted(source.source_options.items())), *how
 
 
 def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
@@ -230,14 +238,14 @@ def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
     )
 
 
-def _letters(one: Stream | Table, topic: str) -> Flow:
+def _letters(source: Stream | Table, topic: str) -> Flow:
     return Flow(
-        name=f"{LETTERS}{one.name}",
-        inputs=(one.name,),
+        name=f"{LETTERS}{source.name}",
+        inputs=(source.name,),
         function=lambda: None,
         targets=(TopicTarget(topic, value="raw"),),
         mode="append",
-        place=one.place,
+        place=source.place,
         trigger_ms=EVERY_MS,
-        letters_of=one,
+        letters_of=source,
     )

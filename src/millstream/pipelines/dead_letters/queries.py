@@ -102,7 +102,9 @@ def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
     # and keep their order.
     kept = F.filter(
         theirs,
-        lambda one: ~one.getField("key").startswith(names.PREFIX) | one.getField("key").isin(*names.STAYING),
+        lambda header: (
+            ~header.getField("key").startswith(names.PREFIX) | header.getField("key").isin(*names.STAYING)
+        ),
     )
     return F.concat(ours, kept)
 
@@ -117,11 +119,11 @@ def _explained(explain: Explain | None) -> Column:
     def better(values: pa.Array, errors: pa.Array) -> pa.Array:
         import pyarrow
 
-        told = [
+        reasons = [
             error if value is None else explained(explain, value) or error
             for value, error in zip(values.to_pylist(), errors.to_pylist(), strict=True)
         ]
-        return pyarrow.array(told, pyarrow.string())
+        return pyarrow.array(reasons, pyarrow.string())
 
     return arrow_column(better, "string", F.col(f"{RECORD}.value"), F.col(ERROR))
 
@@ -132,8 +134,8 @@ def explained(explain: Explain, value: bytes) -> str | None:
     JSON can have half of a surrogate pair ("\\ud800"), which UTF-8 cannot encode. It is escaped.
     """
     try:
-        told = explain(value)
-        return None if told is None else told.encode("utf-8", "backslashreplace").decode()
+        reason = explain(value)
+        return None if reason is None else reason.encode("utf-8", "backslashreplace").decode()
     except Exception:
         return None
 
@@ -148,7 +150,7 @@ def create_topic(admin: Admin, topic: str, origin: str) -> bool:
     partitions, configs = None, {}
     if origin:
         settings = admin.configs.describe("topic", origin)
-        largest = next(one.value for one in settings if one.name == "max.message.bytes")
+        largest = next(setting.value for setting in settings if setting.name == "max.message.bytes")
         configs = {"max.message.bytes": str(int(largest or 0) + ROOM_BYTES)}
         partitions = len(admin.topics.get(origin).partitions)
     try:

@@ -53,7 +53,7 @@ def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = (
     It is the dead-letter topic of the input, or of the flow if it has several inputs.
     """
     refuses = any(store.refuses for store in flow.stores)
-    if not refuses and not any(needs_keys(one, compacted) for one in flow.topics):
+    if not refuses and not any(needs_keys(target, compacted) for target in flow.topics):
         return None
     read = list(leaves(pipeline, flow))
     if len(read) == 1 and isinstance(read[0], Stream):
@@ -74,7 +74,7 @@ def keyless_letters(
     from pyspark.sql import functions as F
 
     reason = f"{', '.join(target.key)} is null, and a compacted topic takes no record without a key"
-    said = {
+    fields = {
         names.REASON: reason,
         names.SOURCE: str(target),
         names.PIPELINE: pipeline,
@@ -83,7 +83,7 @@ def keyless_letters(
     headers = F.array(
         *[
             F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
-            for name, value in said.items()
+            for name, value in fields.items()
         ]
     ).cast(HEADERS)
     lost = F.col("key").isNull()
@@ -140,20 +140,20 @@ class Refusals:
     def _records(self, spark: SparkSession, refused: Iterable[tuple[Store, Refused]]) -> DataFrame:
         rows = [
             (
-                one.key and one.key.encode(),
-                one.value and one.value.encode(),
-                self._headers(str(store), one.reason),
+                row.key and row.key.encode(),
+                row.value and row.value.encode(),
+                self._headers(str(store), row.reason),
                 self._topic,
             )
-            for store, one in refused
+            for store, row in refused
         ]
         return spark.createDataFrame(rows, COLUMNS)
 
     def _headers(self, store: str, reason: str) -> list[tuple[str, bytes]]:
-        said = {
+        fields = {
             names.REASON: " ".join(reason.split())[:MOST_REASON_CHARACTERS],
             names.SOURCE: store,
             names.PIPELINE: self._pipeline,
             names.FLOW: self._flow,
         }
-        return [(name, value.encode()) for name, value in said.items()]
+        return [(name, value.encode()) for name, value in fields.items()]

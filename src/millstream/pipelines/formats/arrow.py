@@ -123,18 +123,18 @@ def _column(rows: list[Row], errors: list[str | None], field: pa.Field) -> pa.Ar
     import pyarrow
 
     name, kind = field.name, field.type
-    found = [row.get(name) for row in rows]
+    values = [row.get(name) for row in rows]
     try:
-        return pyarrow.array(found, kind)
+        return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
         pass
-    for index, value in enumerate(found):
+    for index, value in enumerate(values):
         try:
             pyarrow.array([value], kind)
         except (pyarrow.ArrowException, OverflowError, TypeError, ValueError) as error:
             errors[index] = errors[index] or f"field {name!r} does not fit {kind}: {reason_of(error)}"
-            found[index] = None
-    return pyarrow.array(found, kind)
+            values[index] = None
+    return pyarrow.array(values, kind)
 
 
 def written(rows: pa.Array, write: Write) -> pa.Array:

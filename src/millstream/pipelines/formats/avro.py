@@ -42,9 +42,9 @@ class AvroFormat(ArrowFormat):
         self.schema_id = schema_id
         self._avro: Any = None
         if schema is not None:
-            given = avro_schemas.load(schema)
-            spark = struct_type(schema, format=self.name) if given is None else None
-            self._avro = _parsed(avro_schemas.avro_schema(spark) if spark is not None else given)
+            loaded = avro_schemas.load(schema)
+            spark = struct_type(schema, format=self.name) if loaded is None else None
+            self._avro = _parsed(avro_schemas.avro_schema(spark) if spark is not None else loaded)
             self._schema = spark or _columns(self._avro)
 
     @property
@@ -69,9 +69,9 @@ class AvroFormat(ArrowFormat):
         ]
         check_columns("Avro", rows.names, known, needed)
         # A schema that was derived from the columns fits all of their values.
-        given = self._avro is not None
+        declared = self._avro is not None
         number = self.schema_id if self.confluent else None
-        return partial(write, schema=schema, schema_id=number, checked=given)
+        return partial(write, schema=schema, schema_id=number, checked=declared)
 
 
 def read(value: bytes, *, schema: Any, confluent: bool) -> Row:

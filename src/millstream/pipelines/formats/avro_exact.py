@@ -23,11 +23,11 @@ _MILLIS = ("timestamp-millis", "local-timestamp-millis")
 def for_reading(schema: Any) -> Any:
     """Return a parsed schema whose decimals are read by ``read_decimal``."""
     if isinstance(schema, list):
-        return [for_reading(one) for one in schema]
+        return [for_reading(branch) for branch in schema]
     if not isinstance(schema, Mapping):
         return schema
     inner = ("type", "items", "values", "fields")
-    made = {name: for_reading(one) if name in inner else one for name, one in schema.items()}
+    made = {name: for_reading(value) if name in inner else value for name, value in schema.items()}
     if made.get("logicalType") == "decimal":
         made["logicalType"] = DECIMAL
     return made
@@ -57,9 +57,9 @@ def check(value: Any, schema: Any, named: dict[str, Any], path: str) -> None:
         schema = named[schema]
     if isinstance(schema, list):
         # Of two similar types fastavro takes the one that fits the value.
-        for one in schema:
-            if _WIDER.get(one if isinstance(one, str) else "") not in schema:
-                check(value, one, named, path)
+        for part in schema:
+            if _WIDER.get(part if isinstance(part, str) else "") not in schema:
+                check(value, part, named, path)
         return
     kind = schema if isinstance(schema, str) else schema["type"]
     if isinstance(kind, list | Mapping):
@@ -69,11 +69,11 @@ def check(value: Any, schema: Any, named: dict[str, Any], path: str) -> None:
         for field in schema["fields"]:
             check(value.get(field["name"]), field["type"], named, f"{path}.{field['name']}".lstrip("."))
     elif kind == "array":
-        for one in value:
-            check(one, schema["items"], named, f"{path}[]")
+        for part in value:
+            check(part, schema["items"], named, f"{path}[]")
     elif kind == "map":
-        for one in value.values():
-            check(one, schema["values"], named, f"{path}{{}}")
+        for part in value.values():
+            check(part, schema["values"], named, f"{path}{{}}")
     else:
         _check_scalar(value, kind, schema, path)
 

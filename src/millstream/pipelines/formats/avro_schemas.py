@@ -61,7 +61,7 @@ def without_unused_logical_types(schema: Any) -> Any:
     Their values stay as they are stored.
     """
     if isinstance(schema, list):
-        return [without_unused_logical_types(one) for one in schema]
+        return [without_unused_logical_types(branch) for branch in schema]
     if not isinstance(schema, Mapping):
         return schema
     kept = {
@@ -117,7 +117,7 @@ def _record(schema: Mapping[str, Any], named: dict[str, Any], path: str) -> T.St
     for field in schema["fields"]:
         kind, may_be_null = spark_type(field["type"], inside, f"{path}.{field['name']}".lstrip("."))
         fields.append(T.StructField(field["name"], kind, may_be_null))
-    named.update({name: one for name, one in inside.items() if one is not None})
+    named.update({name: inner for name, inner in inside.items() if inner is not None})
     return T.StructType(fields)
 
 
@@ -131,11 +131,11 @@ def _named(name: str, named: dict[str, Any], path: str) -> tuple[T.DataType, boo
 
 
 def _union(schema: list[Any], named: dict[str, Any], path: str) -> tuple[T.DataType, bool]:
-    others = [one for one in schema if one != "null"]
+    others = [branch for branch in schema if branch != "null"]
     may_be_null = len(others) < len(schema)
     if len(others) == 1:
         return spark_type(others[0], named, path)[0], may_be_null
-    if all(isinstance(one, str) for one in others) and (wide := _WIDENED.get(frozenset(others))):
+    if all(isinstance(branch, str) for branch in others) and (wide := _WIDENED.get(frozenset(others))):
         return _PLAIN[wide], may_be_null
     raise _unsupported(schema, path)
 
@@ -150,7 +150,7 @@ def _unsupported(schema: Any, path: str) -> PipelineError:
 def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
     """Return the Avro schema of a Spark type."""
     if isinstance(kind, T.StructType):
-        return {"type": "record", "name": name, "fields": [_field(one, name) for one in kind.fields]}
+        return {"type": "record", "name": name, "fields": [_field(field, name) for field in kind.fields]}
     if isinstance(kind, T.ArrayType):
         return {
             "type": "array",

@@ -94,8 +94,8 @@ def encoded(
     """
     parts = [_records(rows, target, schema, place) for target in targets]
     if each is not None:
-        parts = [each(one, target) for one, target in zip(parts, targets, strict=True)]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+        parts = [each(records, target) for records, target in zip(parts, targets, strict=True)]
+    return reduce(lambda records, other: records.unionByName(other, allowMissingColumns=True), parts)
 
 
 def written_schema(rows: StructType, target: TopicTarget) -> StructType:
@@ -103,17 +103,19 @@ def written_schema(rows: StructType, target: TopicTarget) -> StructType:
     from pyspark.sql.types import StructType
 
     aside = set(target.header_columns) - set(target.key)
-    return StructType([one for one in rows.fields if one.name not in aside])
+    return StructType([field for field in rows.fields if field.name not in aside])
 
 
 def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Place) -> DataFrame:
     from pyspark.sql import functions as F
 
     derived = written_schema(schema, target) if target.value in DERIVED else None
-    given = derived if target.schema is None else target.schema
+    declared = derived if target.schema is None else target.schema
     with told_by(place):
         written = _with_headers(rows, target)
-        made = format_of(target.value, given, target.options, place).encode(written, key=target.key or None)
+        made = format_of(target.value, declared, target.options, place).encode(
+            written, key=target.key or None
+        )
     kept = [F.col(name) for name in PASSED_ON if name in made.columns]
     return made.select(*kept, F.lit(target.topic).alias("topic"))
 
@@ -152,7 +154,7 @@ def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
         F.struct(F.lit(name).alias("key"), text_or_bytes(rows, column).alias("value"))
         for name, column in named.items()
     ]
-    return F.filter(F.array(*made), lambda one: one.getField("value").isNotNull())
+    return F.filter(F.array(*made), lambda header: header.getField("value").isNotNull())
 
 
 @contextmanager

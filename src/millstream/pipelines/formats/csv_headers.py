@@ -30,13 +30,13 @@ def declare_header(directory: str, names: Sequence[str]) -> None:
 def explain_header(error: BaseException) -> str | None:
     """Return the file and both headers that an error is about, or None for other errors."""
     text = _with_causes(error)
-    if found := _NAMES.search(text):
-        return _told(found[3], found[1], found[2])
-    if found := _NUMBER.search(text):
-        path = unquote(urlparse(found[1]).path)
-        above = [one for one in _declared if path.startswith(one.rstrip("/") + "/")]
+    if match := _NAMES.search(text):
+        return _told(match[3], match[1], match[2])
+    if match := _NUMBER.search(text):
+        path = unquote(urlparse(match[1]).path)
+        above = [directory for directory in _declared if path.startswith(directory.rstrip("/") + "/")]
         here = ", ".join(_declared[max(above, key=len)]) if above else "other columns"
-        return _told(found[1], _first_line(path), here)
+        return _told(match[1], _first_line(path), here)
     return None
 
 

@@ -133,7 +133,7 @@ class JsonFormat(ValueFormat):
             record_struct(records), once(read).alias(PARSED), utf8.alias("_utf8"), proven.alias(PROVEN)
         ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}", PROVEN)
         parsed = parsed.select("*", *self._second_look())
-        columns = [self._column(one) for one in self.schema.fields]
+        columns = [self._column(field) for field in self.schema.fields]
         error = F.when(F.col(PROVEN).isNull(), with_tombstones(self._error(), tombstones))
         return without_dropped(parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones)
 
@@ -173,8 +173,8 @@ class JsonFormat(ValueFormat):
         """
         numbers = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
         read = F.from_json(whole, StructType([StructField(WHOLE, ArrayType(decimals))]), STRICT)
-        found = numbers.rlike(LONG_EXPONENT) | F.to_json(read).rlike(LONG_EXPONENT)
-        return F.when(text.rlike(LONG_EXPONENT), F.coalesce(found, F.lit(False))).otherwise(F.lit(False))
+        has_long = numbers.rlike(LONG_EXPONENT) | F.to_json(read).rlike(LONG_EXPONENT)
+        return F.when(text.rlike(LONG_EXPONENT), F.coalesce(has_long, F.lit(False))).otherwise(F.lit(False))
 
     def _read_options(self) -> dict[str, str]:
         return {name: value for name, value in self._options.items() if name != "ignoreNullFields"}
@@ -202,9 +202,9 @@ class JsonFormat(ValueFormat):
             return []
         looked = F.col(PROVEN).isNull() & F.coalesce(doubtful, F.lit(False))
         kind, strings = texts_type(self.schema), exact_strings(text, self.schema, self._parsed)
-        found = {} if kind is None else {TEXTS: self._parsed(marked(text), kind)}
-        found |= {} if strings is None else {STRINGS: strings}
-        return [once(F.when(looked, column)).alias(name) for name, column in found.items()]
+        columns = {} if kind is None else {TEXTS: self._parsed(marked(text), kind)}
+        columns |= {} if strings is None else {STRINGS: strings}
+        return [once(F.when(looked, column)).alias(name) for name, column in columns.items()]
 
     def _text_checks(self) -> Iterator[Check]:
         text = F.col(f"{RECORD}.value").cast("string")

@@ -53,7 +53,7 @@ def reading_type(kind: DataType) -> DataType:
     if isinstance(kind, DecimalType):
         return DecimalType(MOST_DIGITS, MOST_DIGITS - (kind.precision - kind.scale))
     if isinstance(kind, StructType):
-        return StructType([StructField(one.name, reading_type(one.dataType)) for one in kind.fields])
+        return StructType([StructField(field.name, reading_type(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
         return ArrayType(reading_type(kind.elementType))
     if isinstance(kind, MapType):
@@ -69,7 +69,7 @@ def as_declared(parsed: Column, kind: DataType) -> Column:
 def nullable(kind: DataType) -> DataType:
     """Return the type without NOT NULL, as a parser returns it."""
     if isinstance(kind, StructType):
-        return StructType([StructField(one.name, nullable(one.dataType)) for one in kind.fields])
+        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
         return ArrayType(nullable(kind.elementType))
     if isinstance(kind, MapType):
@@ -90,8 +90,8 @@ def check_keys(schema: StructType) -> None:
 
 def _maps(kind: DataType) -> Iterator[MapType]:
     if isinstance(kind, StructType):
-        for one in kind.fields:
-            yield from _maps(one.dataType)
+        for field in kind.fields:
+            yield from _maps(field.dataType)
     elif isinstance(kind, ArrayType):
         yield from _maps(kind.elementType)
     elif isinstance(kind, MapType):
@@ -101,16 +101,16 @@ def _maps(kind: DataType) -> Iterator[MapType]:
 
 def checks(parsed: Callable[[str], Column], schema: StructType) -> list[Check]:
     """Return the checks of all fields. ``parsed`` returns the parsed column of a field."""
-    found = []
+    all_checks = []
     for field in schema.fields:
         column = parsed(field.name)
         if not field.nullable:
-            found.append(Check(column.isNotNull(), f"field {field.name!r} is missing or null"))
+            all_checks.append(Check(column.isNotNull(), f"field {field.name!r} is missing or null"))
         if (inner := _present(column, field.dataType)) is not None:
-            found.append(Check(inner, f"a part of field {field.name!r} is missing or null"))
+            all_checks.append(Check(inner, f"a part of field {field.name!r} is missing or null"))
         if (within := fits(column, field.dataType)) is not None:
-            found.append(Check(within, does_not_fit(field)))
-    return found
+            all_checks.append(Check(within, does_not_fit(field)))
+    return all_checks
 
 
 def does_not_fit(field: StructField) -> str:
@@ -122,11 +122,11 @@ def _present(column: Column, kind: DataType) -> Column | None:
     """Return whether no NOT NULL part of a column is null."""
     if isinstance(kind, StructType):
         parts = []
-        for one in kind.fields:
-            inner = column.getField(one.name)
-            if not one.nullable:
+        for field in kind.fields:
+            inner = column.getField(field.name)
+            if not field.nullable:
                 parts.append(inner.isNotNull())
-            if (deeper := _present(inner, one.dataType)) is not None:
+            if (deeper := _present(inner, field.dataType)) is not None:
                 parts.append(deeper)
         return F.coalesce(_all(parts) | column.isNull(), F.lit(True)) if parts else None
     if isinstance(kind, ArrayType):
@@ -175,11 +175,11 @@ def every(column: Column, kind: DataType, fine: Callable[[Column, DataType], Col
 
     ``fine`` returns the check of a part, or None if its type needs none. Null counts as fine.
     """
-    if (found := fine(column, kind)) is not None:
-        return found
+    if (check := fine(column, kind)) is not None:
+        return check
     if isinstance(kind, StructType):
-        inside = [every(column.getField(one.name), one.dataType, fine) for one in kind.fields]
-        parts = [F.coalesce(one, F.lit(True)) for one in inside if one is not None]
+        inside = [every(column.getField(field.name), field.dataType, fine) for field in kind.fields]
+        parts = [F.coalesce(part, F.lit(True)) for part in inside if part is not None]
         return _all(parts) if parts else None
     if isinstance(kind, ArrayType):
         return _all_fine(column, kind.elementType, fine)
@@ -193,8 +193,8 @@ def _all_fine(
 ) -> Column | None:
     if every(F.lit(None), kind, fine) is None:
         return None
-    return F.forall(elements, lambda one: F.coalesce(every(one, kind, fine), F.lit(True)))  # type: ignore[arg-type]
+    return F.forall(elements, lambda element: F.coalesce(every(element, kind, fine), F.lit(True)))  # type: ignore[arg-type]
 
 
 def _all(parts: list[Column]) -> Column:
-    return reduce(lambda one, other: one & other, parts)
+    return reduce(lambda left, other: left & other, parts)

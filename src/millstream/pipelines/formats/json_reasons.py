@@ -107,17 +107,17 @@ def _no_constant(name: str) -> Any:
 
 
 def _fields(document: dict[str, Any], schema: StructType, path: str) -> list[str]:
-    found = []
+    problems = []
     for field in schema.fields:
         where = f"{path}.{field.name}" if path else field.name
         inner = document.get(field.name)
         if inner is None:
             if not field.nullable:
-                what = "null" if field.name in document else "missing"
-                found.append(f"field '{where}' is {what}, and it is NOT NULL")
+                state = "null" if field.name in document else "missing"
+                problems.append(f"field '{where}' is {state}, and it is NOT NULL")
         else:
-            found += _problems(inner, field.dataType, where)
-    return found
+            problems += _problems(inner, field.dataType, where)
+    return problems
 
 
 def _problems(value: Any, kind: DataType, where: str) -> list[str]:
@@ -128,23 +128,23 @@ def _problems(value: Any, kind: DataType, where: str) -> list[str]:
         halves = [
             f"field '{where}': key {HALF_CHARACTER.format(_shown(key))}" for key in value if _HALF.search(key)
         ]
-        inside = [(f"{where}.{key}", one) for key, one in value.items()]
+        inside = [(f"{where}.{key}", item) for key, item in value.items()]
         return halves or _inside(inside, kind.valueType, kind.valueContainsNull)  # type: ignore[attr-defined]
     if name == "array" and isinstance(value, list):
-        inside = [(f"{where}[{index}]", one) for index, one in enumerate(value)]
+        inside = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
         return _inside(inside, kind.elementType, kind.containsNull)  # type: ignore[attr-defined]
     problem = _scalar(value, kind, name)
     return [f"field '{where}': {problem}"] if problem else []
 
 
 def _inside(values: list[tuple[str, Any]], kind: DataType, may_be_null: bool) -> list[str]:
-    found = []
-    for where, one in values:
-        if one is not None:
-            found += _problems(one, kind, where)
+    problems = []
+    for where, item in values:
+        if item is not None:
+            problems += _problems(item, kind, where)
         elif not may_be_null:
-            found.append(f"field '{where}' is null, and it is NOT NULL")
-    return found
+            problems.append(f"field '{where}' is null, and it is NOT NULL")
+    return problems
 
 
 def _scalar(value: Any, kind: DataType, name: str) -> str | None:
@@ -156,34 +156,34 @@ def _scalar(value: Any, kind: DataType, name: str) -> str | None:
     return check(value, kind) if check else None
 
 
-def _mismatch(value: Any, wanted: str) -> str:
-    return f"{_shown(value)} is {_kind(value)}, not {wanted}"
+def _mismatch(value: Any, expected: str) -> str:
+    return f"{_shown(value)} is {_kind(value)}, not {expected}"
 
 
 def _integer(value: Any, kind: DataType, bits: int) -> str | None:
-    wanted = kind.simpleString()
+    expected = kind.simpleString()
     if not _is_number(value):
-        return _mismatch(value, wanted)
+        return _mismatch(value, expected)
     if not isinstance(value, int):
-        return f"{value} is not a whole number ({wanted})"
+        return f"{value} is not a whole number ({expected})"
     if not -(1 << bits) <= value < 1 << bits:
-        return f"{value} is out of the range of {wanted}"
+        return f"{value} is out of the range of {expected}"
     return None
 
 
 def _decimal(value: Any, kind: Any) -> str | None:
-    wanted = kind.simpleString()
+    expected = kind.simpleString()
     try:
         number = Decimal(value) if _is_number(value) or isinstance(value, str) else None
     except InvalidOperation:
         number = None
     if number is None or not number.is_finite():
-        return _mismatch(value, wanted)
+        return _mismatch(value, expected)
     exponent = number.normalize(_EXACT).as_tuple().exponent
     if isinstance(exponent, int) and -exponent > kind.scale:
-        return f"{value} has more than the {kind.scale} decimals of {wanted}"
+        return f"{value} has more than the {kind.scale} decimals of {expected}"
     if number.adjusted() >= kind.precision - kind.scale and number:
-        return f"{value} is out of the range of {wanted}"
+        return f"{value} is out of the range of {expected}"
     return None
 
 

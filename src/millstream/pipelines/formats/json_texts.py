@@ -84,21 +84,21 @@ NOT_A_NUMBER = r"[:\[,]\s*[-+]?[NI]"
 
 def doubts(text: Column, parsed: Callable[[str], Column], schema: StructType) -> Column | None:
     """Return whether the parser may have changed a number, time or text; None if it cannot."""
-    kinds = [kind for one in schema.fields for kind in leaves(one.dataType)]
+    kinds = [kind for field in schema.fields for kind in leaves(field.dataType)]
     patterns = []
-    if decimals := [one for one in kinds if isinstance(one, DecimalType)]:
-        room = min(one.scale for one in map(reading_type, decimals) if isinstance(one, DecimalType))
+    if decimals := [kind for kind in kinds if isinstance(kind, DecimalType)]:
+        room = min(kind.scale for kind in map(reading_type, decimals) if isinstance(kind, DecimalType))
         patterns += [EXPONENT, COMMA, rf"\.[0-9]{{{room + 1}}}"]
-    if any(isinstance(one, Times) for one in kinds):
+    if any(isinstance(kind, Times) for kind in kinds):
         patterns += [NANOSECONDS, MANY_DIGITS, PARTIAL]
-    if any(isinstance(one, Intervals) for one in kinds):
+    if any(isinstance(kind, Intervals) for kind in kinds):
         patterns.append(NANOSECONDS)
-    if any(isinstance(one, DateType) for one in kinds):
+    if any(isinstance(kind, DateType) for kind in kinds):
         patterns += [BEHIND_DATE, PARTIAL]
-    found = [text.rlike("|".join(patterns))] if patterns else []
-    plain = [every(parsed(one.name), one.dataType, _plain) for one in schema.fields]
-    found += [~F.coalesce(one, F.lit(True)) for one in plain if one is not None]
-    return _any(found) if found else None
+    parts = [text.rlike("|".join(patterns))] if patterns else []
+    plain = [every(parsed(field.name), field.dataType, _plain) for field in schema.fields]
+    parts += [~F.coalesce(part, F.lit(True)) for part in plain if part is not None]
+    return _any(parts) if parts else None
 
 
 def _plain(column: Column, kind: DataType) -> Column | None:
@@ -121,13 +121,13 @@ def marked(text: Column) -> Column:
 def exact_fields(texts: Column, schema: StructType, formats: Collection[str]) -> dict[str, Column]:
     """Return for each field with numbers or times whether they are exact. Null counts as exact."""
     kind = texts_type(schema)
-    found = {}
-    for one in schema.fields:
-        if isinstance(kind, StructType) and one.name in kind.names:
-            exact = every(texts.getField(one.name), one.dataType, lambda c, k: _exact(c, k, formats))
+    fields = {}
+    for field in schema.fields:
+        if isinstance(kind, StructType) and field.name in kind.names:
+            exact = every(texts.getField(field.name), field.dataType, lambda c, k: _exact(c, k, formats))
             if exact is not None:
-                found[one.name] = exact
-    return found
+                fields[field.name] = exact
+    return fields
 
 
 def _exact(text: Column, kind: DataType, formats: Collection[str]) -> Column | None:
@@ -154,7 +154,8 @@ def exact_strings(text: Column, schema: StructType, parse: Parse) -> Column | No
     inside = F.regexp_replace(written, rf'\\"{MARK}([-+.0-9eE]*)\\"', "$1")
     singles = F.regexp_extract_all(inside, F.lit(rf'"{MARK}([-+.0-9eE]*)"'), F.lit(1))
     same = F.forall(
-        singles, lambda one: one.rlike("^-?[0-9]+$") | (one.try_cast("double").cast("string") == one)
+        singles,
+        lambda number: number.rlike("^-?[0-9]+$") | (number.try_cast("double").cast("string") == number),
     )
     return _digits(parsed).eqNullSafe(_digits(F.regexp_replace(inside, MARK, ""))) & same
 
@@ -169,9 +170,11 @@ def _digits(text: Column) -> Column:
 def no_halves(text: Column, schema: StructType, parse: Parse) -> Column:
     """Return whether no used text has half of a surrogate pair, which Spark replaces by "?"."""
     edged = F.regexp_replace(text, ESCAPE, f"$1{EDGE}$2{EDGE}")
-    told = F.regexp_replace(F.regexp_replace(edged, EDGE + EDGE, ""), f"{EDGE}[^{EDGE}]*{EDGE}", HALF)
-    found = F.to_json(parse(told, reading_type(schema))).contains(HALF)
-    return F.when(text.rlike(HALF_CHARACTER), ~F.coalesce(found, F.lit(False))).otherwise(F.lit(True))
+    marked_halves = F.regexp_replace(
+        F.regexp_replace(edged, EDGE + EDGE, ""), f"{EDGE}[^{EDGE}]*{EDGE}", HALF
+    )
+    has_half = F.to_json(parse(marked_halves, reading_type(schema))).contains(HALF)
+    return F.when(text.rlike(HALF_CHARACTER), ~F.coalesce(has_half, F.lit(False))).otherwise(F.lit(True))
 
 
 def only_numbers(text: Column) -> Column:
@@ -183,7 +186,7 @@ def only_numbers(text: Column) -> Column:
 def leaves(kind: DataType) -> list[DataType]:
     """Return the types inside a type."""
     if isinstance(kind, StructType):
-        return [found for one in kind.fields for found in leaves(one.dataType)]
+        return [leaf for field in kind.fields for leaf in leaves(field.dataType)]
     if isinstance(kind, ArrayType):
         return leaves(kind.elementType)
     if isinstance(kind, MapType):
@@ -192,42 +195,42 @@ def leaves(kind: DataType) -> list[DataType]:
 
 
 def has_floats(schema: StructType) -> bool:
-    return any(isinstance(one, Floats) for one in leaves(schema))
+    return any(isinstance(kind, Floats) for kind in leaves(schema))
 
 
 def texts_type(kind: DataType) -> DataType | None:
     """Return only the numbers and times of a type, to be read as texts, or None without any."""
-    return _only(kind, lambda one: isinstance(one, DecimalType | Floats | Times | DateType | Intervals))
+    return _only(kind, lambda leaf: isinstance(leaf, DecimalType | Floats | Times | DateType | Intervals))
 
 
 def decimal_texts(kind: DataType) -> DataType | None:
     """Return only the decimals of a type, to be read as texts, or None without any."""
-    return _only(kind, lambda one: isinstance(one, DecimalType))
+    return _only(kind, lambda leaf: isinstance(leaf, DecimalType))
 
 
 def strings_type(kind: DataType) -> DataType | None:
     """Return only the texts of a type, or None without any."""
-    return _only(kind, lambda one: isinstance(one, StringType))
+    return _only(kind, lambda leaf: isinstance(leaf, StringType))
 
 
-def _only(kind: DataType, wanted: Callable[[DataType], bool]) -> DataType | None:
-    if wanted(kind):
+def _only(kind: DataType, keep: Callable[[DataType], bool]) -> DataType | None:
+    if keep(kind):
         return StringType()
     if isinstance(kind, StructType):
-        parts = [(one.name, _only(one.dataType, wanted)) for one in kind.fields]
+        parts = [(field.name, _only(field.dataType, keep)) for field in kind.fields]
         kept = [StructField(name, part) for name, part in parts if part is not None]
         return StructType(kept) if kept else None
     if isinstance(kind, ArrayType):
-        part = _only(kind.elementType, wanted)
+        part = _only(kind.elementType, keep)
         return None if part is None else ArrayType(part)
     if isinstance(kind, MapType):
-        part = _only(kind.valueType, wanted)
+        part = _only(kind.valueType, keep)
         return None if part is None else MapType(kind.keyType, part)
     return None
 
 
 def _any(parts: list[Column]) -> Column:
-    found = parts[0]
-    for one in parts[1:]:
-        found = found | one
-    return found
+    result = parts[0]
+    for part in parts[1:]:
+        result = result | part
+    return result

@@ -62,11 +62,11 @@ class ProtobufFormat(ArrowFormat):
                 "value format protobuf needs a message",
                 hint='give message="module:Message", or message="package.Message" and descriptor=FILE',
             )
-        found = files_of_class(message) if descriptor is None else files_of_set(descriptor, message)
-        self._files, self._message = found
+        message_files = files_of_class(message) if descriptor is None else files_of_set(descriptor, message)
+        self._files, self._message = message_files
         self.confluent = confluent
         self.schema_id = schema_id
-        self.schema = check_names(columns(message_class(*found).DESCRIPTOR))
+        self.schema = check_names(columns(message_class(*message_files).DESCRIPTOR))
 
     def reader(self) -> Read:
         return partial(read, files=self._files, name=self._message, confluent=self.confluent)

@@ -45,10 +45,10 @@ def files_of_class(name: str) -> tuple[bytes, str]:
     """Return the descriptor set and the full name of a compiled class, ``module:Message``."""
     module, _, attribute = name.partition(":")
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
-        descriptor = found.DESCRIPTOR
+            target = getattr(target, part)
+        descriptor = target.DESCRIPTOR
     except (ImportError, AttributeError) as error:
         raise PipelineError(
             f"the protobuf message {name!r} cannot be imported: {error}",
@@ -87,9 +87,9 @@ def files_of_set(path: str, message: str) -> tuple[bytes, str]:
 def message_class(files: bytes, name: str) -> Any:
     """Return the class of a message, made once in each process."""
     pool = descriptor_pool.DescriptorPool()
-    left = {one.name: one for one in descriptor_pb2.FileDescriptorSet.FromString(files).file}
-    for one in list(left.values()):
-        _add(pool, one.name, left)
+    left = {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(files).file}
+    for file in list(left.values()):
+        _add(pool, file.name, left)
     try:
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
@@ -122,36 +122,36 @@ def _own_file(name: str) -> Any:
 
 def _collect(file: Any, files: dict[str, Any]) -> None:
     if file.name not in files:
-        for one in file.dependencies:
-            _collect(one, files)
+        for dependency in file.dependencies:
+            _collect(dependency, files)
         files[file.name] = file
 
 
 def _serialized(files: Iterable[Any]) -> bytes:
     made = descriptor_pb2.FileDescriptorSet()
-    for one in files:
-        one.CopyToProto(made.file.add())
+    for file in files:
+        file.CopyToProto(made.file.add())
     data: bytes = made.SerializeToString()
     return data
 
 
 def _names(files: Any) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
 
     def take(messages: Any, prefix: str) -> None:
-        for one in messages:
-            found.append(prefix + one.name)
-            take(one.nested_type, f"{prefix}{one.name}.")
+        for message in messages:
+            names.append(prefix + message.name)
+            take(message.nested_type, f"{prefix}{message.name}.")
 
     for file in files.file:
         take(file.message_type, f"{file.package}." if file.package else "")
-    return found
+    return names
 
 
 def is_repeated(field: Any) -> bool:
     # protobuf 6 and later
-    found = getattr(field, "is_repeated", None)
-    return field.label == 3 if found is None else bool(found)
+    repeated = getattr(field, "is_repeated", None)
+    return field.label == 3 if repeated is None else bool(repeated)
 
 
 def is_map(field: Any) -> bool:
@@ -173,8 +173,8 @@ def columns(descriptor: Any, within: tuple[str, ...] = ()) -> T.StructType:
     inside = (*within, descriptor.full_name)
     return T.StructType(
         [
-            T.StructField(one.name, _field_type(one, inside), bool(one.has_presence))
-            for one in descriptor.fields
+            T.StructField(field.name, _field_type(field, inside), bool(field.has_presence))
+            for field in descriptor.fields
         ]
     )
 
@@ -183,8 +183,8 @@ def _field_type(field: Any, within: tuple[str, ...]) -> T.DataType:
     if is_map(field):
         entry = field.message_type.fields_by_name
         return T.MapType(_one(entry["key"], within), _one(entry["value"], within), False)
-    one = _one(field, within)
-    return T.ArrayType(one, False) if is_repeated(field) else one
+    kind = _one(field, within)
+    return T.ArrayType(kind, False) if is_repeated(field) else kind
 
 
 def _one(field: Any, within: tuple[str, ...]) -> T.DataType:

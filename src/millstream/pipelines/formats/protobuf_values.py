@@ -38,11 +38,11 @@ def _getter(field: Any) -> Get:
         key, value = _value_of(entry["key"]), _value_of(entry["value"])
         # By key, because items() of a map of messages does not exist everywhere.
         return lambda message: [
-            (key(one), value(getattr(message, name)[one])) for one in getattr(message, name)
+            (key(entry_key), value(getattr(message, name)[entry_key])) for entry_key in getattr(message, name)
         ]
     value = _value_of(field)
     if is_repeated(field):
-        return lambda message: [value(one) for one in getattr(message, name)]
+        return lambda message: [value(item) for item in getattr(message, name)]
     if field.has_presence:
         return lambda message: value(getattr(message, name)) if message.HasField(name) else None
     return lambda message: value(getattr(message, name))
@@ -55,11 +55,11 @@ def _value_of(field: Any) -> Get:
     if message.full_name == TIMESTAMP:
         return _micros
     if message.full_name in WRAPPERS:
-        return lambda one: one.value
+        return lambda wrapper: wrapper.value
     if message.full_name in JSON_LIKE:
-        return lambda one: json_format.MessageToJson(one, indent=None)
+        return lambda message: json_format.MessageToJson(message, indent=None)
     inside = getters(message)
-    return lambda one: {name: get(one) for name, get in inside.items()}
+    return lambda inner: {name: get(inner) for name, get in inside.items()}
 
 
 def _micros(moment: Any) -> int:
@@ -140,10 +140,10 @@ def _fill_message(message: Any, value: Any) -> None:
 def _scalar(field: Any, value: Any) -> Any:
     if field.type != ENUM:
         return _number(field, value)
-    found = field.enum_type.values_by_name.get(value)
-    if found is None and not str(value).lstrip("-").isdigit():
+    known = field.enum_type.values_by_name.get(value)
+    if known is None and not str(value).lstrip("-").isdigit():
         raise ValueError(f"enum {field.enum_type.full_name} has no value {value!r}")
-    return int(value) if found is None else found.number
+    return int(value) if known is None else known.number
 
 
 def _number(field: Any, value: Any) -> Any:

@@ -144,8 +144,8 @@ def _call_sites(error: Any) -> list[tuple[str, str]]:
     sites = []
     try:
         contexts = error.getQueryContext() if hasattr(error, "getQueryContext") else []
-        for one in contexts:
-            file, _, line = str(one.callSite()).rpartition(":")
+        for context in contexts:
+            file, _, line = str(context.callSite()).rpartition(":")
             if line.isdigit():
                 sites.append((file, line))
     # A SQL context has no call site, and the exception differs between versions.
@@ -164,9 +164,9 @@ def _raised(text: str) -> Raised | None:
         ours = _OURS.findall(text)
         return Raised(True, *ours[-1]) if ours else None
     for line in reversed(text.splitlines()):
-        found = _RAISED.match(line.strip())
-        if found and "java" not in line.split(":")[0] and found[2] != "SQLSTATE":
-            return Raised((found[1] or "").startswith("millstream."), found[2], found[3])
+        match = _RAISED.match(line.strip())
+        if match and "java" not in line.split(":")[0] and match[2] != "SQLSTATE":
+            return Raised((match[1] or "").startswith("millstream."), match[2], match[3])
     return None
 
 
@@ -180,8 +180,8 @@ def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
     if has_trace(text):
         return sentence(text)
     if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
-        told = _first_sentence(text)
-        return _behind(error) if told.endswith(_NO_REASON) else with_cause(told, _last_cause(error))
+        message = _first_sentence(text)
+        return _behind(error) if message.endswith(_NO_REASON) else with_cause(message, _last_cause(error))
     return describe(error, "")
 
 
@@ -206,8 +206,8 @@ def _behind(error: BaseException) -> str:
 def _first_sentence(text: str) -> str:
     """Return Spark's message without its class, query, SQL state and plan."""
     text = _CONDITION.sub("", text.strip(), count=1)
-    if found := _ENDED_QUERY.match(text):
-        text = _CONDITION.sub("", text[found.end() :], count=1)
+    if match := _ENDED_QUERY.match(text):
+        text = _CONDITION.sub("", text[match.end() :], count=1)
     text = re.split(
         r"\s*SQLSTATE: |\n'?[A-Z]\w+ |\n\+- |=== Streaming Query|\n\n|JVM stacktrace|\n\tat ", text
     )[0]

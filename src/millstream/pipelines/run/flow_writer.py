@@ -114,7 +114,7 @@ class FlowWriter:
                 refused: list[tuple[Store, Refused]] = []
                 for store, sink in self._stores:
                     written = sink.write(batch, batch_id, identity)
-                    refused += [(store, one) for one in written.refused]
+                    refused += [(store, row) for row in written.refused]
                     rows = max(rows, written.rows)
                     computed = computed or not written.replayed
                 if self._topics is None and not computed:

@@ -65,21 +65,21 @@ def _message(text: str) -> str:
     while before != text:
         before = text
         for wrapper in _WRAPPERS:
-            if found := wrapper.match(text):
-                text = text[found.end() :]
+            if match := wrapper.match(text):
+                text = text[match.end() :]
         text = _short_class(text)
     return " ".join(_SQL_STATE.sub("", text).split())
 
 
 def _short_class(text: str) -> str:
     """Shorten ``java.io.IOException: No space`` to ``IOException: No space``."""
-    found = _CLASS.match(text)
-    if found is None:
+    match = _CLASS.match(text)
+    if match is None:
         return text
-    message = text[found.end() :].strip()
+    message = text[match.end() :].strip()
     if not message:
-        return found[1]
-    return message if found[1] in _PLAIN else f"{found[1]}: {message}"
+        return match[1]
+    return message if match[1] in _PLAIN else f"{match[1]}: {message}"
 
 
 def _bare_class(text: str) -> bool:

@@ -59,7 +59,7 @@ class Layout:
         """Return the stored start of each stream that a flow reads."""
         file = self._starts(flow)
         try:
-            found = json.loads(file.read_text())
+            starts = json.loads(file.read_text())
         except FileNotFoundError:
             return {}
         except ValueError:
@@ -67,7 +67,7 @@ class Layout:
                 f"{file} is damaged: it says where flow {flow} begins",
                 hint="bring it back from a copy; deleting it may lose dead letters",
             ) from None
-        return dict(found)
+        return dict(starts)
 
     def note_starts(self, flow: str, starts: Mapping[str, Any]) -> None:
         self._write(self._starts(flow), starts, durable=True)
@@ -81,7 +81,7 @@ class Layout:
     def letter_owners(self) -> dict[str, str]:
         """Return the flow that writes the dead letters of each stream, as stored before."""
         try:
-            found = json.loads(self.letters.read_text())
+            owners = json.loads(self.letters.read_text())
         except FileNotFoundError:
             return {}
         except ValueError:
@@ -89,7 +89,7 @@ class Layout:
                 f"{self.letters} is damaged: it says which flow writes the dead letters of a stream",
                 hint="bring it back from a copy; deleting it may repeat or lose dead letters",
             ) from None
-        return {str(stream): str(flow) for stream, flow in found.items()}
+        return {str(stream): str(flow) for stream, flow in owners.items()}
 
     def note_letter_owners(self, owners: Mapping[str, str]) -> None:
         """Store owners, beside those that are stored already."""
@@ -110,10 +110,10 @@ class Layout:
 
     def read_status(self) -> dict[str, Any] | None:
         try:
-            found = json.loads(self.status.read_text())
+            status = json.loads(self.status.read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return status if isinstance(status, dict) else None
 
     def check_inputs(self, pipeline: Pipeline, flow: Flow) -> None:
         """Reject a checkpoint that was made with other inputs, before Spark does."""
@@ -133,5 +133,5 @@ class Layout:
 
 def streamed_topics(pipeline: Pipeline, flow: Flow) -> list[str]:
     """Return the topics and other origins that a flow reads as streams, in order of its inputs."""
-    read = [one for one in leaves(pipeline, flow) if not isinstance(one, Table)]
-    return [one.topics[0].topic if isinstance(one, Flow) else one.what for one in read]
+    read = [source for source in leaves(pipeline, flow) if not isinstance(source, Table)]
+    return [source.topics[0].topic if isinstance(source, Flow) else source.what for source in read]

@@ -90,7 +90,7 @@ def is_locked(path: Path) -> bool:
 
 def _note(fd: int) -> dict[str, Any]:
     try:
-        found = json.loads(os.pread(fd, 4096, 0) or b"{}")
+        holder = json.loads(os.pread(fd, 4096, 0) or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return holder if isinstance(holder, dict) else {}

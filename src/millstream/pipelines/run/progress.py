@@ -114,9 +114,11 @@ class FlowProgress:
 
     def _take_state(self, operators: list[Mapping[str, Any]]) -> None:
         if operators:
-            self.state_bytes = sum(int(one.get("memoryUsedBytes") or 0) for one in operators)
-            self.state_rows = sum(int(one.get("numRowsTotal") or 0) for one in operators)
-            self.late_rows += sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators)
+            self.state_bytes = sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators)
+            self.state_rows = sum(int(operator.get("numRowsTotal") or 0) for operator in operators)
+            self.late_rows += sum(
+                int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators
+            )
 
     def _sample(self, now_ms: int) -> None:
         self._samples.append(_Sample(now_ms, self.input_rows, self.output_rows))
@@ -153,18 +155,18 @@ def lag_of(sources: list[Mapping[str, Any]], before: int | None) -> int | None:
     return total if known else before
 
 
-def _offsets(given: Any) -> dict[tuple[str, str], int]:
+def _offsets(offsets: Any) -> dict[tuple[str, str], int]:
     """Parse ``{"topic": {"0": 5}}``, an object or its JSON text."""
-    if isinstance(given, str):
+    if isinstance(offsets, str):
         try:
-            given = json.loads(given)
+            offsets = json.loads(offsets)
         except ValueError:
             return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(offsets, Mapping):
         return {}
     return {
         (topic, partition): offset
-        for topic, partitions in given.items()
+        for topic, partitions in offsets.items()
         if isinstance(partitions, Mapping)
         for partition, offset in partitions.items()
         if isinstance(offset, int)

@@ -85,7 +85,7 @@ def lowest(offset: Offset, others: Iterable[Mapping[TopicPartition, int]]) -> Of
     """Return an offset, lowered in each partition to the minimum of the others."""
     positions = dict(offset.positions)
     for other in others:
-        positions |= {one: min(at, other.get(one, at)) for one, at in positions.items()}
+        positions |= {partition: min(at, other.get(partition, at)) for partition, at in positions.items()}
     return Offset(positions, offset.ids)
 
 
@@ -118,12 +118,17 @@ class StartOffsets:
         while late:
             stream = next(iter(late.values()))
             names = alike(pipeline, stream)
-            late = {name: one for name, one in late.items() if name not in names}
+            late = {name: stream for name, stream in late.items() if name not in names}
             writer = writer_of_letters(plan, names)
             beginning = [
-                one for flow in new for one in readers_of(pipeline, flow) if one.stream.name in names
+                reader for flow in new for reader in readers_of(pipeline, flow) if reader.stream.name in names
             ]
-            others = [one for flow in flows for one in readers_of(pipeline, flow) if one.stream.name in names]
+            others = [
+                reader
+                for flow in flows
+                for reader in readers_of(pipeline, flow)
+                if reader.stream.name in names
+            ]
             source = frames.topics.declared_options(stream, "")
             self._resolve_alike(source, beginning, None if writer is None else Reader(*writer), others)
 
@@ -138,22 +143,25 @@ class StartOffsets:
 
         ``writer`` starts at the lowest position of the others, if that is lower.
         """
-        asked = {one.flow + one.stream.name: one for one in (*new, *([] if writer is None else [writer]))}
+        starting = {
+            reader.flow + reader.stream.name: reader
+            for reader in (*new, *([] if writer is None else [writer]))
+        }
         unknown = [
-            one
-            for one in asked.values()
-            if not self._layout.has_batch(one.flow) and self.of(one.flow, one.stream) is None
+            reader
+            for reader in starting.values()
+            if not self._layout.has_batch(reader.flow) and self.of(reader.flow, reader.stream) is None
         ]
         if not unknown:
             return
         resolved = _now(source)
-        for one in unknown:
+        for reader in unknown:
             offset = resolved
-            if one == writer:
+            if reader == writer:
                 offset = lowest(
-                    resolved, [self._position(other, resolved) for other in others if other != one]
+                    resolved, [self._position(other, resolved) for other in others if other != reader]
                 )
-            self.note(one.flow, one.stream, Note(declared_start(one.stream), offset))
+            self.note(reader.flow, reader.stream, Note(declared_start(reader.stream), offset))
 
     def hand_over(
         self,
@@ -178,10 +186,12 @@ class StartOffsets:
 
     def place(self, frames: Frames, flow: Flow) -> None:
         """Let a flow read its streams from the stored starts."""
-        for one in readers_of(frames.pipeline, flow):
-            start = self.option(flow.name, one.stream, frames.topics.declared_options(one.stream, flow.name))
+        for reader in readers_of(frames.pipeline, flow):
+            start = self.option(
+                flow.name, reader.stream, frames.topics.declared_options(reader.stream, flow.name)
+            )
             if start is not None:
-                frames.start_at(one.stream.name, flow.name, start)
+                frames.start_at(reader.stream.name, flow.name, start)
 
     def note(self, flow: str, stream: Stream, note: Note) -> None:
         noted = self._layout.noted_starts(flow)
@@ -203,16 +213,16 @@ class StartOffsets:
         with _View(source) as view:
             return fitted(noted, view.places, view.ids)
 
-    def _position(self, one: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
+    def _position(self, reader: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
         """Return the position of a reader.
 
         It is the beginning if there are batches without offsets.
         """
-        topic, has_batch = one.stream.topic, self._layout.has_batch(one.flow)
-        ended = ended_at(self._layout.checkpoint(one.flow), None, None, topic) if has_batch else None
+        topic, has_batch = reader.stream.topic, self._layout.has_batch(reader.flow)
+        ended = ended_at(self._layout.checkpoint(reader.flow), None, None, topic) if has_batch else None
         if ended is not None:
             return {TopicPartition(topic, number): at for number, at in ended.items()}
-        noted = self.of(one.flow, one.stream)
+        noted = self.of(reader.flow, reader.stream)
         if noted is not None:
             return noted.positions
         return dict.fromkeys(resolved.positions, 0) if has_batch else {}
@@ -221,7 +231,7 @@ class StartOffsets:
 def readers_of(pipeline: Pipeline, flow: Flow) -> list[Reader]:
     """Return the streams of a flow that are topics, each with the flow as its reader."""
     read = [flow.letters_of] if flow.letters_of is not None else leaves(pipeline, flow)
-    return [Reader(flow.name, one) for one in read if isinstance(one, Stream) and one.topic]
+    return [Reader(flow.name, source) for source in read if isinstance(source, Stream) and source.topic]
 
 
 def _now(source: Mapping[str, str]) -> Offset:

@@ -14,22 +14,22 @@ from millstream.pipelines.run.locks import is_locked
 
 
 def find_statuses(
-    what: str | None, checkpoint: str | None, *, bootstrap: str | None = None, timeout_s: float = 10.0
+    name: str | None, checkpoint: str | None, *, bootstrap: str | None = None, timeout_s: float = 10.0
 ) -> list[dict[str, Any]]:
     """Return the pipelines below a directory, or the one with this file or name."""
-    layouts = [_named(what, checkpoint)] if what else _below(checkpoint)
-    found = [status for layout in layouts if (status := read(layout)) is not None]
-    if what and not found:
+    layouts = [_named(name, checkpoint)] if name else _below(checkpoint)
+    statuses = [status for layout in layouts if (status := read(layout)) is not None]
+    if name and not statuses:
         others = [path.name for path in _directories(checkpoint)]
         raise PipelineError(
-            f"no run of {what} is known below {layouts[0].root.parent}",
-            hint=nearest(what, others)
+            f"no run of {name} is known below {layouts[0].root.parent}",
+            hint=nearest(name, others)
             if others
             else "run it here first, or say with --checkpoint where it runs",
         )
-    for status in found:
+    for status in statuses:
         _add_lag(status, bootstrap or status["bootstrap"], timeout_s)
-    return found
+    return statuses
 
 
 def read(layout: Layout) -> dict[str, Any] | None:
@@ -43,13 +43,13 @@ def read(layout: Layout) -> dict[str, Any] | None:
     return status | {"running": running, "checkpoint": str(layout.root)}
 
 
-def _named(what: str, checkpoint: str | None) -> Layout:
-    if what.endswith(".py") or Path(what).is_file():
+def _named(name: str, checkpoint: str | None) -> Layout:
+    if name.endswith(".py") or Path(name).is_file():
         from millstream.pipelines.load import load_pipeline
 
-        pipeline = load_pipeline(what)
+        pipeline = load_pipeline(name)
         return Layout.of(pipeline, checkpoint)
-    return Layout(what, checkpoint)
+    return Layout(name, checkpoint)
 
 
 def _below(checkpoint: str | None) -> list[Layout]:
@@ -74,7 +74,7 @@ def _add_lag(status: dict[str, Any], bootstrap: str, timeout_s: float) -> None:
 def group_lag(admin: Admin, group: str, otherwise: int | None) -> int | None:
     """Return the lag of a consumer group, or ``otherwise`` if it has none yet."""
     try:
-        lags = [one.lag for one in admin.groups.lags(group) if one.lag is not None]
+        lags = [partition.lag for partition in admin.groups.lags(group) if partition.lag is not None]
     except UnknownGroup:
         return otherwise
     return sum(lags) if lags else otherwise

@@ -233,7 +233,7 @@ class Supervisor:
     def stop(self) -> list[Instruction]:
         """Stop every flow that has not ended."""
         self.stopping = True
-        return [one for name in self.flows for one in self.stop_flow(name)]
+        return [instruction for name in self.flows for instruction in self.stop_flow(name)]
 
     def stop_flow(self, name: str) -> list[Instruction]:
         """Stop one flow, unless it has ended."""
