@@ -12,8 +12,9 @@ from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters.ownership import LetterPlan, plan_letters
+from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.run import plan
-from millstream.pipelines.runner import Run
+from millstream.pipelines.run.queries import Queries
 from support.pipelines.letters import BAD, SCHEMA, letters, queries, values
 from support.spark.pipeline_world import Background, create, received, run_once, send, wait_until
 
@@ -177,9 +178,9 @@ def test_owner_that_starts_after_another_flow_misses_no_bad_record(
         given = {"source": {"startingTimestamp": 1 << 45, "startingOffsetsByTimestampStrategy": "latest"}}
     pipeline = late_pipeline(topic_name, bootstrap, **given)
     tries: list[str] = []
-    start_query = Run._query
+    start_query = Queries._query
 
-    def slow_owner(run: Run, flow: Any, writer: Any) -> Any:
+    def slow_owner(queries: Queries, frames: Frames, flow: Any, writer: Any) -> Any:
         if flow.name == "first":
             tries.append(flow.name)
             if len(tries) == 1:
@@ -188,9 +189,9 @@ def test_owner_that_starts_after_another_flow_misses_no_bad_record(
                 wait_until(lambda: has_begun(tmp_path, topic_name, "second"), "second's first batch")
                 send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
                 wait_until(lambda: ids(bootstrap, f"{topic_name}-second") == ["a"], "second's row")
-        return start_query(run, flow, writer)
+        return start_query(queries, frames, flow, writer)
 
-    monkeypatch.setattr(Run, "_query", slow_owner)
+    monkeypatch.setattr(Queries, "_query", slow_owner)
     with Background(pipeline, spark, tmp_path):
         wait_until(lambda: has_begun(tmp_path, topic_name, "first"), "first's first batch")
         send(bootstrap, topic_name, [BAD[1], {"id": "b", "n": 1}])
@@ -213,15 +214,15 @@ def test_owner_that_had_no_batch_begins_where_the_first_run_began(
     bootstrap = shared_broker.bootstrap
     create(bootstrap, topic_name)
     pipeline = late_pipeline(topic_name, bootstrap)
-    start_query = Run._query
+    start_query = Queries._query
 
-    def without_owner(run: Run, flow: Any, writer: Any) -> Any:
+    def without_owner(queries: Queries, frames: Frames, flow: Any, writer: Any) -> Any:
         if flow.name == "first":
             raise RuntimeError("not in this run")
-        return start_query(run, flow, writer)
+        return start_query(queries, frames, flow, writer)
 
     with monkeypatch.context() as first_run:
-        first_run.setattr(Run, "_query", without_owner)
+        first_run.setattr(Queries, "_query", without_owner)
         with Background(pipeline, spark, tmp_path):
             wait_until(lambda: has_begun(tmp_path, topic_name, "second"), "second's first batch")
             send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
