@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millstream.pipelines import Pipeline, PipelineError, parquet, topic
-from millstream.pipelines.dead_letters.ownership import begins_late, letter_flows, writer_name
+from millstream.pipelines.dead_letters.ownership import dead_letter_flows, starts_by_time, writer_name
 from millstream.pipelines.declare import identifier
 from millstream.pipelines.graph import build_graph
 
@@ -28,7 +28,7 @@ def test_every_topic_that_is_read_has_its_dead_letters() -> None:
     made.sql("zeroth", "SELECT * FROM clicks", to=topic("copied"))
     made.sql("third", "SELECT * FROM bytes", to=topic("copies", value="raw"))
     made.sql("fourth", "SELECT * FROM third", to=topic("more"))
-    found = {one.name: one for one in letter_flows(made, made.flows.values())}
+    found = {one.name: one for one in dead_letter_flows(made, made.flows.values())}
     assert {name: one.topics[0].topic for name, one in found.items()} == {
         "dlq.orders": "orders.dlq",
         "dlq.customers": "customers.dlq",
@@ -36,21 +36,23 @@ def test_every_topic_that_is_read_has_its_dead_letters() -> None:
         "dlq.first": "joined.dlq",
     }
     assert [writer_name(made, one) for one in found.values()] == [None, None, None, "first"]
-    late = [name for name, one in found.items() if one.letters_of is not None and begins_late(one.letters_of)]
+    late = [
+        name for name, one in found.items() if one.letters_of is not None and starts_by_time(one.letters_of)
+    ]
     assert late == ["dlq.orders", "dlq.clicks"]
     starts = ["earliest", "latest", '{"t": {"0": 5, "1": -2}}', '{"t": {"0": 5, "1": -1}}']
     streams = [made.stream(f"s{number}", value="raw", starting=one) for number, one in enumerate(starts)]
-    assert [begins_late(one) for one in streams] == [False, True, False, True]
+    assert [starts_by_time(one) for one in streams] == [False, True, False, True]
     twice = Pipeline("twice")
     for name, schema in (("a", "id string"), ("b", "id string"), ("c", "id int")):
         twice.stream(name, topic="orders", schema=schema)
         twice.sql(f"of_{name}", f"SELECT * FROM {name}", to=topic(f"of-{name}"))
-    assert [one.name for one in letter_flows(twice, twice.flows.values())] == ["dlq.a", "dlq.c"]
+    assert [one.name for one in dead_letter_flows(twice, twice.flows.values())] == ["dlq.a", "dlq.c"]
     silent = Pipeline("silent", dead_letters=False)
     silent.stream("orders", schema="id string")
     silent.sql("first", "SELECT * FROM orders", to=topic("joined"))
     silent.sql("second", "SELECT * FROM first", to=topic("out"))
-    assert letter_flows(silent, silent.flows.values()) == []
+    assert dead_letter_flows(silent, silent.flows.values()) == []
 
 
 def test_declarations_know_their_line() -> None:

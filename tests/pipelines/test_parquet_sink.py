@@ -20,7 +20,8 @@ from pyspark.sql import functions as F
 
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError, parquet
-from millstream.pipelines.dead_letters.refusals import Refusals
+from millstream.pipelines.dead_letters.batches import BatchDeadLetters
+from millstream.pipelines.dead_letters.refusals import RejectedRows
 from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.run.flow_writer import FlowWriter
 from millstream.pipelines.run.session import pipeline_session
@@ -216,8 +217,10 @@ def test_a_stateful_stream_that_fails_after_every_step_writes_every_row_once(
     for _ in range(len(STEPS) + 1):
         sink = Crashing(parquet(str(lake), by="tens"), "p.flow")
         sink.faults = []  # what open() recovers is not part of the plan
+        rejected = RejectedRows("p", "flow", None, None)
+        letters = BatchDeadLetters("p", "flow", [])
         writer = FlowWriter(
-            "flow", checkpoint, [(sink.target, sink)], None, lambda batch: batch, Refusals("p", None)
+            "flow", checkpoint, [(sink.target, sink)], None, lambda batch: batch, rejected, letters
         )
         writer.open()
         sink.faults = faults

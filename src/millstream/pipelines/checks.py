@@ -105,7 +105,7 @@ def _input(source: Stream | Table | Flow) -> str:
 
 def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
     """Return the reason why Spark would not start the query, and warnings about unbounded state."""
-    reason = refusal(rows, flow.mode)
+    reason = unsupported_reason(rows, flow.mode)
     if reason is not None:
         return [
             Problem(
@@ -115,7 +115,7 @@ def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
     return unbounded_state(flow, rows)
 
 
-def refusal(rows: DataFrame, mode: Mode) -> str | None:
+def unsupported_reason(rows: DataFrame, mode: Mode) -> str | None:
     """Return why Spark would not run a streaming query in this mode, or None if it would."""
     jvm: Any = rows.sparkSession._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode

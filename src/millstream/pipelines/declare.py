@@ -28,7 +28,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MODES = ("append", "update", "complete")
 SESSION = "spark"
 """A parameter with this name gets the Spark session."""
-LETTERS = "dlq."
+DEAD_LETTER_PREFIX = "dlq."
 """Prefix of the names of flows that write dead letters."""
 DEFAULT_CHECKPOINTS = "millstream-checkpoints"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}\Z")
@@ -406,10 +406,10 @@ def _place_of(function: Callable[..., Any]) -> Place:
 
 
 def _check_name(name: str, kind: str, place: Place) -> None:
-    if name in (".", "..") or (kind != "pipeline" and name.startswith((".", LETTERS))):
+    if name in (".", "..") or (kind != "pipeline" and name.startswith((".", DEAD_LETTER_PREFIX))):
         raise PipelineError(
             f"{name!r} cannot be the name of a{'n' if kind[0] in 'aeiou' else ''} {kind}",
-            hint=f"names that begin with a dot or {LETTERS!r} are those of what stands beside checkpoints, and of dead letters",
+            hint=f"names that begin with a dot or {DEAD_LETTER_PREFIX!r} are those of what stands beside checkpoints, and of dead letters",
             place=place,
         )
     if not _NAME.match(name):

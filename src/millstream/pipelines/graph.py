@@ -139,7 +139,7 @@ def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
 
 def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
     for start in _steps(pipeline):
-        path = _path_back(pipeline, start)
+        path = _cycle_through(pipeline, start)
         # Report each cycle once.
         if path and path[0] == min(path):
             yield Problem(
@@ -150,7 +150,7 @@ def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
             return
 
 
-def _path_back(pipeline: Pipeline, start: Flow | View) -> list[str]:
+def _cycle_through(pipeline: Pipeline, start: Flow | View) -> list[str]:
     """Return the names on the path from a flow or view back to itself, or an empty list."""
     stack: list[tuple[Flow | View, list[str]]] = [(start, [start.name])]
     seen: set[str] = set()

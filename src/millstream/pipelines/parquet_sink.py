@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.run.locks import Held, Lock
+from millstream.pipelines.run.locks import Lock, LockHeld
 from millstream.pipelines.stores import Written, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 from millstream.spark.sink.commit_rule import CommittedBatch
@@ -65,9 +65,9 @@ class ParquetSink:
         """Take the lock, finish the batch that was decided, and remove staged files of others."""
         try:
             self._lock.acquire()
-        except Held as held:
+        except LockHeld as held:
             raise PipelineError(
-                f"{self.writer} is writing to {self.target.path} already ({held.who})",
+                f"{self.writer} is writing to {self.target.path} already ({held.holder_name})",
                 hint="stop that run first, or give this one another name",
             ) from None
         self._recover()
@@ -119,14 +119,14 @@ class ParquetSink:
             "offsets": identity.offsets,
             "rows": rows,
             "moves": moves,
-            **self._note(),
+            **self._plan_fields(),
         }
         for staged, _ in moves:
             sync(self.hidden / staged)
         write_json(self.hidden / PENDING, plan)
         return plan
 
-    def _note(self) -> dict[str, Any]:
+    def _plan_fields(self) -> dict[str, Any]:
         """Return further fields of the plan, for subclasses."""
         return {}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.frames.builder import Frames
-from millstream.pipelines.run.failure_log import note_failure
+from millstream.pipelines.run.failure_log import log_failure
 from millstream.pipelines.run.failures import explain
 from millstream.pipelines.run.jvm_failures import fault_of
 from millstream.pipelines.run.layout import Layout
@@ -30,8 +30,8 @@ from millstream.pipelines.run.status_file import StatusFile
 from millstream.pipelines.run.supervisor import (
     ENDED,
     Instruction,
+    Report,
     Restart,
-    Say,
     Start,
     State,
     Stop,
@@ -75,7 +75,7 @@ class Run:
         self._status = StatusFile(self.layout, self.options, now_ms())
 
     def _frames(self) -> Frames:
-        return Frames(self.spark, self.pipeline, letters=self.plan.dead_letters.owned)
+        return Frames(self.spark, self.pipeline, owners=self.plan.dead_letters.owned)
 
     def _expect_queries(self) -> None:
         """Set the queries that will run. Nothing has been started."""
@@ -218,7 +218,7 @@ class Run:
                     }
                 )
             else:
-                self._say(instruction)
+                self._report(instruction)
 
     def _start(self, flow: Flow) -> None:
         progress = self.progress[flow.name]
@@ -232,7 +232,7 @@ class Run:
         if self._queries.start(self.frames, flow, writer, progress):
             self.emit({"event": "flow", "flow": flow.name, "state": "running"})
 
-    def _say(self, message: Say) -> None:
+    def _report(self, message: Report) -> None:
         event: dict[str, Any] = {"event": "flow", "flow": message.flow, "state": message.event}
         if message.reason:
             event["reason"] = message.reason
@@ -272,10 +272,10 @@ class Run:
         self._carry_out(self.supervisor.finished(flow, now_ms()))
 
     def failed(self, flow: str, error: BaseException) -> None:
-        note_failure(self.layout.failures, flow, error)
+        log_failure(self.layout.failures, flow, error)
         failure = explain(error, self.frames.file)
         self._carry_out(
-            self.supervisor.failed_now(
+            self.supervisor.query_failed(
                 flow,
                 str(failure),
                 permanent=failure.permanent,

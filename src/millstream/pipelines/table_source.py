@@ -45,7 +45,7 @@ ROWS = pa.schema(
 )
 ROWS_PER_BATCH = 50_000
 # Tombstones may be compacted away after delete.retention.ms, so older caches are dropped.
-FORGET_AFTER_S = 3600.0
+CACHE_TTL_S = 3600.0
 
 
 class TableSource(DataSource):
@@ -75,10 +75,10 @@ class TableReader(DataSourceReader):
     """Plans shares on the driver, reads them on executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.given = dict(options)
+        self.options = dict(options)
 
     def partitions(self) -> list[InputPartition]:
-        view = ClusterView(parse(self.given, BATCH))
+        view = ClusterView(parse(self.options, BATCH))
         try:
             count = max(1, len(view.refresh()))
         finally:
@@ -87,7 +87,7 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        for table in _kept_tables(self.given).rows(partition):
+        for table in _cached_tables(self.options).rows(partition):
             yield from table.to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
@@ -125,7 +125,7 @@ class TableCache:
     def _refreshed(self, place: Place, log: LogState) -> pa.Table:
         now_s = time.monotonic()
         part = self._parts.get(place.partition)
-        if part is None or _stale(part, place, log, now_s):
+        if part is None or _is_stale(part, place, log, now_s):
             part = self._parts[place.partition] = PartitionTable(place.topic_id, log.earliest)
         part.read_at_s = now_s
         if part.position < log.latest:
@@ -147,14 +147,14 @@ class TableCache:
 _tables: dict[tuple[tuple[str, str], ...], TableCache] = {}
 
 
-def _kept_tables(options: Mapping[str, str]) -> TableCache:
+def _cached_tables(options: Mapping[str, str]) -> TableCache:
     key = tuple(sorted(options.items()))
     if key not in _tables:
         _tables[key] = TableCache(parse(options, BATCH))
     return _tables[key]
 
 
-def _stale(part: PartitionTable, place: Place, log: LogState, now_s: float) -> bool:
+def _is_stale(part: PartitionTable, place: Place, log: LogState, now_s: float) -> bool:
     """Return whether a cached partition must be read from the start.
 
     The topic was recreated, records were deleted, or the cache is too old.
@@ -162,7 +162,7 @@ def _stale(part: PartitionTable, place: Place, log: LogState, now_s: float) -> b
     return (
         part.topic_id != place.topic_id
         or not log.earliest <= part.position <= log.latest
-        or now_s - part.read_at_s > FORGET_AFTER_S
+        or now_s - part.read_at_s > CACHE_TTL_S
     )
 
 

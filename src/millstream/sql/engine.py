@@ -10,7 +10,7 @@ from functools import singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin.client import Admin
-from millstream.pipelines.checks import refusal, unbounded_state
+from millstream.pipelines.checks import unbounded_state, unsupported_reason
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import NOWHERE, PipelineError, nearest
 from millstream.pipelines.formats.registry import quoted
@@ -120,7 +120,7 @@ class Engine:
                 text=statement.query,
             )
         mode = self._mode(frame, ("update", "append"), statement.query)
-        whole = "complete" if refusal(frame, "complete") is None else mode
+        whole = "complete" if unsupported_reason(frame, "complete") is None else mode
         groups = (f"{self.pipeline}.{name}",)
         return LiveRows(frame, statement.query, mode, whole, statement.limit, groups)
 
@@ -286,7 +286,7 @@ class Engine:
 
     def _mode(self, rows: DataFrame, modes: tuple[Mode, ...], query: str) -> Mode:
         """The first mode that Spark would run the query in."""
-        reasons = {mode: refusal(rows, mode) for mode in modes}
+        reasons = {mode: unsupported_reason(rows, mode) for mode in modes}
         for mode, reason in reasons.items():
             if reason is None:
                 return mode

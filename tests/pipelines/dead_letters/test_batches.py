@@ -16,7 +16,7 @@ from millstream.pipelines import Pipeline, parquet
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters import batches as batch_letters
 from millstream.pipelines.dead_letters.handover import ended_at
-from millstream.pipelines.dead_letters.ownership import plan_letters
+from millstream.pipelines.dead_letters.ownership import plan_dead_letters
 from millstream.pipelines.run.start_offsets import fitted, lowest
 from millstream.pipelines.runner import Run, RunOptions
 from millstream.spark.sink.progress import Progress
@@ -87,9 +87,9 @@ def test_a_flow_without_topics_writes_letters_once_also_when_its_batch_is_repeat
     send(bootstrap, topic_name, [*BAD, {"id": "a", "n": 1}])
     pipeline = pipeline_of(topic_name, bootstrap, lake=parquet(str(tmp_path / "lake")))
     pipeline.on_failure = "stop"
-    from millstream.pipelines.dead_letters.refusals import Refusals
+    from millstream.pipelines.dead_letters.refusals import RejectedRows
 
-    write = Refusals.write
+    write = RejectedRows.write
 
     def broken(*args: Any) -> None:
         raise RuntimeError("pulled the plug behind the store")
@@ -99,10 +99,10 @@ def test_a_flow_without_topics_writes_letters_once_also_when_its_batch_is_repeat
         raise RuntimeError("pulled the plug behind the letters")
 
     for step in (broken, broken_after):
-        monkeypatch.setattr(Refusals, "write", step)
+        monkeypatch.setattr(RejectedRows, "write", step)
         options = RunOptions(once=True, checkpoint=str(tmp_path / "cp"))
         assert not Run(pipeline, spark, options).run()
-    monkeypatch.setattr(Refusals, "write", write)
+    monkeypatch.setattr(RejectedRows, "write", write)
     run_once(pipeline, spark, tmp_path / "cp")
     assert values(letters(bootstrap, topic_name)) == sorted(BAD)
     assert spark.read.parquet(str(tmp_path / "lake")).count() == 1
@@ -121,7 +121,7 @@ def test_bad_rows_that_were_not_all_named_are_found_by_a_job(
     create(bootstrap, topic_name)
     bad = [b"bad %d" % number for number in range(20)]
     send(bootstrap, topic_name, [*bad, *({"id": str(number), "n": 1} for number in range(20))])
-    monkeypatch.setattr(batch_letters, "MOST_NAMED", 7)
+    monkeypatch.setattr(batch_letters, "MAX_COLLECTED", 7)
     pipeline = Pipeline(topic_name, bootstrap=bootstrap)
     pipeline.stream("rows", topic=topic_name, schema=SCHEMA)
     query = {
@@ -210,7 +210,7 @@ def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As an earlier version left it: nothing is lost or repeated when a newer one goes on with its checkpoints."""
-    from millstream.pipelines.dead_letters.ownership import LetterPlan, letter_flows
+    from millstream.pipelines.dead_letters.ownership import DeadLetterPlan, dead_letter_flows
     from millstream.pipelines.run import plan
 
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
@@ -220,8 +220,8 @@ def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
     with monkeypatch.context() as earlier:
         earlier.setattr(
             plan,
-            "plan_letters",
-            lambda pipeline, flows, *_: LetterPlan({}, letter_flows(pipeline, flows), {}),
+            "plan_dead_letters",
+            lambda pipeline, flows, *_: DeadLetterPlan({}, dead_letter_flows(pipeline, flows), {}),
         )
         run_once(pipeline, spark, tmp_path)
     assert values(letters(bootstrap, topic_name)) == BAD[:1]
@@ -265,7 +265,7 @@ def test_who_writes_the_letters() -> None:
 
     def plan(owners: dict[str, str], *started: str, only: str = "") -> tuple[dict[str, str], list[str], Any]:
         chosen = [flow for flow in flows if only in flow.name]
-        found = plan_letters(made, chosen, owners, lambda name: name in started)
+        found = plan_dead_letters(made, chosen, owners, lambda name: name in started)
         owned = {name: one.flow for name, one in found.owned.items()}
         return owned, [one.name for one in found.queries], found.left
 
@@ -297,7 +297,7 @@ def test_who_writes_the_letters_is_decided_by_plans() -> None:
     flows = list(made.flows.values())
 
     def plan(ignored: set[tuple[str, str]], owners: dict[str, str], *started: str) -> Any:
-        found = plan_letters(
+        found = plan_dead_letters(
             made,
             flows,
             owners,
@@ -309,7 +309,7 @@ def test_who_writes_the_letters_is_decided_by_plans() -> None:
 
     everything = {"orders": "copy", "joined": "named"}
     assert plan(set(), {}) == (everything, [], {})
-    # A flow that ignores a stream leaves it to the next one, or to the reader of one that is alike.
+    # A flow that ignores a stream leaves it to the next one, or to the reader of an identical one.
     assert plan({("copy", "orders")}, {}) == ({"again": "lake", "joined": "named"}, [], {})
     assert plan({("copy", "orders")}, {"again": "lake"}, "lake", "copy")[0]["again"] == "lake"
     # Its declaration then does not stand for the flow that writes the topic either.
@@ -323,7 +323,7 @@ def test_who_writes_the_letters_is_decided_by_plans() -> None:
     late.stream("orders", schema="id string", starting="latest")
     late.sql("old", "SELECT * FROM orders", to=to_topic("old"))
     late.sql("new", "SELECT * FROM orders", to=to_topic("new"))
-    found = plan_letters(late, late.flows.values(), {}, lambda name: name == "old")
+    found = plan_dead_letters(late, late.flows.values(), {}, lambda name: name == "old")
     assert (found.owned, [one.name for one in found.queries]) == ({}, ["dlq.orders"])
 
 

@@ -11,7 +11,7 @@ import pytest
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
-from millstream.pipelines.dead_letters.ownership import LetterPlan, plan_letters
+from millstream.pipelines.dead_letters.ownership import DeadLetterPlan, plan_dead_letters
 from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.run import plan
 from millstream.pipelines.run.queries import Queries
@@ -94,11 +94,11 @@ def test_letters_that_an_earlier_version_left_out_are_written(
     create(bootstrap, topic_name, f"{topic_name}-other")
     pipeline = two_streams(topic_name, bootstrap)
 
-    def by_declaration(*args: Any) -> LetterPlan:
-        return plan_letters(*args[:4])
+    def by_declaration(*args: Any) -> DeadLetterPlan:
+        return plan_dead_letters(*args[:4])
 
     with monkeypatch.context() as earlier:
-        earlier.setattr(plan, "plan_letters", by_declaration)
+        earlier.setattr(plan, "plan_dead_letters", by_declaration)
         send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
         send(bootstrap, f"{topic_name}-other", [b"of other"])
         run_once(pipeline, spark, tmp_path)

@@ -18,7 +18,7 @@ def batch(number: int, rows: int, **more: object) -> dict[str, object]:
 def test_figures_are_gathered_from_the_reports_of_batches() -> None:
     flow = FlowProgress("paid-orders")
     flow.begin(0)
-    flow.wrote(2000)
+    flow.add_rows(2000)
     assert flow.report(
         batch(
             1,

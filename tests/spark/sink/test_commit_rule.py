@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millstream.pipelines.dead_letters.refusals import LetterSink
+from millstream.pipelines.dead_letters.refusals import DeadLetterSink
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.stores import is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
@@ -117,7 +117,7 @@ def test_progress_is_reset_for_the_first_batch_only() -> None:
 
 @pytest.mark.parametrize(("last", "batch_id", "verdict"), TABLE)
 def test_dead_letters_may_skip_batches(last: CommittedBatch | None, batch_id: int, verdict: Verdict) -> None:
-    sink = sink_at(last, LetterSink)
+    sink = sink_at(last, DeadLetterSink)
     if verdict is Verdict.OTHER_QUERY:
         with pytest.raises(ProgressConflict, match="another query"):
             sink._is_committed(batch_id, IDENTITY)

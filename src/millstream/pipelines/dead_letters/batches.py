@@ -2,16 +2,16 @@
 
 While a batch runs, Spark counts the rows of a stream that do not parse, and collects the partition
 and offset of the first thousand (``observe``). That costs almost nothing if every row is good.
-After the batch is computed, and before its transaction ends, ``BatchLetters`` reads the count:
+After the batch is computed, and before its transaction ends, ``BatchDeadLetters`` reads the count:
 
 - No bad rows: nothing to do.
 - All of them were collected: the driver fetches these records and makes dead letters of them.
-- There are more, or not every row was seen: a job reads the range of the batch again and finds the
+- There are more, or not every row was counted: a job reads the range of the batch again and finds the
   bad rows. Spark may compute a result without reading, and a LIMIT or a function of the user may
   end before the last row.
 
 Counts may be too high, because a repeated task counts again. They are never too low if every row
-was seen. Dead letters are identified by their offsets, so each bad record gives one.
+was counted. Dead letters are identified by their offsets, so each bad record gives one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.client.dead_letters import letters as names
 from millstream.core.types import TopicPartition
-from millstream.pipelines.dead_letters.queries import MOST_REASON_CHARACTERS, explained
+from millstream.pipelines.dead_letters.queries import MAX_REASON_CHARACTERS, explained
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.registry import ERROR, RECORD, Explain
 from millstream.spark.source.offsets import Offset, Range, ranges_between
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.pipelines")
 
 METRIC = "millstream.dead_letters."
-MOST_NAMED = 1000
+MAX_COLLECTED = 1000
 # Nodes of a plan that may end before every row was read.
 LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "GlobalLimitAndOffset"})
 # Functions of the user that get an iterator over batches, and may return before its end.
 FUNCTIONS = frozenset({"MapInPandas", "MapInArrow", "MapPartitions"})
 
 
-class Bad(NamedTuple):
+class BadRecord(NamedTuple):
     """A record that does not parse."""
 
     partition: int
@@ -52,15 +52,15 @@ class Bad(NamedTuple):
     error: str
 
 
-class Seen(NamedTuple):
+class RowCounts(NamedTuple):
     """The numbers of decoded and of bad rows of a stream in a batch, and the first bad rows."""
 
     rows: int
     bad: int
-    named: tuple[Bad, ...] = ()
+    first: tuple[BadRecord, ...] = ()
 
 
-NOTHING_SEEN = Seen(0, 0)
+NO_ROWS = RowCounts(0, 0)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class OwnedStream:
     """A stream whose dead letters a flow writes."""
 
     name: str
-    letters: str
+    dead_letter_topic: str
     """The topic of the dead letters."""
     metrics: Sequence[str]
     """The metrics of the stream in the plan of the flow, one for each time the flow reads it."""
@@ -95,9 +95,9 @@ def observed(rows: DataFrame, metric: str, *, by_offset: bool) -> DataFrame:
         kept = rows.withColumn(_BAD, F.when(bad, F.col(RECORD)))
         return kept.observe(metric, count, F.count(_BAD).alias("bad")).drop(_BAD)
     place = F.struct(F.col(f"{RECORD}.partition").alias("p"), F.col(f"{RECORD}.offset").alias("o"))
-    reason = F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS))
+    reason = F.left(F.col(ERROR), F.lit(MAX_REASON_CHARACTERS))
     named = F.when(bad, F.struct(place.alias("at"), reason.alias("error")))
-    first = F.expr(f"min_by({_BAD}, {_PLACE}, {MOST_NAMED})").alias("named")
+    first = F.expr(f"min_by({_BAD}, {_PLACE}, {MAX_COLLECTED})").alias("named")
     return (
         rows.withColumns({_BAD: named, _PLACE: F.when(bad, place)})
         .observe(metric, count, F.count(_BAD).alias("bad"), first)
@@ -108,7 +108,7 @@ def observed(rows: DataFrame, metric: str, *, by_offset: bool) -> DataFrame:
 _BAD, _PLACE = "_bad_record", "_bad_place"
 
 
-class BatchLetters:
+class BatchDeadLetters:
     """Finds the dead letters of the batches of one flow."""
 
     def __init__(self, pipeline: str, flow: str, streams: Sequence[OwnedStream]) -> None:
@@ -125,14 +125,14 @@ class BatchLetters:
         """
         metrics = execution.observedMetrics()
         for stream in self.streams:
-            seen = max((read_metric(metrics, name) for name in stream.metrics), default=NOTHING_SEEN)
-            if seen.rows and not seen.bad and self._saw_all(execution, stream, seen):
+            counts = max((read_metric(metrics, name) for name in stream.metrics), default=NO_ROWS)
+            if counts.rows and not counts.bad and self._counted_all(execution, stream, counts):
                 continue
-            letters = self._letters(spark, execution, stream, seen)
+            letters = self._letters_of(spark, execution, stream, counts)
             if letters is not None:
                 yield letters
 
-    def _saw_all(self, execution: Any, stream: OwnedStream, seen: Seen) -> bool:
+    def _counted_all(self, execution: Any, stream: OwnedStream, counts: RowCounts) -> bool:
         """Return whether every row of the batch was counted."""
         if self._nodes is None:
             self._nodes = frozenset(node.nodeName() for node in _nodes(execution.logical()))
@@ -142,19 +142,19 @@ class BatchLetters:
             return True
         ranges = _ranges_read(execution, stream.metrics) if stream.topic else []
         # Offsets without a row, such as transaction markers, only cost another read.
-        return seen.rows == sum(range.end - range.start for range in ranges)
+        return counts.rows == sum(range.end - range.start for range in ranges)
 
-    def _letters(
-        self, spark: SparkSession, execution: Any, stream: OwnedStream, seen: Seen
+    def _letters_of(
+        self, spark: SparkSession, execution: Any, stream: OwnedStream, counts: RowCounts
     ) -> DataFrame | pa.Table | None:
         if not stream.topic:
             return self._of_rows(spark, execution, stream)
-        if seen.bad and len(seen.named) == seen.bad and self._saw_all(execution, stream, seen):
-            return self._of_named(stream, seen.named)
+        if counts.bad and len(counts.first) == counts.bad and self._counted_all(execution, stream, counts):
+            return self._of_first(stream, counts.first)
         ranges = _ranges_read(execution, stream.metrics)
         return stream.read_again(ranges) if ranges else None
 
-    def _of_named(self, stream: OwnedStream, named: Sequence[Bad]) -> pa.Table | None:
+    def _of_first(self, stream: OwnedStream, named: Sequence[BadRecord]) -> pa.Table | None:
         """Return the dead letters of a few records, made in the driver."""
         errors = {(record.partition, record.offset): record.error for record in named}
         offsets: dict[TopicPartition, list[int]] = {}
@@ -181,7 +181,7 @@ class BatchLetters:
             "key": pa.array([record.key for record, _ in bad], pa.binary()),
             "value": pa.array([record.value for record, _ in bad], pa.binary()),
             "headers": pa.array(headers, pa.list_(header)),
-            "topic": pa.array([stream.letters] * len(bad), pa.string()),
+            "topic": pa.array([stream.dead_letter_topic] * len(bad), pa.string()),
         }
         return pa.table(columns)
 
@@ -192,7 +192,7 @@ class BatchLetters:
         if stream.explain is not None and record.value is not None:
             better = explained(stream.explain, record.value)
         ours = {
-            names.REASON: (better or error)[:MOST_REASON_CHARACTERS],
+            names.REASON: (better or error)[:MAX_REASON_CHARACTERS],
             names.TOPIC: record.topic,
             names.PARTITION: str(record.partition),
             names.OFFSET: str(record.offset),
@@ -228,17 +228,17 @@ class BatchLetters:
 # ---- Spark's objects --------------------------------------------------------------------------
 
 
-def read_metric(metrics: Any, name: str) -> Seen:
+def read_metric(metrics: Any, name: str) -> RowCounts:
     """Return the counts of a metric in Spark's map."""
     metric = metrics.get(name)
     if metric.isEmpty():
-        return NOTHING_SEEN
+        return NO_ROWS
     row = json.loads(metric.get().json())
     named = tuple(
-        Bad(record["at"]["p"], record["at"]["o"], record.get("error", ""))
+        BadRecord(record["at"]["p"], record["at"]["o"], record.get("error", ""))
         for record in row.get("named") or ()
     )
-    return Seen(row["rows"], row["bad"], named)
+    return RowCounts(row["rows"], row["bad"], named)
 
 
 def observes(rows: DataFrame, metrics: Sequence[str]) -> bool:

@@ -12,7 +12,7 @@ A separate query (a flow called ``dlq.NAME``) is needed for
 - flows that come and go while others run (``independent``), because an owner could be removed;
 - streams that had such a query before, or whose flows have all been started without dead letters:
   the query continues there;
-- streams whose start depends on the time (``begins_late``), if one of their flows has been started
+- streams whose start depends on the time (``starts_by_time``), if one of their flows has been started
   without dead letters;
 - streams whose owner was removed or no longer reads them: the query starts where the owner ended.
 """
@@ -24,26 +24,26 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from millstream.client.dead_letters.letters import dead_letter_topic
-from millstream.pipelines.declare import LETTERS, Flow, Pipeline, Stream, Table
+from millstream.pipelines.declare import DEAD_LETTER_PREFIX, Flow, Pipeline, Stream, Table
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.targets import TopicTarget
 from millstream.spark.source.offsets import LATEST
 
-EVERY_MS = 5_000
+QUERY_INTERVAL_MS = 5_000
 """A separate query reads every record again, so it runs every few seconds instead of always."""
 
 
-class OwnedLetters(NamedTuple):
+class DeadLetterOwner(NamedTuple):
     """A stream, and the flow that writes its dead letters."""
 
     flow: str
     stream: Stream
 
 
-class LetterPlan(NamedTuple):
+class DeadLetterPlan(NamedTuple):
     """The writers of dead letters."""
 
-    owned: dict[str, OwnedLetters]
+    owned: dict[str, DeadLetterOwner]
     """Owners by the name of the stream or flow that is read."""
     queries: list[Flow]
     left: dict[str, str]
@@ -60,40 +60,42 @@ class LetterPlan(NamedTuple):
 Reads = Callable[[Flow, Stream], bool]
 
 
-def plan_letters(
+def plan_dead_letters(
     pipeline: Pipeline,
     flows: Iterable[Flow],
     owners: Mapping[str, str],
     has_started: Callable[[str], bool],
     reads: Reads = lambda flow, stream: True,
-) -> LetterPlan:
+) -> DeadLetterPlan:
     """Choose the writers of dead letters for these flows.
 
     ``owners`` are those of earlier runs. ``has_started`` returns whether a flow has a checkpoint.
     ``reads`` returns whether the plan of a flow reads a stream that it names. Without it, every
     named stream counts as read.
     """
-    chosen = list(flows)
-    plan = _plan(pipeline, chosen, letter_flows(pipeline, chosen), owners, has_started, reads)
+    flows_to_run = list(flows)
+    plan = _plan(
+        pipeline, flows_to_run, dead_letter_flows(pipeline, flows_to_run), owners, has_started, reads
+    )
     if not plan.unread:
         return plan
     # These streams do not replace the flows that write their topics.
-    queries = letter_flows(pipeline, chosen, unread=plan.unread)
-    return _plan(pipeline, chosen, queries, owners, has_started, reads)
+    queries = dead_letter_flows(pipeline, flows_to_run, unread=plan.unread)
+    return _plan(pipeline, flows_to_run, queries, owners, has_started, reads)
 
 
 def _plan(
     pipeline: Pipeline,
-    chosen: Sequence[Flow],
+    flows_to_run: Sequence[Flow],
     needed: Iterable[Flow],
     owners: Mapping[str, str],
     has_started: Callable[[str], bool],
     reads: Reads,
-) -> LetterPlan:
-    names = {flow.name for flow in chosen}
-    plan = LetterPlan({}, [], {}, unread := [])
+) -> DeadLetterPlan:
+    names = {flow.name for flow in flows_to_run}
+    plan = DeadLetterPlan({}, [], {}, unread := [])
 
-    def is_read(reader: OwnedLetters) -> bool:
+    def is_read(reader: DeadLetterOwner) -> bool:
         return reads(pipeline.flows[reader.flow], reader.stream)
 
     for letters in needed:
@@ -101,29 +103,29 @@ def _plan(
         if not isinstance(stream, Stream) or has_started(letters.name):
             plan.queries.append(letters)
             continue
-        same = [stream, *(pipeline.streams[name] for name in alike(pipeline, stream)[1:])]
+        same = [stream, *(pipeline.streams[name] for name in identical_streams(pipeline, stream)[1:])]
         readers = [
-            OwnedLetters(flow.name, stream)
+            DeadLetterOwner(flow.name, stream)
             for stream in same
-            for flow in sorted(chosen, key=lambda flow: not flow.topics)
+            for flow in sorted(flows_to_run, key=lambda flow: not flow.topics)
             if _names(pipeline, flow, stream.name)
         ]
         started = [reader for reader in readers if has_started(reader.flow)]
-        noted = next(
-            (OwnedLetters(owners[stream.name], stream) for stream in same if stream.name in owners), None
+        stored = next(
+            (DeadLetterOwner(owners[stream.name], stream) for stream in same if stream.name in owners), None
         )
-        if noted is not None:
-            flow = pipeline.flows.get(noted.flow)
-            named = flow is not None and _names(pipeline, flow, noted.stream.name)
-            owner = noted if named and (noted.flow not in names or is_read(noted)) else None
+        if stored is not None:
+            flow = pipeline.flows.get(stored.flow)
+            named = flow is not None and _names(pipeline, flow, stored.stream.name)
+            owner = stored if named and (stored.flow not in names or is_read(stored)) else None
             if owner is None:
-                plan.left[stream.name] = noted.flow
+                plan.left[stream.name] = stored.flow
             needs_query = owner is None and any(is_read(reader) for reader in readers)
         else:
             # A new flow would start at a later time than those that have started.
             new = (
                 []
-                if started and begins_late(stream)
+                if started and starts_by_time(stream)
                 else [reader for reader in readers if reader not in started]
             )
             owner = next((reader for reader in new if is_read(reader)), None)
@@ -141,23 +143,27 @@ def _names(pipeline: Pipeline, flow: Flow, name: str) -> bool:
     return any(leaf.name == name for leaf in leaves(pipeline, flow))
 
 
-def letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[str] = ()) -> list[Flow]:
+def dead_letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[str] = ()) -> list[Flow]:
     """Return a query for each input of these flows whose values can be bad.
 
     Of identical declarations only the first counts, because two dead letters of one record would be
     sent back as two records.
     """
     read = {source.name: source for flow in flows for source in leaves(pipeline, flow)}
-    first = {_what(source): source for source in reversed(read.values()) if not isinstance(source, Flow)}
+    first = {
+        _reading_key(source): source for source in reversed(read.values()) if not isinstance(source, Flow)
+    }
     declared = [
-        source for source in read.values() if not isinstance(source, Flow) and first[_what(source)] is source
+        source
+        for source in read.values()
+        if not isinstance(source, Flow) and first[_reading_key(source)] is source
     ]
     # A flow writes values that parse, except for numbers that JSON cannot express. But other
     # programs may write to its topic as well.
     topics = {source.topic for source in declared if source.name not in unread}
     written = [_as_stream(pipeline, flow) for flow in read.values() if isinstance(flow, Flow)]
     return [
-        _letters(source, source.dead_letters)
+        _query(source, source.dead_letters)
         for source in (*declared, *(stream for stream in written if stream.topic not in topics))
         if source.dead_letters and (source.value != "raw" or not source.topic)
     ]
@@ -169,15 +175,15 @@ def writer_name(pipeline: Pipeline, letters: Flow) -> str | None:
     return writer[0].name if writer is not None else None
 
 
-def begins_late(stream: Stream | Table | Flow) -> bool:
+def starts_by_time(stream: Stream | Table | Flow) -> bool:
     """Return whether the start of a stream of a topic depends on the time."""
     if not isinstance(stream, Stream) or not stream.topic:
         return False
     has_option = any(name.lower().startswith("starting") for name in stream.source_options)
-    return has_option or not _is_place(stream.starting)
+    return has_option or not _is_fixed_start(stream.starting)
 
 
-def _is_place(starting: str) -> bool:
+def _is_fixed_start(starting: str) -> bool:
     """Return whether a start is the same at any time: earliest, or offsets without -1 (latest)."""
     if starting in ("earliest", "latest"):
         return starting == "earliest"
@@ -188,28 +194,28 @@ def _is_place(starting: str) -> bool:
         return False
 
 
-def writer_of_letters(plan: LetterPlan, streams: Sequence[str]) -> OwnedLetters | None:
+def dead_letter_writer(plan: DeadLetterPlan, streams: Sequence[str]) -> DeadLetterOwner | None:
     """Return the writer of the dead letters of identical streams, and the stream that it reads."""
     for query in plan.queries:
         if isinstance(query.letters_of, Stream) and query.letters_of.name in streams:
-            return OwnedLetters(query.name, query.letters_of)
+            return DeadLetterOwner(query.name, query.letters_of)
     return next((plan.owned[name] for name in streams if name in plan.owned), None)
 
 
-def alike(pipeline: Pipeline, stream: Stream) -> list[str]:
+def identical_streams(pipeline: Pipeline, stream: Stream) -> list[str]:
     """Return the names of streams with the same bad records as this stream, which comes first."""
-    key = _what(stream)
+    key = _reading_key(stream)
     return [
         stream.name,
-        *(n for n, other in pipeline.streams.items() if n != stream.name and _what(other) == key),
+        *(n for n, other in pipeline.streams.items() if n != stream.name and _reading_key(other) == key),
     ]
 
 
-def is_letters(flow: str) -> bool:
-    return flow.startswith(LETTERS)
+def is_dead_letter_flow(flow: str) -> bool:
+    return flow.startswith(DEAD_LETTER_PREFIX)
 
 
-def _what(source: Stream | Table) -> tuple[object, ...]:
+def _reading_key(source: Stream | Table) -> tuple[object, ...]:
     """Return a key for the records that are read and how.
 
     Streams with equal keys have the same bad records.
@@ -238,14 +244,14 @@ def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
     )
 
 
-def _letters(source: Stream | Table, topic: str) -> Flow:
+def _query(source: Stream | Table, topic: str) -> Flow:
     return Flow(
-        name=f"{LETTERS}{source.name}",
+        name=f"{DEAD_LETTER_PREFIX}{source.name}",
         inputs=(source.name,),
         function=lambda: None,
         targets=(TopicTarget(topic, value="raw"),),
         mode="append",
         place=source.place,
-        trigger_ms=EVERY_MS,
+        trigger_ms=QUERY_INTERVAL_MS,
         letters_of=source,
     )

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from millstream.spark.sink.topic_sink import TopicSink
 
 SOURCE_OPTIONS = {"includeHeaders": "true"}
-MOST_REASON_CHARACTERS = 500
+MAX_REASON_CHARACTERS = 500
 # Room for the headers of a dead letter, in addition to the maximum size of a record.
-ROOM_BYTES = 64 << 10
+HEADER_ROOM_BYTES = 64 << 10
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
@@ -58,10 +58,12 @@ def dead_letters(
 ) -> DataFrame:
     """Return the records that do not parse, with their key and value and headers for the reason."""
     rows = decode_records(format, records, tombstones)
-    return letters(rows, pipeline=pipeline, flow=flow, explain=format.explainer())
+    return to_dead_letters(rows, pipeline=pipeline, flow=flow, explain=format.explainer())
 
 
-def letters(rows: DataFrame, *, pipeline: str, flow: str = "", explain: Explain | None = None) -> DataFrame:
+def to_dead_letters(
+    rows: DataFrame, *, pipeline: str, flow: str = "", explain: Explain | None = None
+) -> DataFrame:
     """Return the decoded rows with an error as dead letters that ``flow`` rejected."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
@@ -83,7 +85,7 @@ def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
     def header(name: str, value: Column) -> Column:
         return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
-    of = {names.REASON: F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS))}
+    of = {names.REASON: F.left(F.col(ERROR), F.lit(MAX_REASON_CHARACTERS))}
     if elsewhere:
         of[names.SOURCE] = F.col(f"{RECORD}.{SOURCE}")
     else:
@@ -151,7 +153,7 @@ def create_topic(admin: Admin, topic: str, origin: str) -> bool:
     if origin:
         settings = admin.configs.describe("topic", origin)
         largest = next(setting.value for setting in settings if setting.name == "max.message.bytes")
-        configs = {"max.message.bytes": str(int(largest or 0) + ROOM_BYTES)}
+        configs = {"max.message.bytes": str(int(largest or 0) + HEADER_ROOM_BYTES)}
         partitions = len(admin.topics.get(origin).partitions)
     try:
         admin.topics.create(topic, partitions=partitions, configs=configs)

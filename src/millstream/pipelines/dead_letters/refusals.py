@@ -1,6 +1,6 @@
 """Rows that a target rejects, as dead letters.
 
-Rows without a key for a compacted topic are part of the batch's transaction (``keyless_letters``).
+Rows without a key for a compacted topic are part of the batch's transaction (``reject_keyless``).
 Rows that a store rejects are written to their topic exactly once, after the store has the rest of
 the batch.
 
@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.client.dead_letters import letters as names
-from millstream.pipelines.dead_letters.queries import HEADERS, MOST_REASON_CHARACTERS
+from millstream.pipelines.dead_letters.queries import HEADERS, MAX_REASON_CHARACTERS
 from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
@@ -34,7 +34,7 @@ SUFFIX = "refused"
 COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"
 
 
-class LetterSink(TopicSink):
+class DeadLetterSink(TopicSink):
     """A sink that accepts gaps between batches. Any batch that is not committed is new."""
 
     def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
@@ -47,7 +47,7 @@ def needs_keys(target: TopicTarget, compacted: Collection[str]) -> bool:
     return target.needs_keys or (bool(target.key) and target.topic in compacted)
 
 
-def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()) -> str | None:
+def rejected_rows_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()) -> str | None:
     """Return the topic for rejected rows of a flow, or None.
 
     It is the dead-letter topic of the input, or of the flow if it has several inputs.
@@ -61,13 +61,13 @@ def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = (
     return f"{pipeline.name}.{flow.name}{names.SUFFIX}" if pipeline.dead_letters else None
 
 
-def letters_origin(pipeline: Pipeline, flow: Flow) -> str:
+def rejected_rows_origin(pipeline: Pipeline, flow: Flow) -> str:
     """Return the topic whose partitions and settings a topic of rejected rows copies, or ""."""
     read = list(leaves(pipeline, flow))
     return read[0].topic if len(read) == 1 and isinstance(read[0], Stream) else ""
 
 
-def keyless_letters(
+def reject_keyless(
     records: DataFrame, target: TopicTarget, letters: str, pipeline: str, flow: str
 ) -> DataFrame:
     """Turn records without a key into dead letters of the flow that writes them."""
@@ -96,10 +96,10 @@ def keyless_letters(
     )
 
 
-class Refusals:
+class RejectedRows:
     """The rejected rows of one flow, and the dead letters of a flow that writes no topic."""
 
-    def __init__(self, pipeline: str, flow: str, topic: str | None, sink: LetterSink | None) -> None:
+    def __init__(self, pipeline: str, flow: str, topic: str | None, sink: DeadLetterSink | None) -> None:
         self._pipeline = pipeline
         self._flow = flow
         self._topic = topic
@@ -151,7 +151,7 @@ class Refusals:
 
     def _headers(self, store: str, reason: str) -> list[tuple[str, bytes]]:
         fields = {
-            names.REASON: " ".join(reason.split())[:MOST_REASON_CHARACTERS],
+            names.REASON: " ".join(reason.split())[:MAX_REASON_CHARACTERS],
             names.SOURCE: store,
             names.PIPELINE: self._pipeline,
             names.FLOW: self._flow,

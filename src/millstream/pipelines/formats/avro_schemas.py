@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from millstream.pipelines.errors import PipelineError
 
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 _PLAIN: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
     "int": T.IntegerType(),
@@ -76,7 +76,7 @@ def without_unused_logical_types(schema: Any) -> Any:
 
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
     precision = schema.get("precision")
-    return schema.get("logicalType") == "decimal" and isinstance(precision, int) and precision <= MOST_DIGITS
+    return schema.get("logicalType") == "decimal" and isinstance(precision, int) and precision <= MAX_DIGITS
 
 
 def spark_type(schema: Any, named: dict[str, Any] | None = None, path: str = "") -> tuple[T.DataType, bool]:

@@ -45,7 +45,7 @@ LISTS_OF_HEADERS = frozenset(f"array<struct<key:string,value:{kind}>>" for kind 
 
 def format_of(value: str, schema: Any, options: Mapping[str, Any], place: Place) -> ValueFormat:
     """Return the format of a declaration. Errors name its line."""
-    with told_by(place):
+    with errors_at(place):
         return value_format(value, schema, **options)
 
 
@@ -63,7 +63,7 @@ def decoded(
     """Return the rows that parse. ``observe`` also sees the others, which become dead letters."""
     from pyspark.sql import functions as F
 
-    with told_by(place):
+    with errors_at(place):
         rows = observe(decode_records(format_of(value, schema, options, place), raw, tombstones))
     if tombstones == "keep":
         rows = rows.withColumn(DELETED, F.col(f"{RECORD}.value").isNull())
@@ -111,7 +111,7 @@ def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Pl
 
     derived = written_schema(schema, target) if target.value in DERIVED else None
     declared = derived if target.schema is None else target.schema
-    with told_by(place):
+    with errors_at(place):
         written = _with_headers(rows, target)
         made = format_of(target.value, declared, target.options, place).encode(
             written, key=target.key or None
@@ -158,7 +158,7 @@ def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
 
 
 @contextmanager
-def told_by(place: Place) -> Iterator[None]:
+def errors_at(place: Place) -> Iterator[None]:
     """Add the line of a declaration to errors about it, including those that Spark finds."""
     from pyspark.errors import PySparkException
 

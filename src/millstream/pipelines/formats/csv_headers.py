@@ -17,8 +17,8 @@ _NAMES = re.compile(
 _NUMBER = re.compile(
     r"Number of column in CSV header is not equal to number of fields in the schema.*?CSV file: (\S+)", re.S
 )
-LONGEST_HEADER = 1000
-MOST_CAUSES = 20
+MAX_HEADER_BYTES = 1000
+MAX_CAUSES = 20
 _declared: dict[str, tuple[str, ...]] = {}
 
 
@@ -31,12 +31,12 @@ def explain_header(error: BaseException) -> str | None:
     """Return the file and both headers that an error is about, or None for other errors."""
     text = _with_causes(error)
     if match := _NAMES.search(text):
-        return _told(match[3], match[1], match[2])
+        return _header_mismatch(match[3], match[1], match[2])
     if match := _NUMBER.search(text):
         path = unquote(urlparse(match[1]).path)
         above = [directory for directory in _declared if path.startswith(directory.rstrip("/") + "/")]
         here = ", ".join(_declared[max(above, key=len)]) if above else "other columns"
-        return _told(match[1], _first_line(path), here)
+        return _header_mismatch(match[1], _first_line(path), here)
     return None
 
 
@@ -44,13 +44,13 @@ def _with_causes(error: BaseException) -> str:
     """Return the text of an error and of the Java exceptions behind it."""
     texts = [str(error)]
     cause = getattr(error, "_cause", None)
-    while cause is not None and len(texts) < MOST_CAUSES:
+    while cause is not None and len(texts) < MAX_CAUSES:
         texts.append(str(getattr(cause, "_desc", None) or cause))
         cause = getattr(cause, "_cause", None)
     return "\n".join(texts)
 
 
-def _told(url: str, there: str, here: str) -> str:
+def _header_mismatch(url: str, there: str, here: str) -> str:
     path = unquote(urlparse(url).path)
     return f"the header of {path} differs from the declared columns: there {there}; here {here}"
 
@@ -58,6 +58,6 @@ def _told(url: str, there: str, here: str) -> str:
 def _first_line(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            return file.readline(LONGEST_HEADER).decode("utf-8-sig", "replace").strip()
+            return file.readline(MAX_HEADER_BYTES).decode("utf-8-sig", "replace").strip()
     except OSError:
         return "another number of columns"

@@ -37,7 +37,7 @@ WHOLE_DATE = r"^\s*[+-]?[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}"
 ONLY_DATE = WHOLE_DATE + r"\s*([T ]00?:00?(:00?(\.0*)?)?\s*(Z|UTC|[+-][0-9:]+)?)?\s*$"
 NANOSECONDS = "[.,][0-9]{6}[0-9]*[1-9]"
 # Seconds since 1970: more digits are beyond the year 9999, or overflow in Java.
-MOST_SECOND_DIGITS = 12
+MAX_SECOND_DIGITS = 12
 Intervals = DayTimeIntervalType | CalendarIntervalType
 """Intervals with seconds. Those of years and months are integers."""
 FORMATS = {"timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat", "date": "dateFormat"}
@@ -81,4 +81,4 @@ def is_exact(text: Column, kind: DataType, formats: Collection[str] = ()) -> Col
 
 def is_whole_second(text: Column) -> Column:
     """Return whether a number is a time in seconds that Spark can multiply without overflow."""
-    return text.rlike(f"^-?[0-9]{{1,{MOST_SECOND_DIGITS}}}$")
+    return text.rlike(f"^-?[0-9]{{1,{MAX_SECOND_DIGITS}}}$")

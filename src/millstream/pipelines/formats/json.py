@@ -33,15 +33,15 @@ from millstream.pipelines.formats.json_checks import (
 from millstream.pipelines.formats.json_reasons import explain
 from millstream.pipelines.formats.json_texts import (
     decimal_texts,
-    doubts,
     exact_fields,
     exact_strings,
     has_floats,
-    marked,
-    no_halves,
-    only_numbers,
+    has_no_half_pairs,
+    has_no_special_numbers,
+    is_doubtful,
     strings_type,
     texts_type,
+    with_marked_numbers,
 )
 from millstream.pipelines.formats.registry import (
     ERROR,
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 NOT_UTF8 = "the value is not valid UTF-8"
 MALFORMED = "the value is not one JSON object with fields of the declared types"
-HALF_CHARACTER = "a text has half of a character (a surrogate without its pair)"
+HALF_PAIR = "a text has half of a character (a surrogate without its pair)"
 CHANGED_NUMBER = "a number in a field of text cannot be kept as it is written"
 # Spark stops at the end of the first object, whatever follows. So the value is read as the first
 # element of an array, followed by an object with a secret field. The value is complete if that
@@ -132,7 +132,7 @@ class JsonFormat(ValueFormat):
         parsed = records.select(
             record_struct(records), once(read).alias(PARSED), utf8.alias("_utf8"), proven.alias(PROVEN)
         ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}", PROVEN)
-        parsed = parsed.select("*", *self._second_look())
+        parsed = parsed.select("*", *self._recheck_columns())
         columns = [self._column(field) for field in self.schema.fields]
         error = F.when(F.col(PROVEN).isNull(), with_tombstones(self._error(), tombstones))
         return without_dropped(parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones)
@@ -194,23 +194,23 @@ class JsonFormat(ValueFormat):
             error = error.when(~check.fine, check.reason)
         return error
 
-    def _second_look(self) -> list[Column]:
+    def _recheck_columns(self) -> list[Column]:
         """Return the texts of a doubtful value, and whether its strings are exact."""
         text = F.col(f"{RECORD}.value").cast("string")
-        doubtful = doubts(text, _field, self.schema)
+        doubtful = is_doubtful(text, _field, self.schema)
         if doubtful is None:
             return []
         looked = F.col(PROVEN).isNull() & F.coalesce(doubtful, F.lit(False))
         kind, strings = texts_type(self.schema), exact_strings(text, self.schema, self._parsed)
-        columns = {} if kind is None else {TEXTS: self._parsed(marked(text), kind)}
+        columns = {} if kind is None else {TEXTS: self._parsed(with_marked_numbers(text), kind)}
         columns |= {} if strings is None else {STRINGS: strings}
         return [once(F.when(looked, column)).alias(name) for name, column in columns.items()]
 
     def _text_checks(self) -> Iterator[Check]:
         text = F.col(f"{RECORD}.value").cast("string")
         if has_floats(self.schema):
-            yield Check(only_numbers(text), MALFORMED)
-        yield Check(no_halves(text, self.schema, self._parsed), HALF_CHARACTER)
+            yield Check(has_no_special_numbers(text), MALFORMED)
+        yield Check(has_no_half_pairs(text, self.schema, self._parsed), HALF_PAIR)
         for name, exact in exact_fields(F.col(TEXTS), self.schema, self._read_options()).items():
             yield Check(F.coalesce(exact, F.lit(True)), does_not_fit(self.schema[name]))
         if strings_type(self.schema) is not None:

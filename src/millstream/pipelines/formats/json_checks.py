@@ -32,7 +32,7 @@ from millstream.pipelines.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 FIRST_TIME, LAST_TIME = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
 
 
@@ -51,7 +51,7 @@ def reading_type(kind: DataType) -> DataType:
     if isinstance(kind, ByteType):
         return ShortType()
     if isinstance(kind, DecimalType):
-        return DecimalType(MOST_DIGITS, MOST_DIGITS - (kind.precision - kind.scale))
+        return DecimalType(MAX_DIGITS, MAX_DIGITS - (kind.precision - kind.scale))
     if isinstance(kind, StructType):
         return StructType([StructField(field.name, reading_type(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _HALF = re.compile("[\ud800-\udfff]")
-HALF_CHARACTER = "{} has half of a character (a surrogate without its pair)"
+HALF_PAIR = "{} has half of a character (a surrogate without its pair)"
 # From here on the nearest floating-point number is infinity.
 _TOO_LARGE = {"double": Decimal(2**1024 - 2**970), "float": Decimal(2**128 - 2**103)}
 _INFINITE = float("inf")
-MOST_PROBLEMS = 3
+MAX_PROBLEMS = 3
 SHOWN_CHARACTERS = 40
 _RANGES = {"byte": 7, "short": 15, "integer": 31, "long": 63}
-_WANTED = {
+_EXPECTED_TEXT = {
     "struct": "an object",
     "map": "an object",
     "array": "an array",
@@ -79,8 +79,8 @@ def explain(value: bytes, schema: StructType) -> str | None:
     if not isinstance(document, dict):
         return f"not a JSON object but {_kind(document)}: {_shown(document)}"
     problems = _fields(document, schema, "")
-    more = f" (and {len(problems) - MOST_PROBLEMS} more)" if len(problems) > MOST_PROBLEMS else ""
-    return "; ".join(problems[:MOST_PROBLEMS]) + more or None
+    more = f" (and {len(problems) - MAX_PROBLEMS} more)" if len(problems) > MAX_PROBLEMS else ""
+    return "; ".join(problems[:MAX_PROBLEMS]) + more or None
 
 
 def _load(value: bytes) -> Any:
@@ -95,9 +95,11 @@ def _load(value: bytes) -> Any:
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise _NotJson(
-                f"something follows the JSON at position {error.pos}: {_cut(text[error.pos :])}"
+                f"something follows the JSON at position {error.pos}: {_truncate(text[error.pos :])}"
             ) from None
-        raise _NotJson(f"not JSON: {error.msg} at position {error.pos}: {_cut(text[error.pos :])}") from None
+        raise _NotJson(
+            f"not JSON: {error.msg} at position {error.pos}: {_truncate(text[error.pos :])}"
+        ) from None
     except RecursionError:
         raise _NotJson("not JSON that can be read: it is nested too deeply") from None
 
@@ -126,7 +128,7 @@ def _problems(value: Any, kind: DataType, where: str) -> list[str]:
         return _fields(value, kind, where)  # type: ignore[arg-type]
     if name == "map" and isinstance(value, dict):
         halves = [
-            f"field '{where}': key {HALF_CHARACTER.format(_shown(key))}" for key in value if _HALF.search(key)
+            f"field '{where}': key {HALF_PAIR.format(_shown(key))}" for key in value if _HALF.search(key)
         ]
         inside = [(f"{where}.{key}", item) for key, item in value.items()]
         return halves or _inside(inside, kind.valueType, kind.valueContainsNull)  # type: ignore[attr-defined]
@@ -148,8 +150,8 @@ def _inside(values: list[tuple[str, Any]], kind: DataType, may_be_null: bool) ->
 
 
 def _scalar(value: Any, kind: DataType, name: str) -> str | None:
-    if name in _WANTED and name not in ("boolean", "binary"):
-        return _mismatch(value, _WANTED[name])
+    if name in _EXPECTED_TEXT and name not in ("boolean", "binary"):
+        return _mismatch(value, _EXPECTED_TEXT[name])
     if name in _RANGES:
         return _integer(value, kind, _RANGES[name])
     check = _CHECKS.get(name)
@@ -203,7 +205,7 @@ def _boolean(value: Any, kind: DataType) -> str | None:
 
 def _binary(value: Any, kind: DataType) -> str | None:
     if not isinstance(value, str):
-        return _mismatch(value, _WANTED["binary"])
+        return _mismatch(value, _EXPECTED_TEXT["binary"])
     try:
         base64.b64decode(value, validate=True)
     except ValueError:
@@ -214,9 +216,9 @@ def _binary(value: Any, kind: DataType) -> str | None:
 def _string(value: Any, kind: DataType) -> str | None:
     """Check text. It can hold any JSON, but Spark writes the numbers of it differently."""
     if isinstance(value, str):
-        return HALF_CHARACTER.format(_shown(value)) if _HALF.search(value) else None
+        return HALF_PAIR.format(_shown(value)) if _HALF.search(value) else None
     for number in _floats(value):
-        kept = _as_java_writes(number)
+        kept = _java_text(number)
         same = kept == number.written if number is value else kept and Decimal(kept) == number
         if not same:
             return f"{number.written} is a number that a text cannot keep as it is written; send it as text"
@@ -231,7 +233,7 @@ def _floats(value: Any) -> Iterator[_Float]:
             yield from _floats(inside)
 
 
-def _as_java_writes(number: _Float) -> str:
+def _java_text(number: _Float) -> str:
     """Return a double in Java's notation, or an empty text if it is zero or infinite.
 
     Java uses an exponent below 0.001 and from ten million on.
@@ -307,10 +309,10 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return _cut(
+    return _truncate(
         json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, Decimal) else str(value)
     )
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

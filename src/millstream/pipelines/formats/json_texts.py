@@ -62,7 +62,7 @@ TOKEN = r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9][-+.0-9eE]*+)'
 # A complete escape, or one half of a surrogate pair without the other.
 HIGH, LOW, HEX = r"\\u[dD][89abAB]", r"\\u[dD][c-fC-F]", "[0-9a-fA-F]{2}"
 ESCAPE = rf"(\\[^u]|{HIGH}{HEX}{LOW}{HEX})|(\\u[dD][89a-fA-F]{HEX})"
-HALF_CHARACTER = r"\\u[dD][89a-fA-F]"
+HALF_PAIR = r"\\u[dD][89a-fA-F]"
 
 EXPONENT = "[0-9.][eE]"
 COMMA = '"[-+.0-9]+,'
@@ -82,7 +82,7 @@ DIGITS_ONLY = {
 NOT_A_NUMBER = r"[:\[,]\s*[-+]?[NI]"
 
 
-def doubts(text: Column, parsed: Callable[[str], Column], schema: StructType) -> Column | None:
+def is_doubtful(text: Column, parsed: Callable[[str], Column], schema: StructType) -> Column | None:
     """Return whether the parser may have changed a number, time or text; None if it cannot."""
     kinds = [kind for field in schema.fields for kind in leaves(field.dataType)]
     patterns = []
@@ -111,7 +111,7 @@ def _finite(column: Column, kind: DataType) -> Column:
     return (column < F.lit(float("inf")).cast(kind)) & (column > F.lit(float("-inf")).cast(kind))
 
 
-def marked(text: Column) -> Column:
+def with_marked_numbers(text: Column) -> Column:
     """Return a value in which every number is a text that begins with the marker."""
     edged = F.regexp_replace(text, TOKEN, f"$1{EDGE}$2{EDGE}")
     numbers = F.regexp_replace(edged, EDGE + EDGE, "")
@@ -150,7 +150,7 @@ def exact_strings(text: Column, schema: StructType, parse: Parse) -> Column | No
     kind = strings_type(schema)
     if kind is None:
         return None
-    parsed, written = F.to_json(parse(text, kind)), F.to_json(parse(marked(text), kind))
+    parsed, written = F.to_json(parse(text, kind)), F.to_json(parse(with_marked_numbers(text), kind))
     inside = F.regexp_replace(written, rf'\\"{MARK}([-+.0-9eE]*)\\"', "$1")
     singles = F.regexp_extract_all(inside, F.lit(rf'"{MARK}([-+.0-9eE]*)"'), F.lit(1))
     same = F.forall(
@@ -167,17 +167,17 @@ def _digits(text: Column) -> Column:
     return text
 
 
-def no_halves(text: Column, schema: StructType, parse: Parse) -> Column:
+def has_no_half_pairs(text: Column, schema: StructType, parse: Parse) -> Column:
     """Return whether no used text has half of a surrogate pair, which Spark replaces by "?"."""
     edged = F.regexp_replace(text, ESCAPE, f"$1{EDGE}$2{EDGE}")
     marked_halves = F.regexp_replace(
         F.regexp_replace(edged, EDGE + EDGE, ""), f"{EDGE}[^{EDGE}]*{EDGE}", HALF
     )
     has_half = F.to_json(parse(marked_halves, reading_type(schema))).contains(HALF)
-    return F.when(text.rlike(HALF_CHARACTER), ~F.coalesce(has_half, F.lit(False))).otherwise(F.lit(True))
+    return F.when(text.rlike(HALF_PAIR), ~F.coalesce(has_half, F.lit(False))).otherwise(F.lit(True))
 
 
-def only_numbers(text: Column) -> Column:
+def has_no_special_numbers(text: Column) -> Column:
     """Return whether a value has no NaN or Infinity, which are not JSON, outside of texts."""
     bare = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
     return F.when(text.rlike(NOT_A_NUMBER), ~bare.rlike(NOT_A_NUMBER)).otherwise(F.lit(True))

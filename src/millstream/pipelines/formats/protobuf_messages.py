@@ -182,12 +182,12 @@ def columns(descriptor: Any, within: tuple[str, ...] = ()) -> T.StructType:
 def _field_type(field: Any, within: tuple[str, ...]) -> T.DataType:
     if is_map(field):
         entry = field.message_type.fields_by_name
-        return T.MapType(_one(entry["key"], within), _one(entry["value"], within), False)
-    kind = _one(field, within)
+        return T.MapType(_single_type(entry["key"], within), _single_type(entry["value"], within), False)
+    kind = _single_type(field, within)
     return T.ArrayType(kind, False) if is_repeated(field) else kind
 
 
-def _one(field: Any, within: tuple[str, ...]) -> T.DataType:
+def _single_type(field: Any, within: tuple[str, ...]) -> T.DataType:
     message = field.message_type
     if message is None:
         return _SCALARS[field.type]

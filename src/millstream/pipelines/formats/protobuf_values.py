@@ -51,7 +51,7 @@ def _getter(field: Any) -> Get:
 def _value_of(field: Any) -> Get:
     message = field.message_type
     if message is None:
-        return _enum_name(field.enum_type) if field.type == ENUM else _same
+        return _enum_name(field.enum_type) if field.type == ENUM else _identity
     if message.full_name == TIMESTAMP:
         return _micros
     if message.full_name in WRAPPERS:
@@ -76,7 +76,7 @@ def _micros(moment: Any) -> int:
     return int(moment.seconds * 1_000_000 + moment.nanos // 1_000)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
@@ -148,7 +148,7 @@ def _scalar(field: Any, value: Any) -> Any:
 
 def _number(field: Any, value: Any) -> Any:
     """Return a number as its field needs it. Raise ValueError if it would be rounded."""
-    if field.cpp_type in _WHOLE:
+    if field.cpp_type in _INTEGERS:
         if int(value) != value:
             raise ValueError(f"field {field.name!r} is a whole number, and {value} is not")
         return int(value)
@@ -165,4 +165,4 @@ def _number(field: Any, value: Any) -> Any:
 _DOUBLE, _FLOAT = 5, 6
 _FLOATS = (_DOUBLE, _FLOAT)
 # int32, int64, uint32, uint64. A decimal(20,0) column has Decimal values.
-_WHOLE = (1, 2, 3, 4)
+_INTEGERS = (1, 2, 3, 4)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import StructType
 
 from millstream.pipelines.dead_letters.batches import OwnedStream, observes
-from millstream.pipelines.dead_letters.ownership import OwnedLetters
+from millstream.pipelines.dead_letters.ownership import DeadLetterOwner
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.codec import READ_BY_COLUMNS, decoded, parsed, written_schema
@@ -29,7 +29,7 @@ from millstream.pipelines.targets import TopicTarget
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NO_LETTERS: Mapping[str, OwnedLetters] = MappingProxyType({})
+NO_OWNERS: Mapping[str, DeadLetterOwner] = MappingProxyType({})
 MAX_PARALLEL_SOURCES = 4
 """Maximum number of sources that are loaded at the same time."""
 
@@ -37,7 +37,7 @@ MAX_PARALLEL_SOURCES = 4
 class Frames:
     """The DataFrames of one pipeline in one session.
 
-    ``batch`` reads the records that exist now, instead of streams. ``letters`` has the flows that
+    ``batch`` reads the records that exist now, instead of streams. ``owners`` has the flows that
     write the dead letters of streams.
     """
 
@@ -48,14 +48,14 @@ class Frames:
         file: str | None = None,
         *,
         batch: bool = False,
-        letters: Mapping[str, OwnedLetters] = NO_LETTERS,
+        owners: Mapping[str, DeadLetterOwner] = NO_OWNERS,
         topics: TopicReader | None = None,
     ) -> None:
         self.spark = spark
         self.pipeline = pipeline
         self.file = file or pipeline.place.file
         self.topics = topics or TopicReader(spark, pipeline, batch=batch)
-        self._letters = DeadLetterFrames(self.topics, letters, self._schema_to_read)
+        self._dead_letters = DeadLetterFrames(self.topics, owners, self._schema_to_read)
         self._flows: dict[str, DataFrame] = {}
 
     def build(self, flow: Flow) -> DataFrame:
@@ -66,7 +66,7 @@ class Frames:
         if flow.name in self._flows:
             return self._flows[flow.name]
         if flow.letters_of is not None:
-            self._flows[flow.name] = self._letters.query(flow.letters_of, flow.name)
+            self._flows[flow.name] = self._dead_letters.query(flow.letters_of, flow.name)
             return self._flows[flow.name]
         rows = self._call(flow, flow)
         if not rows.isStreaming:
@@ -92,22 +92,22 @@ class Frames:
         if self.topics.start_at(stream, flow, start):
             self._forget(flow)
 
-    def change_owners(self, letters: Mapping[str, OwnedLetters]) -> None:
+    def change_owners(self, owners: Mapping[str, DeadLetterOwner]) -> None:
         """Change the flows that write dead letters. Affected flows are built again."""
-        for flow in self._letters.change_owners(letters):
+        for flow in self._dead_letters.change_owners(owners):
             self._forget(flow)
 
     def owned_by(self, flow: Flow) -> list[OwnedStream]:
         """Return the streams whose dead letters a flow writes. The flow has been built."""
-        return self._letters.owned_by(flow)
+        return self._dead_letters.owned_by(flow)
 
     def reads(self, flow: Flow, stream: Stream) -> bool:
         """Return whether the plan of a flow reads a stream. Its function may ignore a parameter."""
         frames = self
-        if not self._letters.owns(flow.name, stream.name):
-            letters = {stream.name: OwnedLetters(flow.name, stream)}
-            frames = Frames(self.spark, self.pipeline, self.file, letters=letters, topics=self.topics)
-        return observes(frames.build(flow), frames._letters.metrics(stream.name))
+        if not self._dead_letters.owns(flow.name, stream.name):
+            owners = {stream.name: DeadLetterOwner(flow.name, stream)}
+            frames = Frames(self.spark, self.pipeline, self.file, owners=owners, topics=self.topics)
+        return observes(frames.build(flow), frames._dead_letters.metrics(stream.name))
 
     def load_sources(self, flows: Iterable[Flow]) -> None:
         """Load the sources of these flows, several at the same time.
@@ -129,7 +129,7 @@ class Frames:
 
     def _forget(self, flow: str) -> None:
         self._flows.pop(flow, None)
-        self._letters.forget(flow)
+        self._dead_letters.forget(flow)
 
     def _records(self, stream: Stream, flow: str) -> DataFrame:
         return self.topics.stream(stream, flow, self._schema_to_read(stream))
@@ -160,7 +160,7 @@ class Frames:
     def _stream(self, stream: Stream, flow: str) -> DataFrame:
         """Return the rows of a stream that parse."""
         if stream.origin is not None:
-            rows = self._letters.observe(self.topics.origin(stream), stream.name, flow)
+            rows = self._dead_letters.observe(self.topics.origin(stream), stream.name, flow)
             rows = parsed(rows, meta=stream.meta)
         else:
             rows = decoded(
@@ -171,7 +171,7 @@ class Frames:
                 meta=stream.meta,
                 place=stream.place,
                 tombstones=stream.tombstones,
-                observe=lambda rows: self._letters.observe(rows, stream.name, flow),
+                observe=lambda rows: self._dead_letters.observe(rows, stream.name, flow),
             )
         return with_watermark(rows, stream.watermark, f"stream {stream.name}", stream.place)
 
@@ -197,7 +197,7 @@ class Frames:
             target.options,
             meta=False,
             place=flow.place,
-            observe=lambda rows: self._letters.observe(rows, flow.name, reader),
+            observe=lambda rows: self._dead_letters.observe(rows, flow.name, reader),
         )
         return with_watermark(rows, target.watermark, f"topic {target.topic}", flow.place)
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.dead_letters.batches import METRIC, OwnedStream, observed
-from millstream.pipelines.dead_letters.ownership import OwnedLetters
-from millstream.pipelines.dead_letters.queries import dead_letters, letters
+from millstream.pipelines.dead_letters.ownership import DeadLetterOwner
+from millstream.pipelines.dead_letters.queries import dead_letters, to_dead_letters
 from millstream.pipelines.declare import Flow, Stream, Table
 from millstream.pipelines.formats.codec import format_of
 from millstream.pipelines.formats.registry import Explain, ValueFormat
@@ -28,14 +28,14 @@ Schema = Callable[[Stream | Table], Any]
 class DeadLetterFrames:
     """Counts bad records in the plans of flows, and makes dead letters of them."""
 
-    def __init__(self, topics: TopicReader, owners: Mapping[str, OwnedLetters], schema: Schema) -> None:
+    def __init__(self, topics: TopicReader, owners: Mapping[str, DeadLetterOwner], schema: Schema) -> None:
         self._topics = topics
         self._pipeline = topics.pipeline.name
         self._owners = owners
         self._schema = schema
         self._metrics: dict[str, list[str]] = {}
 
-    def change_owners(self, owners: Mapping[str, OwnedLetters]) -> set[str]:
+    def change_owners(self, owners: Mapping[str, DeadLetterOwner]) -> set[str]:
         """Change the owners of dead letters, and return the flows that gained or lost a stream."""
         before, self._owners = self._owners, owners
         names = [name for name in before.keys() | owners.keys() if before.get(name) != owners.get(name)]
@@ -75,7 +75,7 @@ class DeadLetterFrames:
         """Return the bad records of a stream or table. A table's tombstones are good."""
         if isinstance(source, Stream) and source.origin is not None:
             explain = source.origin.explainer()
-            return letters(self._topics.origin(source), pipeline=self._pipeline, explain=explain)
+            return to_dead_letters(self._topics.origin(source), pipeline=self._pipeline, explain=explain)
         return dead_letters(
             self._topics.unparsed(source, flow, self._schema(source)),
             self._format(source),
@@ -106,7 +106,9 @@ class DeadLetterFrames:
             return _for_topic(rejected, topic)
 
         def of_rows(rows: DataFrame) -> DataFrame:
-            return _for_topic(letters(rows, pipeline=self._pipeline, flow=flow, explain=explain), topic)
+            return _for_topic(
+                to_dead_letters(rows, pipeline=self._pipeline, flow=flow, explain=explain), topic
+            )
 
         metrics = tuple(self.metrics(name))
         return OwnedStream(name, topic, metrics, explain, stream.topic, options, read_again, of_rows)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructField, StructType
 from millstream.pipelines.dead_letters.queries import SOURCE_OPTIONS
 from millstream.pipelines.declare import Pipeline, Stream, Table
 from millstream.pipelines.errors import PipelineError, Place
-from millstream.pipelines.formats.codec import format_of, told_by
+from millstream.pipelines.formats.codec import errors_at, format_of
 from millstream.pipelines.run.start_offsets import without_start
 from millstream.pipelines.table_source import FORMAT, TableSource
 from millstream.pipelines.targets import TopicTarget
@@ -71,7 +71,7 @@ class TopicReader:
         assert stream.origin is not None
         key = (("origin", stream.name),)
         if key not in self._loaded:
-            with told_by(stream.place):
+            with errors_at(stream.place):
                 self._loaded[key] = stream.origin.rows(self.spark)
         return self._loaded[key]
 
@@ -133,7 +133,7 @@ class TopicReader:
 
         The format, the schema and the session have to allow it.
         """
-        with told_by(place):
+        with errors_at(place):
             column = format_of(value, schema, options, place).proven_column()
         # The legacy policy has other rules for fractions of seconds and for years before 1582.
         legacy = column is not None and str(self.spark.conf.get(TIME_RULES, None)).upper() == "LEGACY"

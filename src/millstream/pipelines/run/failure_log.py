@@ -10,17 +10,17 @@ import time
 import traceback
 from pathlib import Path
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """A larger file is renamed, and replaces the one that was renamed before."""
 
 
-def note_failure(path: Path, flow: str, error: BaseException) -> None:
+def log_failure(path: Path, flow: str, error: BaseException) -> None:
     """Append a failure with its traces. An unwritable log must not end the run."""
     moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     text = f"{moment} flow {flow}\n{_trace(error)}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.stat().st_size > MOST_BYTES:
+        if path.exists() and path.stat().st_size > MAX_BYTES:
             path.replace(path.with_name(f"{path.name}.1"))
         with path.open("a", encoding="utf-8", errors="replace") as log:
             log.write(text)

@@ -15,7 +15,7 @@ from millstream.pipelines.formats.csv_headers import explain_header
 from millstream.pipelines.load import describe, place_in
 from millstream.pipelines.run.java_traces import has_trace, sentence, with_cause
 
-MOST_LETTERS = 600
+MAX_CHARACTERS = 600
 KEPT_END = 260
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
@@ -51,7 +51,9 @@ _CHECKPOINT_SIGNS = (
 )
 # Spark gives the Python process of a source ten seconds to start.
 SLOW_START = "Python worker failed to connect back"
-BUSY = "a Python process beside Spark did not start within ten seconds: the machine does too much besides"
+SLOW_START_REASON = (
+    "a Python process beside Spark did not start within ten seconds: the machine does too much besides"
+)
 # By name, because these come from several packages, some of them only as text.
 _PERMANENT = frozenset(
     {
@@ -71,10 +73,10 @@ _PATIENT = frozenset({Unavailable.__name__})
 # The sink wraps the error of a failed job in this one.
 _WRAPPERS = frozenset({"JobFailed"})
 # Python's wrapper of a Java exception. The reason is in its trace.
-_OF_JAVA = frozenset({"Py4JJavaError"})
+_JAVA_WRAPPERS = frozenset({"Py4JJavaError"})
 
 
-class Raised(NamedTuple):
+class RaisedException(NamedTuple):
     """The exception at the end of a trace."""
 
     ours: bool
@@ -116,7 +118,7 @@ def explain(error: BaseException, file: str | None) -> Failure:
     if (header := explain_header(error)) is not None:
         return Failure(header, permanent=True)
     if SLOW_START in text:
-        return Failure(BUSY, permanent=False, patient=True)
+        return Failure(SLOW_START_REASON, permanent=False, patient=True)
     raised = _raised(text)
     if raised is not None:
         kind = raised.name
@@ -154,7 +156,7 @@ def _call_sites(error: Any) -> list[tuple[str, str]]:
     return sites
 
 
-def _raised(text: str) -> Raised | None:
+def _raised(text: str) -> RaisedException | None:
     """Return the last exception of the Python trace in a text.
 
     An exception of ours is found even if its trace was left out (``one_line_errors``).
@@ -162,17 +164,17 @@ def _raised(text: str) -> Raised | None:
     text = text.split("=== Streaming Query ===")[0]
     if "Traceback (most recent call last)" not in text:
         ours = _OURS.findall(text)
-        return Raised(True, *ours[-1]) if ours else None
+        return RaisedException(True, *ours[-1]) if ours else None
     for line in reversed(text.splitlines()):
         match = _RAISED.match(line.strip())
         if match and "java" not in line.split(":")[0] and match[2] != "SQLSTATE":
-            return Raised((match[1] or "").startswith("millstream."), match[2], match[3])
+            return RaisedException((match[1] or "").startswith("millstream."), match[2], match[3])
     return None
 
 
-def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
+def _reason(error: BaseException, text: str, raised: RaisedException | None) -> str:
     """Return the Python exception if there is one, else Spark's sentence and the last cause."""
-    if raised is not None and raised.name in _OF_JAVA:
+    if raised is not None and raised.name in _JAVA_WRAPPERS:
         return sentence(text[text.rindex(raised.message) :])
     if raised is not None:
         message = _first_sentence(raised.message)
@@ -181,7 +183,11 @@ def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
         return sentence(text)
     if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
         message = _first_sentence(text)
-        return _behind(error) if message.endswith(_NO_REASON) else with_cause(message, _last_cause(error))
+        return (
+            _unnamed_reason(error)
+            if message.endswith(_NO_REASON)
+            else with_cause(message, _last_cause(error))
+        )
     return describe(error, "")
 
 
@@ -194,7 +200,7 @@ def _last_cause(error: BaseException) -> str:
     return "" if last is None else sentence(str(last))
 
 
-def _behind(error: BaseException) -> str:
+def _unnamed_reason(error: BaseException) -> str:
     """Name the class of an exception without a message, which Spark leaves out."""
     cause = str(getattr(error, "_cause", None) or "").strip().splitlines()
     name = cause[0] if cause else "without a reason"
@@ -219,6 +225,6 @@ def _shorten(text: str) -> str:
 
     The problem is at the beginning of a message, and the remedy at its end.
     """
-    if len(text) <= MOST_LETTERS:
+    if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[: MOST_LETTERS - KEPT_END - 3]} … {text[-KEPT_END:]}"
+    return f"{text[: MAX_CHARACTERS - KEPT_END - 3]} … {text[-KEPT_END:]}"

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.dead_letters.batches import BatchLetters
-from millstream.pipelines.dead_letters.refusals import Refusals
+from millstream.pipelines.dead_letters.batches import BatchDeadLetters
+from millstream.pipelines.dead_letters.refusals import RejectedRows
 from millstream.pipelines.stores import Refused, Store, StoreSink
 from millstream.spark.sink import checkpoint
 from millstream.spark.sink.checkpoint import BatchIdentity
@@ -45,8 +45,8 @@ class FlowWriter:
         stores: Sequence[tuple[Store, StoreSink]],
         topics: TopicSink | None,
         encode: Callable[[DataFrame], DataFrame],
-        refusals: Refusals,
-        letters: BatchLetters,
+        refusals: RejectedRows,
+        letters: BatchDeadLetters,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -64,7 +64,7 @@ class FlowWriter:
         self._busy = threading.Lock()
         self._checkpoint: checkpoint.Checkpoint | None = None
         if topics is not None:
-            topics.side_output = self._letters_of_batch
+            topics.side_output = self._dead_letters_of_batch
 
     @property
     def busy(self) -> bool:
@@ -120,7 +120,7 @@ class FlowWriter:
                 if self._topics is None and not computed:
                     # The stores have the batch. Run it for the state, and to count bad rows.
                     batch.write.format("noop").mode("overwrite").save()
-                self._write_refused(batch.sparkSession, batch_id, refused)
+                self._write_rejected(batch.sparkSession, batch_id, refused)
             if self._topics is not None:
                 rows = max(rows, self._write_topics(batch, batch_id))
             self.rows += rows
@@ -128,15 +128,15 @@ class FlowWriter:
             if shared:
                 batch.unpersist()
 
-    def _write_refused(
+    def _write_rejected(
         self, spark: SparkSession, batch_id: int, refused: Sequence[tuple[Store, Refused]]
     ) -> None:
-        letters = list(self._letters_of_batch(spark)) if self._topics is None else []
+        letters = list(self._dead_letters_of_batch(spark)) if self._topics is None else []
         before = self._refusals.written
         self._refusals.write(spark, batch_id, refused, letters)
         self.dead_letters += self._refusals.written - before
 
-    def _letters_of_batch(self, spark: SparkSession) -> Iterator[DataFrame | pa.Table]:
+    def _dead_letters_of_batch(self, spark: SparkSession) -> Iterator[DataFrame | pa.Table]:
         """Yield the dead letters of the batch that has just been computed."""
         if self._letters.streams:
             yield from self._letters.of_batch(spark, self._query(spark).plan())

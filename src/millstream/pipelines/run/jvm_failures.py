@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 LOST_WORKERS = 3
 """The JVM is blamed after this many lost workers in a row, because they can have other causes."""
 
-_DEEPEST = 8
+_MAX_DEPTH = 8
 
 
 class JvmFault(NamedTuple):
     """An error of the JVM."""
 
-    what: str
-    hopeless: bool = False
+    text: str
+    fatal: bool = False
     """Whether every further query in this JVM fails, too."""
     after: int = 1
     """The number of consecutive errors of a flow after which the JVM is blamed."""
@@ -28,10 +28,10 @@ class JvmFault(NamedTuple):
 BROKEN_MAP = JvmFault(
     "Spark's JVM cannot send tasks any more: queries that started at the same time broke a map that all "
     "of them share",
-    hopeless=True,
+    fatal=True,
 )
-DEAD_JVM = JvmFault("Spark's JVM has ended", hopeless=True)
-STOPPED_CONTEXT = JvmFault("the SparkContext of the JVM was stopped", hopeless=True)
+DEAD_JVM = JvmFault("Spark's JVM has ended", fatal=True)
+STOPPED_CONTEXT = JvmFault("the SparkContext of the JVM was stopped", fatal=True)
 OUT_OF_MEMORY = JvmFault("Spark's JVM is out of memory; give it more with spark.driver.memory")
 CLASS_LOADING = JvmFault("Spark's JVM cannot load a class")
 LOST_WORKER = JvmFault("Python processes beside Spark end again and again", after=LOST_WORKERS)
@@ -92,7 +92,7 @@ def _module_that_raised(error: BaseException) -> str:
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its causes."""
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         if error is None:
             return
         yield error
@@ -102,7 +102,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 def _text(error: Any) -> str:
     """Return the message and the stack of an error, with those of its causes in the JVM."""
     parts = [str(error)]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         parts.append(str(getattr(error, "_stackTrace", None) or ""))
         error = getattr(error, "_cause", None)
         if error is None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.pipelines.declare import DEFAULT_CHECKPOINTS, LETTERS, Flow, Pipeline, Table
+from millstream.pipelines.declare import DEAD_LETTER_PREFIX, DEFAULT_CHECKPOINTS, Flow, Pipeline, Table
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.run.failures import CHANGED
@@ -32,7 +32,7 @@ class Layout:
         self.root = Path(checkpoint or DEFAULT_CHECKPOINTS).absolute() / name
         self.lock = self.root / ".lock"
         self.status = self.root / ".status.json"
-        self.letters = self.root / ".letters.json"
+        self.dead_letters = self.root / ".letters.json"
         self.failures = self.root / FAILURES
 
     @classmethod
@@ -49,13 +49,13 @@ class Layout:
         """
         if (self.checkpoint(flow) / "offsets").is_dir():
             return True
-        return flow.startswith(LETTERS) and bool(self.noted_starts(flow))
+        return flow.startswith(DEAD_LETTER_PREFIX) and bool(self.stored_starts(flow))
 
     def has_batch(self, flow: str) -> bool:
         """Return whether a flow has had a batch, so that Spark's checkpoint has its position."""
         return any((self.checkpoint(flow) / "offsets").glob("[0-9]*"))
 
-    def noted_starts(self, flow: str) -> dict[str, Any]:
+    def stored_starts(self, flow: str) -> dict[str, Any]:
         """Return the stored start of each stream that a flow reads."""
         file = self._starts(flow)
         try:
@@ -69,7 +69,7 @@ class Layout:
             ) from None
         return dict(starts)
 
-    def note_starts(self, flow: str, starts: Mapping[str, Any]) -> None:
+    def store_starts(self, flow: str, starts: Mapping[str, Any]) -> None:
         self._write(self._starts(flow), starts, durable=True)
 
     def _starts(self, flow: str) -> Path:
@@ -78,24 +78,24 @@ class Layout:
     def write_status(self, status: dict[str, Any]) -> None:
         self._write(self.status, status)
 
-    def letter_owners(self) -> dict[str, str]:
+    def dead_letter_owners(self) -> dict[str, str]:
         """Return the flow that writes the dead letters of each stream, as stored before."""
         try:
-            owners = json.loads(self.letters.read_text())
+            owners = json.loads(self.dead_letters.read_text())
         except FileNotFoundError:
             return {}
         except ValueError:
             raise PipelineError(
-                f"{self.letters} is damaged: it says which flow writes the dead letters of a stream",
+                f"{self.dead_letters} is damaged: it says which flow writes the dead letters of a stream",
                 hint="bring it back from a copy; deleting it may repeat or lose dead letters",
             ) from None
         return {str(stream): str(flow) for stream, flow in owners.items()}
 
-    def note_letter_owners(self, owners: Mapping[str, str]) -> None:
+    def store_dead_letter_owners(self, owners: Mapping[str, str]) -> None:
         """Store owners, beside those that are stored already."""
-        noted = self.letter_owners()
+        noted = self.dead_letter_owners()
         if any(noted.get(stream) != flow for stream, flow in owners.items()):
-            self._write(self.letters, {**noted, **owners}, durable=True)
+            self._write(self.dead_letters, {**noted, **owners}, durable=True)
 
     def _write(self, file: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
         """Replace the file atomically; with ``durable`` also across a power loss."""

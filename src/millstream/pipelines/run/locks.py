@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from millstream.pipelines.run.layout import Layout
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Another process has the lock. ``holder`` is what it wrote into the file."""
 
     def __init__(self, path: Path, holder: dict[str, Any]) -> None:
@@ -27,7 +27,7 @@ class Held(Exception):
         self.holder = holder
 
     @property
-    def who(self) -> str:
+    def holder_name(self) -> str:
         if "pid" not in self.holder:
             return "another process"
         return f"process {self.holder['pid']} on {self.holder.get('host', 'this machine')}"
@@ -41,15 +41,15 @@ class Lock:
         self._fd: int | None = None
 
     def acquire(self) -> None:
-        """Take the lock or raise Held, without waiting."""
+        """Take the lock or raise LockHeld, without waiting."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            holder = _note(fd)
+            holder = _read_holder(fd)
             os.close(fd)
-            raise Held(self.path, holder) from None
+            raise LockHeld(self.path, holder) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode(), 0)
         self._fd = fd
@@ -65,9 +65,9 @@ def lock_pipeline(layout: Layout, name: str) -> Lock:
     lock = Lock(layout.lock)
     try:
         lock.acquire()
-    except Held as held:
+    except LockHeld as held:
         raise PipelineError(
-            f"pipeline {name} runs already ({held.who})",
+            f"pipeline {name} runs already ({held.holder_name})",
             hint="see it with `millstream pipeline status`, stop it first, or give --checkpoint another directory",
         ) from None
     return lock
@@ -88,7 +88,7 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _note(fd: int) -> dict[str, Any]:
+def _read_holder(fd: int) -> dict[str, Any]:
     try:
         holder = json.loads(os.pread(fd, 4096, 0) or b"{}")
     except ValueError:

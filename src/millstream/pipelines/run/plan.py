@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from millstream.pipelines.dead_letters.ownership import (
-    LetterPlan,
+    DeadLetterPlan,
     Reads,
-    letter_flows,
-    plan_letters,
+    dead_letter_flows,
+    plan_dead_letters,
     writer_name,
 )
 from millstream.pipelines.declare import Flow, Pipeline
@@ -44,13 +44,13 @@ class RunPlan:
         if before is not None and running is not None:
             self._keep(before.pipeline, running)
 
-    def settle_dead_letters(self, reads: Reads) -> LetterPlan:
+    def settle_dead_letters(self, reads: Reads) -> DeadLetterPlan:
         """Choose the writers of dead letters by the streams that flows really read.
 
         Return the new plan of dead letters.
         """
-        plan = plan_letters(
-            self.pipeline, self.flows, self._layout.letter_owners(), self._layout.has_started, reads
+        plan = plan_dead_letters(
+            self.pipeline, self.flows, self._layout.dead_letter_owners(), self._layout.has_started, reads
         )
         if plan.writers != self.dead_letters.writers:
             self.dead_letters = plan
@@ -79,12 +79,12 @@ class RunPlan:
             return with_upstream(self.graph, only)
         return [flow for flow in self.graph.order if not only or flow.name in only]
 
-    def _first_dead_letters(self) -> LetterPlan:
+    def _first_dead_letters(self) -> DeadLetterPlan:
         # Independent flows come and go, so none of them can own dead letters.
         if self._options.independent:
-            return LetterPlan({}, letter_flows(self.pipeline, self.flows), {})
-        owners = self._layout.letter_owners()
-        return plan_letters(self.pipeline, self.flows, owners, self._layout.has_started)
+            return DeadLetterPlan({}, dead_letter_flows(self.pipeline, self.flows), {})
+        owners = self._layout.dead_letter_owners()
+        return plan_dead_letters(self.pipeline, self.flows, owners, self._layout.has_started)
 
     def _all_queries(self) -> dict[str, Flow]:
         return {flow.name: flow for flow in (*self.flows, *self.dead_letters.queries)}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.client.admin.client import Admin
-from millstream.pipelines.dead_letters.ownership import LetterPlan, letter_flows
+from millstream.pipelines.dead_letters.ownership import DeadLetterPlan, dead_letter_flows
 from millstream.pipelines.dead_letters.queries import create_topic
-from millstream.pipelines.dead_letters.refusals import letters_origin, letters_topic
+from millstream.pipelines.dead_letters.refusals import rejected_rows_origin, rejected_rows_topic
 from millstream.pipelines.declare import Flow, Pipeline, Stream, Table
 from millstream.pipelines.graph import build_graph, with_upstream
 from millstream.pipelines.run.layout import Layout
@@ -77,7 +77,7 @@ class Preparation:
         frames: Frames,
         plan: RunPlan,
         flows: Sequence[Flow],
-        letter_plan: LetterPlan,
+        letter_plan: DeadLetterPlan,
         starting: Sequence[Flow],
     ) -> None:
         """Build ``flows``, after their topics exist and ``starting`` queries have start offsets."""
@@ -92,7 +92,7 @@ class Preparation:
             frames.build(flow)
 
     def _resolve_starts(
-        self, frames: Frames, plan: RunPlan, flows: Sequence[Flow], letter_plan: LetterPlan
+        self, frames: Frames, plan: RunPlan, flows: Sequence[Flow], letter_plan: DeadLetterPlan
     ) -> None:
         """Decide where these queries start to read, and those that write their dead letters."""
         self._starts.resolve(frames, letter_plan, flows, plan.flows)
@@ -105,7 +105,7 @@ class Preparation:
         """Decide who writes dead letters by the plans of the flows. Return the queries for them."""
         before = plan.dead_letters
         settled = plan.settle_dead_letters(frames.reads)
-        queries = letter_flows(plan.pipeline, plan.flows)
+        queries = dead_letter_flows(plan.pipeline, plan.flows)
         self._starts.hand_over(settled.left, queries, lambda flow: self._writers.fence(plan.pipeline, flow))
         if plan.dead_letters is not before:
             frames.change_owners(settled.owned)
@@ -121,9 +121,9 @@ class Preparation:
         keyed = [target.topic for flow in flows for target in flow.topics if target.key]
         self._writers.compacted |= compacted_topics(admin, keyed)
         for flow in flows:
-            topic = letters_topic(plan.pipeline, flow, self._writers.compacted)
+            topic = rejected_rows_topic(plan.pipeline, flow, self._writers.compacted)
             if topic:
-                self._create(admin, topic, letters_origin(plan.pipeline, flow))
+                self._create(admin, topic, rejected_rows_origin(plan.pipeline, flow))
 
     def _create(self, admin: Admin, topic: str, origin: str) -> None:
         if create_topic(admin, topic, origin):
@@ -131,7 +131,7 @@ class Preparation:
 
     def _finish(self, frames: Frames, plan: RunPlan, flows: Sequence[Flow], letters: Sequence[Flow]) -> None:
         owned = plan.dead_letters.owned
-        self._layout.note_letter_owners({name: letters.flow for name, letters in owned.items()})
+        self._layout.store_dead_letter_owners({name: letters.flow for name, letters in owned.items()})
         for flow in letters:
             self._layout.check_inputs(plan.pipeline, flow)
         for flow in (*flows, *letters):

@@ -68,7 +68,7 @@ class FlowProgress:
         self._samples.clear()
         self._sample(now_ms)
 
-    def wrote(self, rows: int) -> None:
+    def add_rows(self, rows: int) -> None:
         """Count the rows of a committed batch."""
         self.output_rows += rows
 
@@ -85,7 +85,7 @@ class FlowProgress:
         duration_ms = (progress.get("durationMs") or {}).get("triggerExecution")
         if "addBatch" in (progress.get("durationMs") or {}):
             self.batch_ms = duration_ms
-        self._take_state(progress.get("stateOperators") or [])
+        self._update_state(progress.get("stateOperators") or [])
         self.lag = lag_of(progress.get("sources") or [], self.lag)
         self.watermark_ms = _watermark_ms(progress, self.watermark_ms)
         self._sample(now_ms)
@@ -112,7 +112,7 @@ class FlowProgress:
             dead_letters=self.dead_letters,
         )
 
-    def _take_state(self, operators: list[Mapping[str, Any]]) -> None:
+    def _update_state(self, operators: list[Mapping[str, Any]]) -> None:
         if operators:
             self.state_bytes = sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators)
             self.state_rows = sum(int(operator.get("numRowsTotal") or 0) for operator in operators)
@@ -197,7 +197,7 @@ def cells(figures: Figures, now_ms: int) -> tuple[str, ...]:
     )
 
 
-def trouble(figures: Figures) -> str:
+def failure_line(figures: Figures) -> str:
     """Return a line about a flow that failed, is retried, or runs again; empty for other flows."""
     if not figures.reason or not figures.failures:
         return ""

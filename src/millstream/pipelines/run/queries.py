@@ -57,18 +57,18 @@ class RunningFlow:
     writer: FlowWriter
     progress: FlowProgress
     reported_rows: int = 0
-    reported_letters: int = 0
+    reported_dead_letters: int = 0
     stop_at_ms: int | None = None
     idle_since_ms: int | None = None
 
     def count_written(self) -> None:
         """Add the rows and dead letters since the last call to the progress of the flow."""
         if self.writer.rows > self.reported_rows:
-            self.progress.wrote(self.writer.rows - self.reported_rows)
+            self.progress.add_rows(self.writer.rows - self.reported_rows)
             self.reported_rows = self.writer.rows
-        if self.writer.dead_letters > self.reported_letters:
-            self.progress.dead_letters += self.writer.dead_letters - self.reported_letters
-            self.reported_letters = self.writer.dead_letters
+        if self.writer.dead_letters > self.reported_dead_letters:
+            self.progress.dead_letters += self.writer.dead_letters - self.reported_dead_letters
+            self.reported_dead_letters = self.writer.dead_letters
 
     def may_stop(self, now_ms: int) -> bool:
         """Return whether the batch is written and Spark has committed it, or time is up."""

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.core.types import TopicPartition
 from millstream.pipelines.dead_letters.handover import ended_at
 from millstream.pipelines.dead_letters.ownership import (
-    LetterPlan,
-    alike,
-    begins_late,
-    writer_of_letters,
+    DeadLetterPlan,
+    dead_letter_writer,
+    identical_streams,
+    starts_by_time,
 )
 from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.graph import leaves
@@ -39,7 +39,7 @@ HANDED_OVER = ""
 """Stored instead of a declaration: the offsets are valid whatever the stream declares."""
 
 
-class Note(NamedTuple):
+class StoredStart(NamedTuple):
     """The position at which a flow starts to read a stream."""
 
     declared: str
@@ -56,18 +56,18 @@ def declared_start(stream: Stream) -> str:
 
 def without_start(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a source without those about its start."""
-    return {name: value for name, value in options.items() if not _says_start(name)}
+    return {name: value for name, value in options.items() if not _is_start_option(name)}
 
 
 def _start_options(stream: Stream) -> dict[str, str]:
-    return {name: str(value) for name, value in stream.source_options.items() if _says_start(name)}
+    return {name: str(value) for name, value in stream.source_options.items() if _is_start_option(name)}
 
 
-def _says_start(name: str) -> bool:
+def _is_start_option(name: str) -> bool:
     return name.lower().startswith("starting")
 
 
-def fitted(noted: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
+def for_partitions(noted: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
     """Return stored offsets for the current partitions, as the option ``startingOffsets``.
 
     Partitions and topics that were created later are read from their beginning.
@@ -102,7 +102,9 @@ class StartOffsets:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def resolve(self, frames: Frames, plan: LetterPlan, new: Sequence[Flow], flows: Sequence[Flow]) -> None:
+    def resolve(
+        self, frames: Frames, plan: DeadLetterPlan, new: Sequence[Flow], flows: Sequence[Flow]
+    ) -> None:
         """Store the starts of ``new`` flows and queries that have not read their streams yet.
 
         Identical streams are resolved together, because one flow writes the dead letters of all of
@@ -113,13 +115,13 @@ class StartOffsets:
             reader.stream.name: reader.stream
             for flow in new
             for reader in readers_of(pipeline, flow)
-            if begins_late(reader.stream)
+            if starts_by_time(reader.stream)
         }
         while late:
             stream = next(iter(late.values()))
-            names = alike(pipeline, stream)
+            names = identical_streams(pipeline, stream)
             late = {name: stream for name, stream in late.items() if name not in names}
-            writer = writer_of_letters(plan, names)
+            writer = dead_letter_writer(plan, names)
             beginning = [
                 reader for flow in new for reader in readers_of(pipeline, flow) if reader.stream.name in names
             ]
@@ -154,14 +156,14 @@ class StartOffsets:
         ]
         if not unknown:
             return
-        resolved = _now(source)
+        resolved = _resolve_now(source)
         for reader in unknown:
             offset = resolved
             if reader == writer:
                 offset = lowest(
                     resolved, [self._position(other, resolved) for other in others if other != reader]
                 )
-            self.note(reader.flow, reader.stream, Note(declared_start(reader.stream), offset))
+            self.note(reader.flow, reader.stream, StoredStart(declared_start(reader.stream), offset))
 
     def hand_over(
         self,
@@ -182,7 +184,7 @@ class StartOffsets:
             ended = ended_at(self._layout.checkpoint(former), *committed(former), stream.topic)
             if ended is not None:
                 positions = {TopicPartition(stream.topic, number): at for number, at in ended.items()}
-                self.note(query.name, stream, Note(HANDED_OVER, Offset(positions)))
+                self.note(query.name, stream, StoredStart(HANDED_OVER, Offset(positions)))
 
     def place(self, frames: Frames, flow: Flow) -> None:
         """Let a flow read its streams from the stored starts."""
@@ -193,14 +195,14 @@ class StartOffsets:
             if start is not None:
                 frames.start_at(reader.stream.name, flow.name, start)
 
-    def note(self, flow: str, stream: Stream, note: Note) -> None:
-        noted = self._layout.noted_starts(flow)
+    def note(self, flow: str, stream: Stream, note: StoredStart) -> None:
+        noted = self._layout.stored_starts(flow)
         entry = {"declared": note.declared, "offset": note.offset.render()}
-        self._layout.note_starts(flow, {**noted, stream.name: entry})
+        self._layout.store_starts(flow, {**noted, stream.name: entry})
 
     def of(self, flow: str, stream: Stream) -> Offset | None:
         """Return the stored offset, if it is valid for the start that the stream declares."""
-        entry = self._layout.noted_starts(flow).get(stream.name)
+        entry = self._layout.stored_starts(flow).get(stream.name)
         if entry is None or entry["declared"] not in (HANDED_OVER, declared_start(stream)):
             return None
         return Offset.parse(entry["offset"])
@@ -210,8 +212,8 @@ class StartOffsets:
         noted = self.of(flow, stream)
         if noted is None:
             return None
-        with _View(source) as view:
-            return fitted(noted, view.places, view.ids)
+        with _ClosingView(source) as view:
+            return for_partitions(noted, view.places, view.ids)
 
     def _position(self, reader: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
         """Return the position of a reader.
@@ -234,18 +236,18 @@ def readers_of(pipeline: Pipeline, flow: Flow) -> list[Reader]:
     return [Reader(flow.name, source) for source in read if isinstance(source, Stream) and source.topic]
 
 
-def _now(source: Mapping[str, str]) -> Offset:
-    with _View(source) as view:
+def _resolve_now(source: Mapping[str, str]) -> Offset:
+    with _ClosingView(source) as view:
         return Offset(starting_positions(view, parse(source, STREAM), default="latest"), view.ids)
 
 
-class _View(ClusterView):
+class _ClosingView(ClusterView):
     """A view of the cluster that is closed at the end of a block."""
 
     def __init__(self, source: Mapping[str, str]) -> None:
         super().__init__(parse(source, STREAM))
 
-    def __enter__(self) -> _View:
+    def __enter__(self) -> _ClosingView:
         self.refresh()
         return self
 

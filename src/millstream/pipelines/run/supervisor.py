@@ -16,14 +16,14 @@ from typing import NamedTuple
 from millstream.pipelines.run.jvm_failures import JvmFault
 
 FIRST_BACKOFF_MS = 1_000
-LONGEST_BACKOFF_MS = 60_000
-GOOD_AFTER_MS = 60_000
+MAX_BACKOFF_MS = 60_000
+HEALTHY_AFTER_MS = 60_000
 """A flow that ran this long without a failure has all its retries again."""
 RESTART_BACKOFF_MS = (1_000, 10_000, 60_000)
 """The pauses before the first, second and third restart of the driver's JVM. There is no fourth."""
 RESTART_WINDOW_MS = 3_600_000
 """Restarts that are older than this do not count."""
-LONGEST_HOLD_MS = 20_000
+MAX_HOLD_MS = 20_000
 """The maximum time that a new flow waits for the first batch of a flow that it follows."""
 OWN_SESSION = (
     "the session was made by the program that runs the pipeline, so its JVM is not replaced: "
@@ -56,7 +56,7 @@ class Stop(NamedTuple):
     flow: str
 
 
-class Say(NamedTuple):
+class Report(NamedTuple):
     """Report the state of a flow to the user."""
 
     flow: str
@@ -73,7 +73,7 @@ class Restart(NamedTuple):
     in_ms: int
 
 
-Instruction = Start | Stop | Say | Restart
+Instruction = Start | Stop | Report | Restart
 
 
 @dataclass
@@ -138,7 +138,7 @@ class Supervisor:
         """
         out: list[Instruction] = []
         for flow in self.flows.values():
-            if flow.failures and flow.state is State.RUNNING and now_ms - flow.since_ms >= GOOD_AFTER_MS:
+            if flow.failures and flow.state is State.RUNNING and now_ms - flow.since_ms >= HEALTHY_AFTER_MS:
                 flow.failures, flow.reason = 0, ""
         if self.stopping:
             return out
@@ -157,7 +157,7 @@ class Supervisor:
         """Return whether a flow should leave the CPU to a followed flow's first batch."""
         if flow.held_since_ms is None:
             flow.held_since_ms = now_ms
-        if now_ms - flow.held_since_ms >= LONGEST_HOLD_MS:
+        if now_ms - flow.held_since_ms >= MAX_HOLD_MS:
             return False
         followed = [self.flows[name] for name in flow.follows if name in self.flows]
         return any(
@@ -176,9 +176,9 @@ class Supervisor:
         """Handle the end of a query without an error: it has read everything, or was stopped."""
         flow = self.flows[name]
         flow.state = State.STOPPED if flow.state is State.STOPPING else State.DONE
-        return [Say(name, str(flow.state))]
+        return [Report(name, str(flow.state))]
 
-    def failed_now(
+    def query_failed(
         self,
         name: str,
         reason: str,
@@ -197,8 +197,8 @@ class Supervisor:
         flow = self.flows[name]
         if flow.state is State.STOPPING:
             flow.state = State.STOPPED
-            return [Say(name, "stopped", reason)]
-        if now_ms - flow.since_ms >= GOOD_AFTER_MS:
+            return [Report(name, "stopped", reason)]
+        if now_ms - flow.since_ms >= HEALTHY_AFTER_MS:
             flow.failures = flow.faults = 0
         flow.failures += 1
         flow.faults = flow.faults + 1 if fault else 0
@@ -206,16 +206,16 @@ class Supervisor:
         if fault and flow.faults >= fault.after and not permanent:
             if self.restarts_ms is not None and flow.on_failure != "stop" and not self.stopping:
                 return self._restart(flow, fault, now_ms)
-            if self.restarts_ms is None and fault.hopeless:
-                flow.reason = reason = f"{fault.what}; {OWN_SESSION}"
+            if self.restarts_ms is None and fault.fatal:
+                flow.reason = reason = f"{fault.text}; {OWN_SESSION}"
                 permanent = True
         given_up = flow.failures > flow.retries and not patient
         if permanent or flow.on_failure == "stop" or given_up or self.stopping:
             flow.state = State.FAILED
-            return [Say(name, "failed", reason), *([] if self.independent else self.stop())]
+            return [Report(name, "failed", reason), *([] if self.independent else self.stop())]
         pause_ms = backoff_ms(flow.failures)
         flow.state, flow.next_try_ms = State.PAUSED, now_ms + pause_ms
-        return [Say(name, "retrying", reason, pause_ms)]
+        return [Report(name, "retrying", reason, pause_ms)]
 
     def _restart(self, flow: FlowState, fault: JvmFault, now_ms: int) -> list[Instruction]:
         """Request a new JVM, unless it was restarted too often already."""
@@ -223,12 +223,12 @@ class Supervisor:
         number = sum(now_ms - restart_ms < RESTART_WINDOW_MS for restart_ms in self.restarts_ms)
         if number >= len(RESTART_BACKOFF_MS):
             flow.state = State.FAILED
-            flow.reason = f"{fault.what}; the JVM was restarted {number} times within the hour"
-            return [Say(flow.name, "failed", flow.reason), *([] if self.independent else self.stop())]
-        flow.reason = fault.what
+            flow.reason = f"{fault.text}; the JVM was restarted {number} times within the hour"
+            return [Report(flow.name, "failed", flow.reason), *([] if self.independent else self.stop())]
+        flow.reason = fault.text
         flow.state = State.PAUSED
-        self.restart = Restart(fault.what, number + 1, RESTART_BACKOFF_MS[number])
-        return [Say(flow.name, "retrying", fault.what), self.restart, *self.stop()]
+        self.restart = Restart(fault.text, number + 1, RESTART_BACKOFF_MS[number])
+        return [Report(flow.name, "retrying", fault.text), self.restart, *self.stop()]
 
     def stop(self) -> list[Instruction]:
         """Stop every flow that has not ended."""
@@ -243,13 +243,13 @@ class Supervisor:
             return [Stop(name)]
         if flow.state not in ENDED and flow.state is not State.STOPPING:
             flow.state = State.STOPPED
-            return [Say(name, "stopped")]
+            return [Report(name, "stopped")]
         return []
 
 
 def backoff_ms(failures: int) -> int:
     """Return the pause after a number of consecutive failures: 1 s, 2 s, 4 s, up to a minute."""
-    return min(FIRST_BACKOFF_MS << min(failures - 1, 16), LONGEST_BACKOFF_MS)
+    return min(FIRST_BACKOFF_MS << min(failures - 1, 16), MAX_BACKOFF_MS)
 
 
 def states(supervisor: Supervisor) -> Mapping[str, str]:

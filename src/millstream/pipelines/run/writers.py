@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from millstream.pipelines.dead_letters.batches import BatchLetters
+from millstream.pipelines.dead_letters.batches import BatchDeadLetters
 from millstream.pipelines.dead_letters.refusals import (
     SUFFIX,
-    LetterSink,
-    Refusals,
-    keyless_letters,
-    letters_topic,
+    DeadLetterSink,
+    RejectedRows,
     needs_keys,
+    reject_keyless,
+    rejected_rows_topic,
 )
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.formats.codec import encoded
@@ -47,12 +47,12 @@ class WriterFactory:
         sink_id = f"{pipeline.name}.{flow.name}"
         reset = self._options.reset_progress
         stores = [(store, store.sink(sink_id, reset_progress=reset)) for store in flow.stores]
-        letters = letters_topic(pipeline, flow, self.compacted)
+        letters = rejected_rows_topic(pipeline, flow, self.compacted)
 
         def reject(records: DataFrame, target: TopicTarget) -> DataFrame:
             if letters is None or not needs_keys(target, self.compacted):
                 return records
-            return keyless_letters(records, target, letters, pipeline.name, flow.name)
+            return reject_keyless(records, target, letters, pipeline.name, flow.name)
 
         def encode(batch: DataFrame) -> DataFrame:
             return encoded(batch, flow.topics, frames.schema_of(flow), flow.place, reject)
@@ -61,9 +61,9 @@ class WriterFactory:
         frames.build(flow)
         owned = frames.owned_by(flow)
         names = [target.topic for target in flow.topics] + ([] if letters is None else [letters])
-        names += [stream.letters for stream in owned if stream.letters not in names]
+        names += [stream.dead_letter_topic for stream in owned if stream.dead_letter_topic not in names]
         topics = self._topic_sink(pipeline, TopicSink, sink_id, names) if flow.topics else None
-        owned_topics = [] if flow.topics else [stream.letters for stream in owned]
+        owned_topics = [] if flow.topics else [stream.dead_letter_topic for stream in owned]
         return FlowWriter(
             flow.name,
             self._layout.checkpoint(flow.name),
@@ -71,7 +71,7 @@ class WriterFactory:
             topics,
             encode,
             self._refusals(pipeline, flow, sink_id, owned_topics),
-            BatchLetters(pipeline.name, flow.name, owned),
+            BatchDeadLetters(pipeline.name, flow.name, owned),
         )
 
     def fence(self, pipeline: Pipeline, flow: str) -> tuple[Progress | None, Progress | None]:
@@ -90,16 +90,16 @@ class WriterFactory:
         finally:
             sink.close()
 
-    def _refusals(self, pipeline: Pipeline, flow: Flow, sink_id: str, letters: Sequence[str]) -> Refusals:
+    def _refusals(self, pipeline: Pipeline, flow: Flow, sink_id: str, letters: Sequence[str]) -> RejectedRows:
         """Return the writer of rejected rows.
 
         ``letters`` are the topics for dead letters of a flow that writes no other topic.
         """
         rejects = any(store.refuses for store in flow.stores)
-        name = letters_topic(pipeline, flow) if rejects else None
+        name = rejected_rows_topic(pipeline, flow) if rejects else None
         topics = [*letters, *([name] if name is not None and name not in letters else [])]
-        sink = self._topic_sink(pipeline, LetterSink, f"{sink_id}.{SUFFIX}", topics) if topics else None
-        return Refusals(pipeline.name, flow.name, name, sink)
+        sink = self._topic_sink(pipeline, DeadLetterSink, f"{sink_id}.{SUFFIX}", topics) if topics else None
+        return RejectedRows(pipeline.name, flow.name, name, sink)
 
     def _topic_sink(
         self, pipeline: Pipeline, kind: type[Sink], sink_id: str, topics: Sequence[str] = ()
