@@ -130,7 +130,7 @@ def test_headers_and_options_that_cannot_be_are_told_by_their_line(
     spark: SparkSession, shared_broker: LocalBroker, topic: str
 ) -> None:
     from millstream.pipelines import topic as to_topic
-    from millstream.pipelines.errors import Place
+    from millstream.pipelines.errors import SourceLine
     from millstream.pipelines.formats.codec import encoded
 
     pipeline = Pipeline(
@@ -146,7 +146,7 @@ def test_headers_and_options_that_cannot_be_are_told_by_their_line(
 
     rows = spark.range(1).selectExpr("id", "cast(id as int) AS n")
     with pytest.raises(PipelineError, match=r"f.py:3.*'n' cannot be the headers: it is int"):
-        encoded(rows, [to_topic("out", headers="n")], rows.schema, Place("f.py", 3))
+        encoded(rows, [to_topic("out", headers="n")], rows.schema, SourceLine("f.py", 3))
 
 
 def test_rows_are_counted_without_transactions_too(

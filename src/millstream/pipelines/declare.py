@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 from millstream.pipelines.durations import Watermark, parse_duration_ms, parse_watermark
-from millstream.pipelines.errors import PipelineError, Place, caller
+from millstream.pipelines.errors import PipelineError, SourceLine, caller
 from millstream.pipelines.formats.registry import TOMBSTONES, Tombstones
 from millstream.pipelines.origins import Origin
 from millstream.pipelines.sql_names import tables_named
@@ -51,7 +51,7 @@ class Stream:
     source_options: Mapping[str, str]
     options: Mapping[str, Any]
     dead_letters: str | None
-    place: Place
+    place: SourceLine
     origin: Origin | None = None
     """The origin of the rows, if it is not a topic. ``topic`` is empty then."""
     tombstones: Tombstones | None = None
@@ -74,7 +74,7 @@ class Table:
     source_options: Mapping[str, str]
     options: Mapping[str, Any]
     dead_letters: str | None
-    place: Place
+    place: SourceLine
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class View:
     name: str
     inputs: tuple[str, ...]
     function: Callable[..., Any]
-    place: Place
+    place: SourceLine
     sql: str | None = None
 
 
@@ -97,7 +97,7 @@ class Flow:
     function: Callable[..., Any]
     targets: tuple[Target, ...]
     mode: Mode
-    place: Place
+    place: SourceLine
     sql: str | None = None
     trigger_ms: int | None = None
     on_failure: OnFailure | None = None
@@ -308,7 +308,7 @@ class Pipeline:
         return self.views[name]
 
     @property
-    def names(self) -> dict[str, Place]:
+    def names(self) -> dict[str, SourceLine]:
         """All names that can be used as inputs, and where they were declared."""
         parts: tuple[Mapping[str, Any], ...] = (self.streams, self.tables, self.views, self.flows)
         return {name: declaration.place for part in parts for name, declaration in part.items()}
@@ -327,7 +327,7 @@ class Pipeline:
         enabled = self.dead_letters if declared is None else declared
         return f"{topic}.dlq" if enabled else None
 
-    def _add(self, name: str, place: Place) -> None:
+    def _add(self, name: str, place: SourceLine) -> None:
         _check_name(name, "input", place)
         if name == SESSION:
             raise PipelineError(
@@ -357,7 +357,7 @@ class Pipeline:
         self.flows[flow.name] = flow
 
 
-def _check_origin(origin: Origin, place: Place, **options: Any) -> None:
+def _check_origin(origin: Origin, place: SourceLine, **options: Any) -> None:
     """Reject options of topics for a stream with another origin."""
     if not isinstance(origin, Origin):
         raise PipelineError(
@@ -386,7 +386,7 @@ def _run_sql(query: str) -> Callable[..., Any]:
     return run
 
 
-def _parameters(function: Callable[..., Any], place: Place) -> tuple[str, ...]:
+def _parameters(function: Callable[..., Any], place: SourceLine) -> tuple[str, ...]:
     names = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -400,12 +400,12 @@ def _parameters(function: Callable[..., Any], place: Place) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _place_of(function: Callable[..., Any]) -> Place:
+def _place_of(function: Callable[..., Any]) -> SourceLine:
     code = inspect.unwrap(function).__code__
-    return Place(code.co_filename, code.co_firstlineno)
+    return SourceLine(code.co_filename, code.co_firstlineno)
 
 
-def _check_name(name: str, kind: str, place: Place) -> None:
+def _check_name(name: str, kind: str, place: SourceLine) -> None:
     if name in (".", "..") or (kind != "pipeline" and name.startswith((".", DEAD_LETTER_PREFIX))):
         raise PipelineError(
             f"{name!r} cannot be the name of a{'n' if kind[0] in 'aeiou' else ''} {kind}",
@@ -420,7 +420,7 @@ def _check_name(name: str, kind: str, place: Place) -> None:
         )
 
 
-def _check_choice(value: str, choices: Sequence[str], setting: str, place: Place) -> None:
+def _check_choice(value: str, choices: Sequence[str], setting: str, place: SourceLine) -> None:
     if value not in choices:
         raise PipelineError(
             f"{setting}={value!r} is unknown", hint=f"it is one of {', '.join(choices)}", place=place

@@ -13,7 +13,7 @@ from millstream.client.errors import ClientError
 HERE = str(Path(__file__).parent)
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of the user's file. It is false if there is no such line."""
 
     file: str
@@ -26,14 +26,14 @@ class Place(NamedTuple):
         return f"{Path(self.file).name}:{self.line}"
 
 
-NOWHERE = Place("", 0)
+NOWHERE = SourceLine("", 0)
 """The place of declarations that are in no file."""
 
 
 class PipelineError(ClientError):
     """The declaration is wrong, or the pipeline cannot continue. A retry would not help."""
 
-    def __init__(self, message: str, *, hint: str = "", place: Place | None = None) -> None:
+    def __init__(self, message: str, *, hint: str = "", place: SourceLine | None = None) -> None:
         super().__init__(f"{place}: {message}" if place else message, hint=hint)
         self.place = place
 
@@ -42,7 +42,7 @@ class Unavailable(ClientError):
     """A source or target of a flow is unreachable. The flow waits for it without a time limit."""
 
 
-def caller() -> Place:
+def caller() -> SourceLine:
     """Return the line outside this package that called into it.
 
     Generated code of dataclasses has no file and is skipped. Declarations of ours have no place.
@@ -52,7 +52,7 @@ def caller() -> Place:
         frame = frame.f_back
     if str(frame.f_globals.get("__name__", "")).startswith("millstream."):
         return NOWHERE
-    return Place(frame.f_code.co_filename, frame.f_lineno)
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
-from millstream.pipelines.errors import PipelineError, Place, nearest
+from millstream.pipelines.errors import PipelineError, SourceLine, nearest
 
 
 class Problem(NamedTuple):
     """A problem in a declaration. Warnings do not keep a pipeline from running."""
 
-    place: Place | None
+    place: SourceLine | None
     text: str
     hint: str = ""
     warning: bool = False

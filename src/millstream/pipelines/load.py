@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from millstream.pipelines.declare import Pipeline
-from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.errors import PipelineError, SourceLine
 
 # Spark's error for a udf that is created without a session, and the remedy.
 NO_SESSION = (
@@ -75,12 +75,12 @@ def _pickle_by_value(module: ModuleType) -> None:
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def place_in(error: BaseException, file: str) -> Place | None:
+def place_in(error: BaseException, file: str) -> SourceLine | None:
     """Return the last line of the file in the traceback of an error."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
-        return Place(file, error.lineno)
+        return SourceLine(file, error.lineno)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return Place(file, lines[-1]) if lines and lines[-1] is not None else None
+    return SourceLine(file, lines[-1]) if lines and lines[-1] is not None else None
 
 
 def describe(error: BaseException, file: str) -> str:

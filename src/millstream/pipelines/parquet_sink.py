@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.run.locks import Lock, LockHeld
-from millstream.pipelines.stores import Written, is_written
+from millstream.pipelines.stores import WriteResult, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 from millstream.spark.sink.commit_rule import CommittedBatch
 
@@ -87,17 +87,17 @@ class ParquetSink:
         where, reset = self.target.path, self._reset_progress
         return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
         """Write a batch, unless it is already written."""
         if self.committed(batch_id, identity):
-            return Written(0, replayed=True)
+            return WriteResult(0, replayed=True)
         staging = self._stage(batch, batch_id)
         plan = self._plan(staging, batch_id, identity)
         self._move(plan)
         self._record(plan)
         self._clean()
         self._reset_progress = False
-        return Written(plan["rows"], replayed=False)
+        return WriteResult(plan["rows"], replayed=False)
 
     def _stage(self, batch: DataFrame, batch_id: int) -> Path:
         staging = self.hidden / f"{_STAGING}{batch_id}-{uuid.uuid4().hex[:8]}"
@@ -190,10 +190,10 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, value: Any) -> None:
     """Replace a file atomically. It is synced to disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(value))
-    sync(aside)
-    aside.rename(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(value))
+    sync(temporary)
+    temporary.rename(path)
     sync(path.parent)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from millstream.spark.sink.checkpoint import BatchIdentity
 
 
-class Refused(NamedTuple):
+class RejectedRow(NamedTuple):
     """A row that a store rejects: its key, the row as JSON, and the reason.
 
     ``value`` is None for a row that was to be deleted.
@@ -31,7 +31,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """The result of a batch: its rows, whether it was written before, and its rejected rows.
 
     A batch that was written before has its rejected rows, too.
@@ -39,7 +39,7 @@ class Written(NamedTuple):
 
     rows: int
     replayed: bool
-    refused: tuple[Refused, ...] = ()
+    rejected: tuple[RejectedRow, ...] = ()
 
 
 class StoreSink(Protocol):
@@ -48,7 +48,7 @@ class StoreSink(Protocol):
     def open(self) -> None:
         """Finish or undo an interrupted batch, before Spark reads its checkpoint."""
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
         """Write a batch, unless it is already written."""
 
     def close(self) -> None: ...
@@ -57,7 +57,7 @@ class StoreSink(Protocol):
 class Store(ABC):
     """A target that is not a topic."""
 
-    refuses: ClassVar[bool] = False
+    rejects_rows: ClassVar[bool] = False
     """Whether the store can reject single rows, which then become dead letters."""
 
     @property
@@ -71,7 +71,7 @@ class Store(ABC):
         """The columns that rows must have."""
 
     @property
-    def aside(self) -> tuple[str, ...]:
+    def unstored_columns(self) -> tuple[str, ...]:
         """Those of the columns that only choose the place of a row, and are not stored."""
         return ()
 

@@ -59,7 +59,7 @@ class ParquetTarget(Store):
         return self.by
 
     @property
-    def aside(self) -> tuple[str, ...]:
+    def unstored_columns(self) -> tuple[str, ...]:
         return self.by
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:

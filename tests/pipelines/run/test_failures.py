@@ -19,7 +19,7 @@ from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.checks import check_flows, check_topics
-from millstream.pipelines.errors import Place
+from millstream.pipelines.errors import SourceLine
 from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.run.failures import CHANGED, FENCED, Failure, explain
@@ -45,7 +45,7 @@ def test_what_does_not_fit_the_checkpoint_is_final() -> None:
     again = explain(ProgressConflict("batch 3 comes again", hint="reset_progress=True ..."), None)
     assert again.permanent and again.reason.startswith("batch 3 comes again; run it with the checkpoint")
     assert "--reset-progress" in again.reason and "reset_progress" not in again.reason
-    assert explain(PipelineError("no such column", place=Place("a.py", 3)), "a.py").permanent
+    assert explain(PipelineError("no such column", place=SourceLine("a.py", 3)), "a.py").permanent
     changed = explain(
         Exception("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match"), None
     )

@@ -29,7 +29,7 @@ POLL_MS = 500
 class DatabaseTable(Store, Origin):
     """A table. Written: each batch in one transaction. Read: bit by bit in the order of the column ``by``."""
 
-    refuses: ClassVar[bool] = True
+    rejects_rows: ClassVar[bool] = True
 
     url: str
     name: str
@@ -49,10 +49,10 @@ class DatabaseTable(Store, Origin):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*self.key, *self.aside)
+        return (*self.key, *self.unstored_columns)
 
     @property
-    def aside(self) -> tuple[str, ...]:
+    def unstored_columns(self) -> tuple[str, ...]:
         return (self.deletes,) if self.deletes else ()
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:

@@ -18,7 +18,7 @@ from millstream.connect.databases.column_guards import Guard, fault, guards
 from millstream.connect.databases.database import Change, Progress, connect
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.stores import Refused, Written, is_written
+from millstream.pipelines.stores import RejectedRow, WriteResult, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 from millstream.spark.sink.commit_rule import CommittedBatch
 
@@ -53,26 +53,26 @@ class TableSink:
     def close(self) -> None:
         self._db.close()
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
         """Write one batch; nothing when it is there already."""
         if (
             self._first
         ):  # only the first batch after a start can be there already: it need not be computed then
             with self._db.transaction():
                 if (last := self._committed(batch_id, identity)) is not None:
-                    return Written(0, replayed=True, refused=_refused(last))
+                    return WriteResult(0, replayed=True, rejected=_refused(last))
         stored = self._stored(batch)
         self._check(stored.schema)
         changes = self._changes(batch)  # Spark computes before anything is locked
         with self._explained(stored.schema), self._db.transaction():
             if (last := self._committed(batch_id, identity)) is not None:
-                return Written(0, replayed=True, refused=_refused(last))
+                return WriteResult(0, replayed=True, rejected=_refused(last))
             refused = self._put(stored.columns, changes)
             rows = len(changes) - len(refused)
             progress = Progress(identity.query, batch_id, identity.offsets, rows, json.dumps(refused))
             self._record(progress)
         self._reset_progress = self._first = False
-        return Written(rows, replayed=False, refused=refused)
+        return WriteResult(rows, replayed=False, rejected=refused)
 
     def _committed(self, batch_id: int, identity: BatchIdentity) -> Progress | None:
         """The progress of this very batch, if it is in the table already."""
@@ -113,7 +113,7 @@ class TableSink:
             return [Change(one) for one in rows]
         return [Change(one, gone) for one, gone in zip(rows, columns[width], strict=True)]
 
-    def _put(self, columns: list[str], changes: list[Change]) -> tuple[Refused, ...]:
+    def _put(self, columns: list[str], changes: list[Change]) -> tuple[RejectedRow, ...]:
         key = list(self.target.key)
         where = [columns.index(one) for one in key]
         whole, bad = [], []
@@ -130,14 +130,14 @@ class TableSink:
             bad.append(self._letter(columns, one, reason))
         return tuple(bad)
 
-    def _letter(self, columns: list[str], change: Change, reason: str) -> Refused:
+    def _letter(self, columns: list[str], change: Change, reason: str) -> RejectedRow:
         row = dict(zip(columns, change.values, strict=True))
         values = [row[one] for one in self.target.key]
         key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
         named = bool(values) and None not in values
         shown = {name: _SPECIAL[str(one)] if _is_special(one) else one for name, one in row.items()}
         value = None if change.deleted else json.dumps(shown, default=_text)
-        return Refused(key if named else None, value, reason)
+        return RejectedRow(key if named else None, value, reason)
 
     # ---------------------------------------------------------------- what has to fit
 
@@ -191,8 +191,8 @@ class TableSink:
             )
 
 
-def _refused(progress: Progress) -> tuple[Refused, ...]:
-    return tuple(Refused(*one) for one in json.loads(progress.refused))
+def _refused(progress: Progress) -> tuple[RejectedRow, ...]:
+    return tuple(RejectedRow(*one) for one in json.loads(progress.refused))
 
 
 def _is_special(value: Any) -> bool:

@@ -22,7 +22,7 @@ from millstream.connect.mirror.policy import HEADER
 from millstream.connect.mirror.topics import TopicKeeper
 from millstream.core.ids import NULL_ID, id_text
 from millstream.pipelines.errors import Unavailable
-from millstream.pipelines.stores import Written
+from millstream.pipelines.stores import WriteResult
 from millstream.spark.options import SINK, only_for
 from millstream.spark.sink.failures import SinkError, TopicMissing
 from millstream.spark.sink.rows import HEADERS_TYPE
@@ -64,7 +64,7 @@ class MirrorSink:
         self._keeper = Keeper(self.direction, self._ids, self.writer, self._say)
         self._keeper.start()
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
         """One transaction in the target."""
         assert self._keeper is not None and self._ids is not None, "the sink is not open"
         try:
@@ -84,7 +84,7 @@ class MirrorSink:
                     hint="leave such a topic out (--exclude, with --resume and another --checkpoint), or have it made there",
                 ) from error
             raise
-        return Written(self._sink.rows_written, replayed=False)
+        return WriteResult(self._sink.rows_written, replayed=False)
 
     def close(self) -> None:
         """The last pass sees what the last batch brought; none is made after a failure."""

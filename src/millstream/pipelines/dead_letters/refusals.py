@@ -19,7 +19,7 @@ from millstream.pipelines.dead_letters.queries import HEADERS, MAX_REASON_CHARAC
 from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
-from millstream.pipelines.stores import Refused, Store
+from millstream.pipelines.stores import RejectedRow, Store
 from millstream.pipelines.targets import TopicTarget
 from millstream.spark.sink.commit_rule import Verdict
 from millstream.spark.sink.topic_sink import TopicSink
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from millstream.spark.sink.checkpoint import BatchIdentity
 
 SUFFIX = "refused"
+"""Part of transactional ids, so it cannot change."""
 COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"
 
 
@@ -52,8 +53,8 @@ def rejected_rows_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[st
 
     It is the dead-letter topic of the input, or of the flow if it has several inputs.
     """
-    refuses = any(store.refuses for store in flow.stores)
-    if not refuses and not any(needs_keys(target, compacted) for target in flow.topics):
+    rejects = any(store.rejects_rows for store in flow.stores)
+    if not rejects and not any(needs_keys(target, compacted) for target in flow.topics):
         return None
     read = list(leaves(pipeline, flow))
     if len(read) == 1 and isinstance(read[0], Stream):
@@ -118,26 +119,26 @@ class RejectedRows:
         self,
         spark: SparkSession,
         batch_id: int,
-        refused: Sequence[tuple[Store, Refused]],
+        rejected: Sequence[tuple[Store, RejectedRow]],
         letters: Sequence[DataFrame | pa.Table] = (),
     ) -> None:
         """Write rejected rows and dead letters of a batch once.
 
         Without a topic for them the flow fails, because no row may be dropped.
         """
-        if not refused and not letters:
+        if not rejected and not letters:
             return
-        if self._sink is None or (refused and self._topic is None):
-            store, first = refused[0]
+        if self._sink is None or (rejected and self._topic is None):
+            store, first = rejected[0]
             raise PipelineError(
-                f"{store} refuses {len(refused)} rows of batch {batch_id}, the first {first.value}: {first.reason}",
+                f"{store} rejects {len(rejected)} rows of batch {batch_id}, the first {first.value}: {first.reason}",
                 hint="allow dead_letters, or mend the rows or the table",
             )
         self._sink.side_output = lambda session: letters
-        self._sink(self._records(spark, refused), batch_id)
+        self._sink(self._records(spark, rejected), batch_id)
         self.written += self._sink.rows_written + self._sink.side_rows
 
-    def _records(self, spark: SparkSession, refused: Iterable[tuple[Store, Refused]]) -> DataFrame:
+    def _records(self, spark: SparkSession, rejected: Iterable[tuple[Store, RejectedRow]]) -> DataFrame:
         rows = [
             (
                 row.key and row.key.encode(),
@@ -145,7 +146,7 @@ class RejectedRows:
                 self._headers(str(store), row.reason),
                 self._topic,
             )
-            for store, row in refused
+            for store, row in rejected
         ]
         return spark.createDataFrame(rows, COLUMNS)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.errors import PipelineError, SourceLine
 from millstream.pipelines.formats.registry import (
     ERROR,
     HEADERS,
@@ -43,7 +43,7 @@ MAPS_OF_HEADERS = frozenset(f"map<string,{kind}>" for kind in ("string", "binary
 LISTS_OF_HEADERS = frozenset(f"array<struct<key:string,value:{kind}>>" for kind in ("string", "binary"))
 
 
-def format_of(value: str, schema: Any, options: Mapping[str, Any], place: Place) -> ValueFormat:
+def format_of(value: str, schema: Any, options: Mapping[str, Any], place: SourceLine) -> ValueFormat:
     """Return the format of a declaration. Errors name its line."""
     with errors_at(place):
         return value_format(value, schema, **options)
@@ -56,7 +56,7 @@ def decoded(
     options: Mapping[str, Any],
     *,
     meta: bool,
-    place: Place,
+    place: SourceLine,
     tombstones: Tombstones | None = None,
     observe: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:
@@ -84,7 +84,7 @@ def encoded(
     rows: DataFrame,
     targets: Sequence[TopicTarget],
     schema: StructType,
-    place: Place,
+    place: SourceLine,
     each: Callable[[DataFrame, TopicTarget], DataFrame] | None = None,
 ) -> DataFrame:
     """Return rows as records of all topics together, for one transaction.
@@ -102,11 +102,11 @@ def written_schema(rows: StructType, target: TopicTarget) -> StructType:
     """Return the columns of a topic's values: those of the rows, without header columns."""
     from pyspark.sql.types import StructType
 
-    aside = set(target.header_columns) - set(target.key)
-    return StructType([field for field in rows.fields if field.name not in aside])
+    header_only = set(target.header_columns) - set(target.key)
+    return StructType([field for field in rows.fields if field.name not in header_only])
 
 
-def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Place) -> DataFrame:
+def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: SourceLine) -> DataFrame:
     from pyspark.sql import functions as F
 
     derived = written_schema(schema, target) if target.value in DERIVED else None
@@ -158,7 +158,7 @@ def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
 
 
 @contextmanager
-def errors_at(place: Place) -> Iterator[None]:
+def errors_at(place: SourceLine) -> Iterator[None]:
     """Add the line of a declaration to errors about it, including those that Spark finds."""
     from pyspark.errors import PySparkException
 

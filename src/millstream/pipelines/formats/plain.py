@@ -55,14 +55,14 @@ class RawFormat(ValueFormat):
     def decode(self, records: DataFrame, *, tombstones: Tombstones = "keep") -> DataFrame:
         from pyspark.sql import functions as F
 
-        aside = records.select("*", record_struct(records))
+        with_record = records.select("*", record_struct(records))
         fields = [
             self._value().alias(name) if name == "value" else F.col(name)
             for name in records.columns
             if name not in (ERROR, RECORD)
         ]
         error = with_tombstones(self._error(), tombstones).alias(ERROR)
-        return without_dropped(aside.select(*fields, error, RECORD), tombstones)
+        return without_dropped(with_record.select(*fields, error, RECORD), tombstones)
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
         from pyspark.sql import functions as F

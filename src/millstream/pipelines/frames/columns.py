@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from millstream.pipelines.declare import Flow
 from millstream.pipelines.durations import Watermark
-from millstream.pipelines.errors import PipelineError, Place, nearest
+from millstream.pipelines.errors import PipelineError, SourceLine, nearest
 from millstream.pipelines.formats.registry import quoted
 from millstream.pipelines.targets import TopicTarget
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def with_watermark(rows: DataFrame, watermark: Watermark | None, owner: str, place: Place) -> DataFrame:
+def with_watermark(rows: DataFrame, watermark: Watermark | None, owner: str, place: SourceLine) -> DataFrame:
     """Return rows with a watermark, if ``owner`` declares one."""
     if watermark is None:
         return rows
@@ -45,7 +45,7 @@ def check_target_columns(flow: Flow, columns: list[str]) -> None:
                     hint=nearest(column, columns),
                     place=flow.place,
                 )
-        if not isinstance(target, TopicTarget) and not set(columns) - set(target.aside):
+        if not isinstance(target, TopicTarget) and not set(columns) - set(target.unstored_columns):
             raise PipelineError(
-                f"{target} has no columns left beside {', '.join(target.aside)}", place=flow.place
+                f"{target} has no columns left beside {', '.join(target.unstored_columns)}", place=flow.place
             )

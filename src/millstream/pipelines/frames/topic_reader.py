@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from millstream.pipelines.dead_letters.queries import SOURCE_OPTIONS
 from millstream.pipelines.declare import Pipeline, Stream, Table
-from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.errors import PipelineError, SourceLine
 from millstream.pipelines.formats.codec import errors_at, format_of
 from millstream.pipelines.run.start_offsets import without_start
 from millstream.pipelines.table_source import FORMAT, TableSource
@@ -55,7 +55,7 @@ class TopicReader:
         parsed = self._parsed_column(stream.value, schema, stream.options, stream.place)
         return self._topic(stream.topic, flow, self._start_options(stream, flow), stream.place, parsed)
 
-    def written(self, target: TopicTarget, flow: str, schema: Any, place: Place) -> DataFrame:
+    def written(self, target: TopicTarget, flow: str, schema: Any, place: SourceLine) -> DataFrame:
         """Return the records of a topic that another flow writes, from its beginning."""
         parsed = self._parsed_column(target.value, schema, target.options, place)
         return self._topic(target.topic, flow, {"startingOffsets": "earliest"}, place, parsed)
@@ -127,7 +127,7 @@ class TopicReader:
         return {name: str(value) for name, value in self.pipeline.options.items()}
 
     def _parsed_column(
-        self, value: str, schema: Any, options: Mapping[str, Any], place: Place
+        self, value: str, schema: Any, options: Mapping[str, Any], place: SourceLine
     ) -> StructField | None:
         """Return the column for values that the source parses itself, or None.
 
@@ -140,7 +140,7 @@ class TopicReader:
         return None if legacy else column
 
     def _topic(
-        self, topic: str, flow: str, options: Mapping[str, str], place: Place, parsed: StructField | None
+        self, topic: str, flow: str, options: Mapping[str, str], place: SourceLine, parsed: StructField | None
     ) -> DataFrame:
         if self.batch:
             return self._all_records(topic, options, place, parsed)
@@ -148,7 +148,7 @@ class TopicReader:
         return self._load(self.spark.readStream, "millstream", chosen, parsed)
 
     def _stream_options(
-        self, topic: str, flow: str, options: Mapping[str, str], place: Place
+        self, topic: str, flow: str, options: Mapping[str, str], place: SourceLine
     ) -> dict[str, str]:
         chosen = {
             **only_for(self._pipeline_options, STREAM),
@@ -161,7 +161,7 @@ class TopicReader:
         return without_overridden(chosen)
 
     def _all_records(
-        self, topic: str, options: Mapping[str, str], place: Place, parsed: StructField | None
+        self, topic: str, options: Mapping[str, str], place: SourceLine, parsed: StructField | None
     ) -> DataFrame:
         """Return the records of a whole topic. The start that a stream declares does not matter."""
         chosen = {
@@ -192,7 +192,7 @@ def _columns(options: Mapping[str, str]) -> StructType:
     return StructType([field for field in all_columns() if with_headers or field.name != "headers"])
 
 
-def _check_options(options: dict[str, str], used_by: str, place: Place) -> None:
+def _check_options(options: dict[str, str], used_by: str, place: SourceLine) -> None:
     try:
         parse(options, used_by)
     except OptionError as error:

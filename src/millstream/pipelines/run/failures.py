@@ -10,7 +10,7 @@ import re
 from typing import Any, NamedTuple
 
 from millstream.client.errors import ClientError
-from millstream.pipelines.errors import PipelineError, Place, Unavailable
+from millstream.pipelines.errors import PipelineError, SourceLine, Unavailable
 from millstream.pipelines.formats.csv_headers import explain_header
 from millstream.pipelines.load import describe, place_in
 from millstream.pipelines.run.java_traces import has_trace, sentence, with_cause
@@ -93,7 +93,7 @@ class Failure(NamedTuple):
 
     reason: str
     permanent: bool
-    place: Place | None = None
+    place: SourceLine | None = None
     patient: bool = False
 
     def __str__(self) -> str:
@@ -128,16 +128,16 @@ def explain(error: BaseException, file: str | None) -> Failure:
     return Failure(reason, kind in _PERMANENT, place, patient=kind in _PATIENT)
 
 
-def _place(error: BaseException, text: str, file: str | None) -> Place | None:
+def _place(error: BaseException, text: str, file: str | None) -> SourceLine | None:
     """Return the user's line that created the expression, raised the error, or was called."""
     if file is None:
         return None
     for site in (*_call_sites(error), *_CALL_SITE.findall(text)):
         if site[0] == file:
-            return Place(file, int(site[1]))
+            return SourceLine(file, int(site[1]))
     frames = [int(line) for name, line in _FRAME.findall(text) if name == file]
     if frames:
-        return Place(file, frames[-1])
+        return SourceLine(file, frames[-1])
     return place_in(error, file)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from millstream.pipelines.dead_letters.batches import BatchDeadLetters
 from millstream.pipelines.dead_letters.refusals import RejectedRows
-from millstream.pipelines.stores import Refused, Store, StoreSink
+from millstream.pipelines.stores import RejectedRow, Store, StoreSink
 from millstream.spark.sink import checkpoint
 from millstream.spark.sink.checkpoint import BatchIdentity
 
@@ -45,7 +45,7 @@ class FlowWriter:
         stores: Sequence[tuple[Store, StoreSink]],
         topics: TopicSink | None,
         encode: Callable[[DataFrame], DataFrame],
-        refusals: RejectedRows,
+        rejected_rows: RejectedRows,
         letters: BatchDeadLetters,
     ) -> None:
         self.name = name
@@ -55,7 +55,7 @@ class FlowWriter:
         self.last_batch: int | None = None
         self.rows = 0
         self._stores = stores
-        self._refusals = refusals
+        self._rejected_rows = rejected_rows
         self._letters = letters
         self.dead_letters = 0
         self._topics = topics
@@ -75,14 +75,14 @@ class FlowWriter:
         """Fence and recover every target, before Spark reads its checkpoint."""
         for _, sink in self._stores:
             sink.open()
-        self._refusals.open()
+        self._rejected_rows.open()
         if self._topics is not None:
             self._topics.open()
 
     def close(self) -> None:
         for _, sink in self._stores:
             sink.close()
-        self._refusals.close()
+        self._rejected_rows.close()
         if self._topics is not None:
             self._topics.close()
 
@@ -111,16 +111,16 @@ class FlowWriter:
             rows = 0
             if self._stores:
                 identity = self._identity(batch, batch_id)
-                refused: list[tuple[Store, Refused]] = []
+                rejected: list[tuple[Store, RejectedRow]] = []
                 for store, sink in self._stores:
                     written = sink.write(batch, batch_id, identity)
-                    refused += [(store, row) for row in written.refused]
+                    rejected += [(store, row) for row in written.rejected]
                     rows = max(rows, written.rows)
                     computed = computed or not written.replayed
                 if self._topics is None and not computed:
                     # The stores have the batch. Run it for the state, and to count bad rows.
                     batch.write.format("noop").mode("overwrite").save()
-                self._write_rejected(batch.sparkSession, batch_id, refused)
+                self._write_rejected(batch.sparkSession, batch_id, rejected)
             if self._topics is not None:
                 rows = max(rows, self._write_topics(batch, batch_id))
             self.rows += rows
@@ -129,12 +129,12 @@ class FlowWriter:
                 batch.unpersist()
 
     def _write_rejected(
-        self, spark: SparkSession, batch_id: int, refused: Sequence[tuple[Store, Refused]]
+        self, spark: SparkSession, batch_id: int, rejected: Sequence[tuple[Store, RejectedRow]]
     ) -> None:
         letters = list(self._dead_letters_of_batch(spark)) if self._topics is None else []
-        before = self._refusals.written
-        self._refusals.write(spark, batch_id, refused, letters)
-        self.dead_letters += self._refusals.written - before
+        before = self._rejected_rows.written
+        self._rejected_rows.write(spark, batch_id, rejected, letters)
+        self.dead_letters += self._rejected_rows.written - before
 
     def _dead_letters_of_batch(self, spark: SparkSession) -> Iterator[DataFrame | pa.Table]:
         """Yield the dead letters of the batch that has just been computed."""

@@ -100,13 +100,13 @@ class Layout:
     def _write(self, file: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
         """Replace the file atomically; with ``durable`` also across a power loss."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside = file.with_suffix(f".{os.getpid()}")
-        with aside.open("w") as output:
+        temporary = file.with_suffix(f".{os.getpid()}")
+        with temporary.open("w") as output:
             output.write(json.dumps(content))
             if durable:
                 output.flush()
                 os.fsync(output.fileno())
-        aside.rename(file)
+        temporary.rename(file)
 
     def read_status(self) -> dict[str, Any] | None:
         try:

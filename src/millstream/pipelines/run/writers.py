@@ -70,7 +70,7 @@ class WriterFactory:
             stores,
             topics,
             encode,
-            self._refusals(pipeline, flow, sink_id, owned_topics),
+            self._rejected_rows(pipeline, flow, sink_id, owned_topics),
             BatchDeadLetters(pipeline.name, flow.name, owned),
         )
 
@@ -90,12 +90,14 @@ class WriterFactory:
         finally:
             sink.close()
 
-    def _refusals(self, pipeline: Pipeline, flow: Flow, sink_id: str, letters: Sequence[str]) -> RejectedRows:
+    def _rejected_rows(
+        self, pipeline: Pipeline, flow: Flow, sink_id: str, letters: Sequence[str]
+    ) -> RejectedRows:
         """Return the writer of rejected rows.
 
         ``letters`` are the topics for dead letters of a flow that writes no other topic.
         """
-        rejects = any(store.refuses for store in flow.stores)
+        rejects = any(store.rejects_rows for store in flow.stores)
         name = rejected_rows_topic(pipeline, flow) if rejects else None
         topics = [*letters, *([name] if name is not None and name not in letters else [])]
         sink = self._topic_sink(pipeline, DeadLetterSink, f"{sink_id}.{SUFFIX}", topics) if topics else None
