@@ -22,6 +22,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/core",
     "src/millstream/groups",
     "src/millstream/local",
+    "src/millstream/pipelines",
     "src/millstream/ports",
     "src/millstream/replication",
     "src/millstream/testing",

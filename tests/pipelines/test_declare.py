@@ -63,13 +63,13 @@ def test_declarations_know_their_line() -> None:
 
 def test_names_are_given_once() -> None:
     made = pipe()
-    with pytest.raises(PipelineError, match="'orders' is declared twice; the first is at "):
+    with pytest.raises(PipelineError, match="'orders' is already declared; it is declared at "):
         made.table("orders", schema="id string")
 
 
 def test_parquet_takes_only_rows_that_are_final() -> None:
     with pytest.raises(
-        PipelineError, match="parquet lake in update mode, which would repeat rows; it takes mode='append'"
+        PipelineError, match="parquet lake in update mode, which would repeat rows; use mode='append'"
     ):
         pipe().sql("x", "SELECT * FROM orders", to=parquet("lake"), mode="update")
 
@@ -102,5 +102,5 @@ def test_topic_names_become_parameter_names() -> None:
 
 @pytest.mark.parametrize("wrong", [{"on_failure": "shrug"}, {"delivery": "twice"}])
 def test_unknown_policies_are_refused(wrong: dict[str, str]) -> None:
-    with pytest.raises(PipelineError, match="is unknown; it is one of"):
+    with pytest.raises(PipelineError, match="is unknown; choose from"):
         Pipeline("p", **wrong)  # type: ignore[arg-type]

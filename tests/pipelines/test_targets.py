@@ -142,10 +142,10 @@ def test_headers_and_options_that_cannot_be_are_told_by_their_line(
     pipeline.sql("missing", "SELECT * FROM sales", to=to_topic("out", headers={"shop": "shp"}))
     option, column = check_flows(pipeline, spark).problems
     assert option.text == "there is no option 'maxOffsets'" and "maxOffsetsPerTrigger" in option.hint
-    assert column.text == "topic out of flow missing needs the column 'shp', which it does not have"
+    assert column.text == "topic out of flow missing needs the column 'shp', which the flow does not have"
 
     rows = spark.range(1).selectExpr("id", "cast(id as int) AS n")
-    with pytest.raises(PipelineError, match=r"f.py:3.*'n' cannot be the headers: it is int"):
+    with pytest.raises(PipelineError, match=r"f.py:3.*'n' cannot hold the headers: it is int"):
         encoded(rows, [to_topic("out", headers="n")], rows.schema, SourceLine("f.py", 3))
 
 

@@ -130,9 +130,7 @@ def unsupported_reason(rows: DataFrame, mode: Mode) -> str | None:
 
 def _mode_hint(reason: str) -> str:
     if "watermark" in reason:
-        return (
-            "give the stream a watermark, or use mode='update' for results that are refined as rows come in"
-        )
+        return "give the stream a watermark, or use mode='update' for results that change as rows arrive"
     return "see Spark's table of output modes"
 
 
@@ -150,8 +148,8 @@ def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
             return [
                 Problem(
                     flow.place,
-                    f"flow {flow.name} {activity} without a watermark: its state grows for ever",
-                    "declare watermark='COLUMN DELAY' on what it reads",
+                    f"flow {flow.name} {activity} without a watermark, so its state grows without limit",
+                    "declare watermark='COLUMN DELAY' for its input",
                     warning=True,
                 )
             ]

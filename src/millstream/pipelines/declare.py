@@ -331,11 +331,13 @@ class Pipeline:
         _check_name(name, "input", place)
         if name == SESSION:
             raise PipelineError(
-                f"the name {SESSION!r} is the Spark session's", hint="choose another", place=place
+                f"the name {SESSION!r} is reserved for the Spark session",
+                hint="choose another name",
+                place=place,
             )
         if name in self.names:
             raise PipelineError(
-                f"{name!r} is declared twice", hint=f"the first is at {self.names[name]}", place=place
+                f"{name!r} is already declared", hint=f"it is declared at {self.names[name]}", place=place
             )
 
     def _add_flow(self, flow: Flow) -> None:
@@ -345,13 +347,13 @@ class Pipeline:
             _check_choice(flow.on_failure, ("retry", "stop"), "on_failure", flow.place)
         if not flow.targets:
             raise PipelineError(
-                f"flow {flow.name} writes nowhere", hint="give to=topic(...)", place=flow.place
+                f"flow {flow.name} has no target", hint="give to=topic(...)", place=flow.place
             )
         for store in flow.stores:
             if flow.mode not in store.modes:
                 raise PipelineError(
                     f"flow {flow.name} writes {store} in {flow.mode} mode, which would repeat rows",
-                    hint=f"it takes mode={' or '.join(map(repr, store.modes))}; give the window a watermark and append what is final",
+                    hint=f"use mode={' or '.join(map(repr, store.modes))}; to append final results, give the window a watermark",
                     place=flow.place,
                 )
         self.flows[flow.name] = flow
@@ -368,8 +370,8 @@ def _check_origin(origin: Origin, place: SourceLine, **options: Any) -> None:
     for name, value in options.items():
         if value is not None:
             raise PipelineError(
-                f"{name}= is said of topics, and this stream reads {origin}",
-                hint="give what concerns the rows to the origin itself",
+                f"{name}= is an option of topics, but this stream reads {origin}",
+                hint="pass options of the rows to the origin",
                 place=place,
             )
 
@@ -391,7 +393,7 @@ def _parameters(function: Callable[..., Any], place: SourceLine) -> tuple[str, .
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise PipelineError(
-                f"{function.__name__}(*{parameter.name}) does not say what it reads",
+                f"{function.__name__}(*{parameter.name}) does not name its inputs",
                 hint="name each stream and table as a parameter",
                 place=place,
             )
@@ -409,7 +411,7 @@ def _check_name(name: str, kind: str, place: SourceLine) -> None:
     if name in (".", "..") or (kind != "pipeline" and name.startswith((".", DEAD_LETTER_PREFIX))):
         raise PipelineError(
             f"{name!r} cannot be the name of a{'n' if kind[0] in 'aeiou' else ''} {kind}",
-            hint=f"names that begin with a dot or {DEAD_LETTER_PREFIX!r} are those of what stands beside checkpoints, and of dead letters",
+            hint=f"names that begin with a dot or {DEAD_LETTER_PREFIX!r} are reserved",
             place=place,
         )
     if not _NAME.match(name):
@@ -423,5 +425,5 @@ def _check_name(name: str, kind: str, place: SourceLine) -> None:
 def _check_choice(value: str, choices: Sequence[str], setting: str, place: SourceLine) -> None:
     if value not in choices:
         raise PipelineError(
-            f"{setting}={value!r} is unknown", hint=f"it is one of {', '.join(choices)}", place=place
+            f"{setting}={value!r} is unknown", hint=f"choose from {', '.join(choices)}", place=place
         )

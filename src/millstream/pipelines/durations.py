@@ -45,12 +45,12 @@ def parse_duration_ms(text: str) -> int:
         unit = _unit(match[2]) if match else None
         if match is None or unit is None:
             raise PipelineError(
-                f"{text!r} is not a time", hint="write it like '30 seconds' or '1 hour 30 minutes'"
+                f"{text!r} is not a duration", hint="write it like '30 seconds' or '1 hour 30 minutes'"
             )
         total += int(match[1]) * unit
         position = match.end()
     if not text.strip():
-        raise PipelineError("an empty text is not a time", hint="write it like '30 seconds'")
+        raise PipelineError("an empty text is not a duration", hint="write it like '30 seconds'")
     return total
 
 

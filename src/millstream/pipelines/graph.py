@@ -70,7 +70,7 @@ def with_upstream(graph: Graph, only: Sequence[str]) -> list[Flow]:
     known = {flow.name for flow in graph.order}
     for name in only:
         if name not in known:
-            raise PipelineError(f"there is no flow {name!r}", hint=nearest(name, known))
+            raise PipelineError(f"flow {name!r} does not exist", hint=nearest(name, known))
     return [flow for flow in graph.order if not only or flow.name in only]
 
 
@@ -134,7 +134,7 @@ def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
                     "give that flow a topic too, or make it a view",
                 )
         if not any(name != SESSION for name in step.inputs):
-            yield Problem(step.place, f"{label} reads nothing", "name a stream as its parameter")
+            yield Problem(step.place, f"{label} reads nothing", "add a stream as a parameter")
 
 
 def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
@@ -144,8 +144,8 @@ def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
         if path and path[0] == min(path):
             yield Problem(
                 start.place,
-                f"a cycle: {' reads '.join([*path, path[0]])}",
-                "break it with a stream of its own",
+                f"cycle: {' reads '.join([*path, path[0]])}",
+                "break it with a separate stream",
             )
             return
 

@@ -15,7 +15,7 @@ from millstream.pipelines.errors import PipelineError, SourceLine
 # Spark's error for a udf that is created without a session, and the remedy.
 NO_SESSION = (
     "SESSION_OR_CONTEXT_NOT_EXISTS",
-    "the file is read before Spark starts: make a udf inside the flow that uses it",
+    "the file is loaded before Spark starts: create the udf inside the flow that uses it",
 )
 
 
@@ -27,13 +27,13 @@ def load_pipeline(path: str) -> Pipeline:
     file = Path(path)
     if not file.is_file():
         raise PipelineError(
-            f"there is no file {path}", hint="give the Python file that declares the pipeline"
+            f"file {path} does not exist", hint="pass the Python file that declares the pipeline"
         )
     module = _run(file.resolve())
     pipelines = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if len(pipelines) != 1:
         problem = "declares no Pipeline" if not pipelines else f"declares {len(pipelines)} pipelines"
-        raise PipelineError(f"{path} {problem}", hint="one file, one `pipe = Pipeline(NAME)`")
+        raise PipelineError(f"{path} {problem}", hint="declare one `pipe = Pipeline(NAME)` per file")
     return next(iter(pipelines.values()))
 
 

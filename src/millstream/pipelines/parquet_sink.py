@@ -67,7 +67,7 @@ class ParquetSink:
             self._lock.acquire()
         except LockHeld as held:
             raise PipelineError(
-                f"{self.writer} is writing to {self.target.path} already ({held.holder_name})",
+                f"{self.writer} is already writing to {self.target.path} ({held.holder_name})",
                 hint="stop that run first, or give this one another name",
             ) from None
         self._recover()
@@ -142,8 +142,8 @@ class ParquetSink:
                 source.rename(destination)
             elif not destination.exists():
                 raise PipelineError(
-                    f"{destination} of batch {plan['batch']} is missing, and so is what it was made from",
-                    hint="something else has removed files below that directory",
+                    f"{destination} of batch {plan['batch']} is missing, and so is its staged file",
+                    hint="another program has removed files below that directory",
                 )
             directories.add(destination.parent)
         for directory in directories:

@@ -88,16 +88,16 @@ def is_written(
     if verdict in (Verdict.COMMITTED, Verdict.NEXT) or reset_progress:
         return verdict is Verdict.COMMITTED
     raise PipelineError(
-        f"{_conflict(verdict, last, batch_id, writer, where)}: the checkpoint or what it belongs to was deleted, restored or copied",
-        hint="bring back what belongs together, or go on from here with --reset-progress (rows may be repeated or missing)",
+        f"{_conflict(verdict, last, batch_id, writer, where)}: the checkpoint or the target was deleted, restored or copied",
+        hint="restore both, or continue with --reset-progress (rows may be repeated or missing)",
     )
 
 
 def _conflict(verdict: Verdict, last: CommittedBatch | None, batch_id: int, writer: str, where: str) -> str:
     if last is None:
-        return f"flow {writer} is at batch {batch_id}, and {where} has none of it"
+        return f"flow {writer} is at batch {batch_id}, but {where} has no batch of it"
     if verdict is Verdict.OTHER_QUERY:
         return f"{where} was written by {writer} from another checkpoint"
     if verdict is Verdict.GAP:
-        return f"flow {writer} is at batch {batch_id}, and {where} has it up to {last.batch}"
-    return f"batch {batch_id} comes again, and {where} has it up to {last.batch}"
+        return f"flow {writer} is at batch {batch_id}, but the last batch in {where} is {last.batch}"
+    return f"batch {batch_id} is repeated, but the last batch in {where} is {last.batch}"

@@ -73,7 +73,7 @@ def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
             count = len(admin.topics.get(target.topic).partitions)
             if target.partitions not in (None, count):
                 text = f"topic {target.topic} has {count} partitions, not {target.partitions} as declared"
-                problems.append(Problem(flow.place, text, "it stays as it is", warning=True))
+                problems.append(Problem(flow.place, text, "the topic is not changed", warning=True))
             problems += _differing_settings(admin, flow, target.topic, target.config)
     return problems
 
@@ -103,7 +103,7 @@ def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
             problems.append(
                 Problem(
                     table.place,
-                    f"the topic {table.topic!r} of table {table.name} is not compacted: rows disappear with its retention",
+                    f"the topic {table.topic!r} of table {table.name} is not compacted, so retention deletes rows",
                     f"`millstream configs alter topic {table.topic} --set cleanup.policy=compact`",
                     warning=True,
                 )
@@ -120,7 +120,7 @@ def _differing_settings(admin: Admin, flow: Flow, topic: str, declared: object) 
         Problem(
             flow.place,
             f"topic {topic} has {name}={now.get(name)}, not {value} as declared",
-            "it stays as it is",
+            "the topic is not changed",
             True,
         )
         for name, value in settings.items()

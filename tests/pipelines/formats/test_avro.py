@@ -41,8 +41,10 @@ def test_avro_records_become_columns_and_one_bad_value_spoils_no_other(spark):
     assert fields(rows[0]) == ORDER | {"at": at}
     assert fields(rows[-1]) == ORDER | {"at": at, "n": 7}
     assert [row["_error"] is None for row in rows] == [True, *[False] * 7, True]
-    assert rows[1]["_error"] == f"not a record of the Avro schema: its {len(good) - 1} bytes end too early"
-    assert rows[2]["_error"] == f"not a record of the Avro schema: 2 of {len(good) + 2} bytes are left over"
+    assert rows[1]["_error"] == f"not a record of the Avro schema: its {len(good) - 1} bytes are truncated"
+    assert (
+        rows[2]["_error"] == f"not a record of the Avro schema: 2 of {len(good) + 2} bytes are not part of it"
+    )
     assert rows[7]["_error"] == "the value is null"
     assert bytes(rows[1]["_record"]["value"]) == good[:-1]
 
@@ -55,7 +57,7 @@ def test_avro_with_a_confluent_header(spark):
     rows = decoded(spark, format, [bytes(record.value), b"\x02a\x00"])
     assert [(row["id"], row["n"]) for row in rows] == [("a", None), (None, None)]
     assert rows[1]["_error"] == "no Confluent header (0 and four bytes) before the value: 02 61 00"
-    with pytest.raises(PipelineError, match="needs the number of the schema; give it as schema_id=N"):
+    with pytest.raises(PipelineError, match="needs the schema id; give it as schema_id=N"):
         value_format("avro", "id string", confluent=True).encode(frame)
 
 

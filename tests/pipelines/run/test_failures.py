@@ -43,7 +43,9 @@ def test_a_broker_that_is_away_is_worth_another_try() -> None:
 
 def test_what_does_not_fit_the_checkpoint_is_final() -> None:
     again = explain(ProgressConflict("batch 3 comes again", hint="reset_progress=True ..."), None)
-    assert again.permanent and again.reason.startswith("batch 3 comes again; run it with the checkpoint")
+    assert again.permanent and again.reason.startswith(
+        "batch 3 comes again; run it with its former checkpoint"
+    )
     assert "--reset-progress" in again.reason and "reset_progress" not in again.reason
     assert explain(PipelineError("no such column", place=SourceLine("a.py", 3)), "a.py").permanent
     changed = explain(
@@ -215,9 +217,7 @@ def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \n=== Streaming Query ===\nplan"
     )
     failure = explain(Silent(text), None)
-    assert failure == Failure(
-        "a Python process beside Spark has ended (java.io.EOFException)", permanent=False
-    )
+    assert failure == Failure("a Python worker has exited (java.io.EOFException)", permanent=False)
 
 
 @pytest.mark.parametrize(
@@ -225,14 +225,14 @@ def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:
     [
         ("pipe = 1 +", "pipe.py:1: SyntaxError: invalid syntax"),
         ("\n\nimport nowhere", "pipe.py:3: ModuleNotFoundError: No module named 'nowhere'"),
-        ("x = 1", "declares no Pipeline; one file, one `pipe = Pipeline(NAME)`"),
+        ("x = 1", "declares no Pipeline; declare one `pipe = Pipeline(NAME)` per file"),
         (
             "from millstream.pipelines import Pipeline\na, b = Pipeline('a'), Pipeline('b')",
             "declares 2 pipelines",
         ),
         (
             "from millstream.pipelines import Pipeline\npipe = Pipeline('a', trigger='soon')",
-            "pipe.py:2: 'soon' is not a time",
+            "pipe.py:2: 'soon' is not a duration",
         ),
     ],
 )
@@ -383,9 +383,11 @@ def test_check_finds_what_spark_would_refuse_without_starting_anything(
     assert not check.ok
     assert "`ammount` cannot be resolved. Did you mean" in problems[11].text
     assert "no_watermark cannot run in append mode" in problems[13].text and "watermark" in problems[13].hint
-    assert problems[17].text == "topic c of flow wrong_key needs the column 'idd', which it does not have"
+    assert (
+        problems[17].text == "topic c of flow wrong_key needs the column 'idd', which the flow does not have"
+    )
     assert problems[17].hint == "did you mean 'id'?"
-    assert problems[21].warning and "state grows for ever" in problems[21].text
+    assert problems[21].warning and "state grows without limit" in problems[21].text
     assert "reads only tables" in problems[25].text
     assert "nothing returns NoneType" in problems[29].text
     assert "`nope` cannot be resolved" in problems[33].text

@@ -218,7 +218,7 @@ class BatchDeadLetters:
         node = next((node for node in _physical_nodes(execution) if _is_metric(node, stream.metrics)), None)
         if node is None:
             raise PipelineError(
-                f"flow {self._flow} drops every row of {stream.name} unread, so bad rows cannot be found",
+                f"flow {self._flow} never reads the rows of {stream.name}, so bad rows cannot be found",
                 hint="let the flow read the stream, or declare it with dead_letters=False",
             )
         rows = _as_frame(spark, execution, node.child()).where(f"{_BAD} IS NOT NULL")

@@ -74,7 +74,7 @@ def reject_keyless(
     """Turn records without a key into dead letters of the flow that writes them."""
     from pyspark.sql import functions as F
 
-    reason = f"{', '.join(target.key)} is null, and a compacted topic takes no record without a key"
+    reason = f"{', '.join(target.key)} is null, and a compacted topic needs keys"
     fields = {
         names.REASON: reason,
         names.SOURCE: str(target),
@@ -132,7 +132,7 @@ class RejectedRows:
             store, first = rejected[0]
             raise PipelineError(
                 f"{store} rejects {len(rejected)} rows of batch {batch_id}, the first {first.value}: {first.reason}",
-                hint="allow dead_letters, or mend the rows or the table",
+                hint="set dead_letters=True, or fix the rows or the table",
             )
         self._sink.side_output = lambda session: letters
         self._sink(self._records(spark, rejected), batch_id)

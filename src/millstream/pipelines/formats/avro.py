@@ -59,7 +59,7 @@ class AvroFormat(ArrowFormat):
     def writer(self, rows: StructType) -> Write:
         if self.confluent and self.schema_id is None:
             raise PipelineError(
-                "writing Avro with confluent=True needs the number of the schema",
+                "writing Avro with confluent=True needs the schema id",
                 hint="give it as schema_id=N",
             )
         schema = _parsed(avro_schemas.avro_schema(rows)) if self._avro is None else self._avro
@@ -84,14 +84,14 @@ def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
     try:
         row = fastavro.schemaless_reader(stream, schema, None)
     except EOFError:
-        raise Unreadable(f"not a record of the Avro schema: its {len(value)} bytes end too early") from None
+        raise Unreadable(f"not a record of the Avro schema: its {len(value)} bytes are truncated") from None
     # Random bytes can raise almost anything.
     except Exception as error:
         words = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
         raise Unreadable(f"not a record of the Avro schema ({words})") from None
     if stream.tell() != len(data):
         raise Unreadable(
-            f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes are left over"
+            f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes are not part of it"
         )
     assert isinstance(row, dict)
     return row
@@ -113,7 +113,8 @@ def _parsed(schema: Any) -> Any:
 
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise PipelineError(
-            "the Avro schema of a value is a record", hint='{"type": "record", "name": ..., "fields": [...]}'
+            "the Avro schema of a value must be a record",
+            hint='{"type": "record", "name": ..., "fields": [...]}',
         )
     try:
         return fastavro.parse_schema(avro_schemas.without_unused_logical_types(schema))

@@ -124,8 +124,8 @@ def _record(schema: Mapping[str, Any], named: dict[str, Any], path: str) -> T.St
 def _named(name: str, named: dict[str, Any], path: str) -> tuple[T.DataType, bool]:
     if named[name] is None:
         raise PipelineError(
-            f"the Avro record {name} contains itself (at {path}), and a column cannot",
-            hint='take value="raw" and read it in a function of your own',
+            f"the Avro record {name} contains itself (at {path}), which a column cannot",
+            hint='use value="raw" and decode it in the flow',
         )
     return spark_type(named[name], named, path)
 
@@ -143,7 +143,7 @@ def _union(schema: list[Any], named: dict[str, Any], path: str) -> tuple[T.DataT
 def _unsupported(schema: Any, path: str) -> PipelineError:
     return PipelineError(
         f"a column cannot have the Avro type {json.dumps(schema)} (at {path or 'the top'})",
-        hint='take value="raw" and read it in a function of your own',
+        hint='use value="raw" and decode it in the flow',
     )
 
 
@@ -166,7 +166,7 @@ def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
     made = _WRITTEN.get(type(kind))
     if made is None:
         raise PipelineError(
-            f"Avro has no type for {kind.simpleString()}", hint="cast the column, to string for instance"
+            f"Avro has no type for {kind.simpleString()}", hint="cast the column, for example to string"
         )
     return made
 

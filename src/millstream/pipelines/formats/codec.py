@@ -141,8 +141,8 @@ def _all_headers(rows: DataFrame, name: str) -> Column:
     if kind.simpleString() in LISTS_OF_HEADERS:
         return F.col(quoted(name))
     raise PipelineError(
-        f"the column {name!r} cannot be the headers: it is {kind.simpleString()}",
-        hint="a map or an array of structs with key and value, of text or bytes; or headers={'name': 'column'}",
+        f"the column {name!r} cannot hold the headers: it is {kind.simpleString()}",
+        hint="use a map, an array of structs with key and value, or headers={'name': 'column'}",
     )
 
 

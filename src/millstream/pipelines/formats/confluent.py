@@ -35,7 +35,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(data) or shift > 28:
-            raise Unreadable("the list of message indexes after the Confluent header is broken")
+            raise Unreadable("the message indexes after the Confluent header are not valid")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -52,7 +52,9 @@ def _with_causes(error: BaseException) -> str:
 
 def _header_mismatch(url: str, there: str, here: str) -> str:
     path = unquote(urlparse(url).path)
-    return f"the header of {path} differs from the declared columns: there {there}; here {here}"
+    return (
+        f"the header of {path} differs from the declared columns: the file has {there}, declared are {here}"
+    )
 
 
 def _first_line(path: str) -> str:

@@ -71,8 +71,8 @@ if TYPE_CHECKING:
 
 NOT_UTF8 = "the value is not valid UTF-8"
 MALFORMED = "the value is not one JSON object with fields of the declared types"
-HALF_PAIR = "a text has half of a character (a surrogate without its pair)"
-CHANGED_NUMBER = "a number in a field of text cannot be kept as it is written"
+HALF_PAIR = "a text has half of a surrogate pair"
+CHANGED_NUMBER = "a number in a text field would be changed"
 # Spark stops at the end of the first object, whatever follows. So the value is read as the first
 # element of an array, followed by an object with a secret field. The value is complete if that
 # object is the second element. With a known field name, a value could close the array and open

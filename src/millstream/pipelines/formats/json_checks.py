@@ -83,7 +83,7 @@ def check_keys(schema: StructType) -> None:
         for kind in _maps(field.dataType):
             if not isinstance(kind.keyType, StringType):
                 raise PipelineError(
-                    f"field {field.name!r} has a {kind.simpleString()}, and JSON has text for keys",
+                    f"field {field.name!r} has a {kind.simpleString()}, but keys are strings in JSON",
                     hint=f"declare {MapType(StringType(), kind.valueType).simpleString()}, and cast the keys afterwards",
                 )
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _HALF = re.compile("[\ud800-\udfff]")
-HALF_PAIR = "{} has half of a character (a surrogate without its pair)"
+HALF_PAIR = "{} has half of a surrogate pair"
 # From here on the nearest floating-point number is infinity.
 _TOO_LARGE = {"double": Decimal(2**1024 - 2**970), "float": Decimal(2**128 - 2**103)}
 _INFINITE = float("inf")
@@ -95,13 +95,13 @@ def _load(value: bytes) -> Any:
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise _NotJson(
-                f"something follows the JSON at position {error.pos}: {_truncate(text[error.pos :])}"
+                f"unexpected data after the JSON at position {error.pos}: {_truncate(text[error.pos :])}"
             ) from None
         raise _NotJson(
             f"not JSON: {error.msg} at position {error.pos}: {_truncate(text[error.pos :])}"
         ) from None
     except RecursionError:
-        raise _NotJson("not JSON that can be read: it is nested too deeply") from None
+        raise _NotJson("the JSON is nested too deeply") from None
 
 
 def _no_constant(name: str) -> Any:
@@ -221,7 +221,7 @@ def _string(value: Any, kind: DataType) -> str | None:
         kept = _java_text(number)
         same = kept == number.written if number is value else kept and Decimal(kept) == number
         if not same:
-            return f"{number.written} is a number that a text cannot keep as it is written; send it as text"
+            return f"{number.written} is a number that a text field would change; send it as text"
     return None
 
 
@@ -257,9 +257,9 @@ def _timestamp(value: Any, kind: DataType) -> str | None:
     if not isinstance(value, str):
         return _mismatch(value, "a timestamp")
     if re.search(NANOSECONDS, value):
-        return f"{_shown(value)} has nanoseconds, and a timestamp keeps microseconds"
+        return f"{_shown(value)} has nanoseconds, but a timestamp has microseconds"
     if not re.match(WHOLE_DATE, value):
-        return f"{_shown(value)} is not a timestamp with its whole date"
+        return f"{_shown(value)} is not a timestamp with a complete date"
     try:
         datetime.fromisoformat(value)
     except ValueError:
@@ -281,7 +281,7 @@ def _interval(value: Any, kind: DataType) -> str | None:
     if not isinstance(value, str):
         return _mismatch(value, "an interval")
     if re.search(NANOSECONDS, value):
-        return f"{_shown(value)} has nanoseconds, and an interval keeps microseconds"
+        return f"{_shown(value)} has nanoseconds, but an interval has microseconds"
     return None
 
 

@@ -43,7 +43,7 @@ class RawFormat(ValueFormat):
 
         if schema is not None:
             raise PipelineError(
-                f"value format {self.name} has no schema", hint="leave it out, or take json, avro or protobuf"
+                f"value format {self.name} has no schema", hint="omit it, or use json, avro or protobuf"
             )
         columns = ", ".join(
             f"{name} {self.kind if name == 'value' else kind}" for name, kind in RECORD_COLUMNS.items()
@@ -69,8 +69,8 @@ class RawFormat(ValueFormat):
 
         if "value" not in rows.columns:
             raise PipelineError(
-                f"value format {self.name} writes the column `value`, which the rows do not have",
-                hint='rename a column to it, or take value="json"',
+                f"value format {self.name} needs a column `value`",
+                hint='rename a column, or use value="json"',
             )
         if key is None and "key" in rows.columns:
             key = "key"
@@ -95,8 +95,8 @@ class RawFormat(ValueFormat):
         kind = rows.schema["value"].dataType.typeName()
         if kind not in ("binary", "string"):
             raise PipelineError(
-                f"value format raw writes bytes or text, and `value` is {kind}",
-                hint='cast it, or take value="string" or value="json"',
+                f"value format raw writes bytes or text, but `value` is {kind}",
+                hint='cast it, or use value="string" or value="json"',
             )
         return F.col("value").cast("binary")
 

@@ -54,7 +54,7 @@ class ProtobufFormat(ArrowFormat):
     ) -> None:
         if schema is not None:
             raise PipelineError(
-                "the schema of protobuf values is that of their message",
+                "value format protobuf takes its schema from the message",
                 hint='give message="module:Message" instead',
             )
         if message is None or (descriptor is None and ":" not in message):
@@ -74,7 +74,7 @@ class ProtobufFormat(ArrowFormat):
     def writer(self, rows: StructType) -> Write:
         if self.confluent and self.schema_id is None:
             raise PipelineError(
-                "writing protobuf with confluent=True needs the number of the schema",
+                "writing protobuf with confluent=True needs the schema id",
                 hint="give it as schema_id=N",
             )
         check_columns("protobuf", rows.names, self.schema.names, ())
@@ -97,7 +97,7 @@ def read(value: bytes, *, files: bytes, name: str, confluent: bool) -> Row:
         raise Unreadable(f"not a message {name}: its {len(value)} bytes cannot be parsed") from None
     if not message.IsInitialized():
         missing = ", ".join(message.FindInitializationErrors())
-        raise Unreadable(f"not a whole message {name}: {missing} is missing")
+        raise Unreadable(f"incomplete message {name}: {missing} is missing")
     return {field: get(message) for field, get in _getters(files, name).items()}
 
 

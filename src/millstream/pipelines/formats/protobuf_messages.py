@@ -77,7 +77,9 @@ def files_of_set(path: str, message: str) -> tuple[bytes, str]:
     short = [name for name in names if name == message or name.endswith("." + message)]
     if len(short) != 1:
         raise PipelineError(
-            f"there is no message {message!r} in {path}" if not short else f"{message!r} is several messages",
+            f"{path} has no message {message!r}"
+            if not short
+            else f"{message!r} is the name of several messages",
             hint=nearest(message, names) if not short else f"choose from {', '.join(short)}",
         )
     return data, short[0]
@@ -93,7 +95,7 @@ def message_class(files: bytes, name: str) -> Any:
     try:
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
-        raise PipelineError(f"there is no message {name!r} in the descriptor set") from None
+        raise PipelineError(f"the descriptor set has no message {name!r}") from None
 
 
 def _add(pool: Any, name: str, left: dict[str, Any]) -> None:
@@ -167,8 +169,8 @@ def columns(descriptor: Any, within: tuple[str, ...] = ()) -> T.StructType:
     """
     if descriptor.full_name in within:
         raise PipelineError(
-            f"the protobuf message {descriptor.full_name} contains itself, and a column cannot",
-            hint='take value="raw" and read it in a function of your own',
+            f"the protobuf message {descriptor.full_name} contains itself, which a column cannot",
+            hint='use value="raw" and decode it in the flow',
         )
     inside = (*within, descriptor.full_name)
     return T.StructType(

@@ -68,11 +68,11 @@ def _micros(moment: Any) -> int:
     Parsers do not check the range, and Python has no later years either.
     """
     if not FIRST_SECOND <= moment.seconds <= LAST_SECOND:
-        raise Unreadable(f"{moment.seconds} seconds are no time between the years 1 and 9999")
+        raise Unreadable(f"{moment.seconds} seconds are not between the years 1 and 9999")
     if not 0 <= moment.nanos < 1_000_000_000:
-        raise Unreadable(f"{moment.nanos} nanoseconds are no part of a second")
+        raise Unreadable(f"{moment.nanos} nanoseconds are not part of a second")
     if moment.nanos % 1_000:
-        raise Unreadable(f"a time has {moment.nanos} nanoseconds, and a timestamp keeps microseconds")
+        raise Unreadable(f"a time has {moment.nanos} nanoseconds, but a timestamp has microseconds")
     return int(moment.seconds * 1_000_000 + moment.nanos // 1_000)
 
 
@@ -150,7 +150,7 @@ def _number(field: Any, value: Any) -> Any:
     """Return a number as its field needs it. Raise ValueError if it would be rounded."""
     if field.cpp_type in _INTEGERS:
         if int(value) != value:
-            raise ValueError(f"field {field.name!r} is a whole number, and {value} is not")
+            raise ValueError(f"field {field.name!r} is an integer, but {value} is not")
         return int(value)
     if field.cpp_type in _FLOATS:
         made = float(value)

@@ -114,7 +114,7 @@ def option_names(name: str) -> tuple[str, ...]:
 def _kind(name: str) -> Any:
     row = _BY_NAME.get(name)
     if row is None:
-        raise PipelineError(f"there is no value format {name!r}", hint=nearest(name, _BY_NAME))
+        raise PipelineError(f"value format {name!r} does not exist", hint=nearest(name, _BY_NAME))
     return getattr(import_module(f"millstream.pipelines.formats.{row.module}"), row.kind)
 
 
@@ -156,7 +156,7 @@ def check_names(schema: StructType) -> StructType:
     for name in (ERROR, RECORD):
         if name in schema.names:
             raise PipelineError(
-                f"a field cannot be called {name}", hint="that column is taken; rename the field"
+                f"a field cannot be called {name}", hint="the name is reserved; rename the field"
             )
     if not schema.names:
         raise PipelineError("the schema has no fields", hint='for example schema="id string NOT NULL, n int"')
@@ -174,7 +174,7 @@ def record_struct(records: DataFrame) -> Column:
     names = set(records.columns)
     if "value" not in names:
         raise PipelineError(
-            "there is no column `value` to decode", hint="decode what a millstream source reads"
+            "the rows have no column `value` to decode", hint="decode the rows of a millstream source"
         )
     return F.struct(
         *[
@@ -228,9 +228,7 @@ def key_column(rows: DataFrame, key: Key, pack: Callable[[Column], Column] | Non
     names = [key] if isinstance(key, str) else list(key or ())
     for name in names:
         if name not in rows.columns:
-            raise PipelineError(
-                f"there is no column {name!r} to be the key", hint=nearest(name, rows.columns)
-            )
+            raise PipelineError(f"the key column {name!r} does not exist", hint=nearest(name, rows.columns))
     if not names:
         return F.lit(None).cast("binary").alias("key")
     kind = rows.schema[names[0]].dataType.typeName()

@@ -71,7 +71,7 @@ class Frames:
         rows = self._call(flow, flow)
         if not rows.isStreaming:
             raise PipelineError(
-                f"flow {flow.name} reads only tables, so nothing would make it run",
+                f"flow {flow.name} reads only tables, which do not trigger batches",
                 hint="declare one of its inputs with stream()",
                 place=flow.place,
             )

@@ -20,7 +20,7 @@ def with_watermark(rows: DataFrame, watermark: Watermark | None, owner: str, pla
         return rows
     if watermark.column not in rows.columns:
         raise PipelineError(
-            f"the watermark of {owner} is on {watermark.column!r}, which is no column",
+            f"the watermark of {owner} is on {watermark.column!r}, which is not a column",
             hint=nearest(watermark.column, rows.columns),
             place=place,
         )
@@ -41,11 +41,11 @@ def check_target_columns(flow: Flow, columns: list[str]) -> None:
         for column in named:
             if column not in columns:
                 raise PipelineError(
-                    f"{target} of flow {flow.name} needs the column {column!r}, which it does not have",
+                    f"{target} of flow {flow.name} needs the column {column!r}, which the flow does not have",
                     hint=nearest(column, columns),
                     place=flow.place,
                 )
         if not isinstance(target, TopicTarget) and not set(columns) - set(target.unstored_columns):
             raise PipelineError(
-                f"{target} has no columns left beside {', '.join(target.unstored_columns)}", place=flow.place
+                f"{target} has no columns except {', '.join(target.unstored_columns)}", place=flow.place
             )

@@ -27,14 +27,14 @@ _ENDED_QUERY = re.compile(r"Query (?:\S+ )?\[id = [^\]]*\] terminated with excep
 # The end of Spark's sentence if the exception has no message.
 _NO_REASON = "terminated with exception:"
 
-FENCED = "another run of this pipeline has taken over, and this one is shut out; let only one of them run"
+FENCED = "another run of this pipeline has fenced this one; let only one of them run"
 CHANGED = (
-    "the flow has changed in a way that its checkpoint does not fit any more",
-    "bring the old definition back, give the flow another name, or delete its checkpoint and run with --reset-progress",
+    "the flow has changed and no longer matches its checkpoint",
+    "restore the old definition, rename the flow, or delete its checkpoint and use --reset-progress",
 )
 OTHER_CHECKPOINT = (
-    "run it with the checkpoint that it had (--checkpoint); without that one, --reset-progress begins anew and writes again "
-    "what was written before, and a mirror goes on behind its copies with --resume"
+    "run it with its former checkpoint (--checkpoint); without it, --reset-progress starts over and "
+    "writes duplicates, and a mirror continues after its copies with --resume"
 )
 # Spark's messages for a checkpoint that belongs to another plan.
 _CHECKPOINT_SIGNS = (
@@ -51,9 +51,7 @@ _CHECKPOINT_SIGNS = (
 )
 # Spark gives the Python process of a source ten seconds to start.
 SLOW_START = "Python worker failed to connect back"
-SLOW_START_REASON = (
-    "a Python process beside Spark did not start within ten seconds: the machine does too much besides"
-)
+SLOW_START_REASON = "a Python worker did not start within ten seconds: the machine is overloaded"
 # By name, because these come from several packages, some of them only as text.
 _PERMANENT = frozenset(
     {
@@ -205,7 +203,7 @@ def _unnamed_reason(error: BaseException) -> str:
     cause = str(getattr(error, "_cause", None) or "").strip().splitlines()
     name = cause[0] if cause else "without a reason"
     if "EOFException" in name:
-        return f"a Python process beside Spark has ended ({name})"
+        return f"a Python worker has exited ({name})"
     return f"the query ended ({name})"
 
 

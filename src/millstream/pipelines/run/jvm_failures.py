@@ -26,15 +26,14 @@ class JvmFault(NamedTuple):
 
 
 BROKEN_MAP = JvmFault(
-    "Spark's JVM cannot send tasks any more: queries that started at the same time broke a map that all "
-    "of them share",
+    "Spark's JVM can no longer send tasks: queries that started at the same time corrupted a shared map",
     fatal=True,
 )
-DEAD_JVM = JvmFault("Spark's JVM has ended", fatal=True)
+DEAD_JVM = JvmFault("Spark's JVM has exited", fatal=True)
 STOPPED_CONTEXT = JvmFault("the SparkContext of the JVM was stopped", fatal=True)
 OUT_OF_MEMORY = JvmFault("Spark's JVM is out of memory; give it more with spark.driver.memory")
 CLASS_LOADING = JvmFault("Spark's JVM cannot load a class")
-LOST_WORKER = JvmFault("Python processes beside Spark end again and again", after=LOST_WORKERS)
+LOST_WORKER = JvmFault("Spark's Python workers exit repeatedly", after=LOST_WORKERS)
 
 # The most certain signs first, because one text can have several.
 _SIGNS: tuple[tuple[re.Pattern[str], JvmFault], ...] = (

@@ -64,8 +64,8 @@ class Layout:
             return {}
         except ValueError:
             raise PipelineError(
-                f"{file} is damaged: it says where flow {flow} begins",
-                hint="bring it back from a copy; deleting it may lose dead letters",
+                f"{file} is damaged; it has the start offsets of flow {flow}",
+                hint="restore it from a backup; deleting it may lose dead letters",
             ) from None
         return dict(starts)
 
@@ -86,8 +86,8 @@ class Layout:
             return {}
         except ValueError:
             raise PipelineError(
-                f"{self.dead_letters} is damaged: it says which flow writes the dead letters of a stream",
-                hint="bring it back from a copy; deleting it may repeat or lose dead letters",
+                f"{self.dead_letters} is damaged; it has the flow that writes the dead letters of each stream",
+                hint="restore it from a backup; deleting it may repeat or lose dead letters",
             ) from None
         return {str(stream): str(flow) for stream, flow in owners.items()}
 
@@ -123,7 +123,7 @@ class Layout:
             before = json.loads(note.read_text())
             if before != now:
                 raise PipelineError(
-                    f"flow {flow.name}: {CHANGED[0]}: it read {', '.join(before)}, and now {', '.join(now)}",
+                    f"flow {flow.name}: {CHANGED[0]}: it read {', '.join(before)}, and now reads {', '.join(now)}",
                     hint=CHANGED[1],
                     place=flow.place,
                 )

@@ -67,8 +67,8 @@ def lock_pipeline(layout: Layout, name: str) -> Lock:
         lock.acquire()
     except LockHeld as held:
         raise PipelineError(
-            f"pipeline {name} runs already ({held.holder_name})",
-            hint="see it with `millstream pipeline status`, stop it first, or give --checkpoint another directory",
+            f"pipeline {name} is already running ({held.holder_name})",
+            hint="stop it first (`millstream pipeline status`), or pass another --checkpoint",
         ) from None
     return lock
 

@@ -22,10 +22,8 @@ def find_statuses(
     if name and not statuses:
         others = [path.name for path in _directories(checkpoint)]
         raise PipelineError(
-            f"no run of {name} is known below {layouts[0].root.parent}",
-            hint=nearest(name, others)
-            if others
-            else "run it here first, or say with --checkpoint where it runs",
+            f"no run of {name} found below {layouts[0].root.parent}",
+            hint=nearest(name, others) if others else "run it first, or pass its --checkpoint",
         )
     for status in statuses:
         _add_lag(status, bootstrap or status["bootstrap"], timeout_s)

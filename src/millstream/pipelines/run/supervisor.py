@@ -26,8 +26,7 @@ RESTART_WINDOW_MS = 3_600_000
 MAX_HOLD_MS = 20_000
 """The maximum time that a new flow waits for the first batch of a flow that it follows."""
 OWN_SESSION = (
-    "the session was made by the program that runs the pipeline, so its JVM is not replaced: "
-    "end the program and start it again"
+    "the program that runs the pipeline created the session, so its JVM is not replaced: restart the program"
 )
 
 
