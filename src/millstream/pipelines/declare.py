@@ -353,7 +353,8 @@ class Pipeline:
             if flow.mode not in store.modes:
                 raise PipelineError(
                     f"flow {flow.name} writes {store} in {flow.mode} mode, which would repeat rows",
-                    hint=f"use mode={' or '.join(map(repr, store.modes))}; to append final results, give the window a watermark",
+                    hint=f"use mode={' or '.join(map(repr, store.modes))}; "
+                    "to append final results, give the window a watermark",
                     place=flow.place,
                 )
         self.flows[flow.name] = flow

@@ -1,8 +1,9 @@
 """Runs a pipeline: one Spark session, a query for each flow, and a clean shutdown.
 
-``Run`` connects the parts in ``pipelines/run``: ``plan`` says which queries there should be,
-``supervisor`` decides when each starts and stops, and ``queries`` talks to Spark. Everything happens
-in the thread that called ``run``; Spark writes the batches in its own threads (``flow_writer``).
+``Run`` connects the parts in ``pipelines/run``: ``plan`` has the queries that should run,
+``supervisor`` decides when each starts and stops, and ``queries`` starts and watches them in Spark.
+Everything happens in the thread that called ``run``; Spark writes the batches in its own threads
+(``flow_writer``).
 """
 
 from __future__ import annotations

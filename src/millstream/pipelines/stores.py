@@ -88,7 +88,8 @@ def is_written(
     if verdict in (Verdict.COMMITTED, Verdict.NEXT) or reset_progress:
         return verdict is Verdict.COMMITTED
     raise PipelineError(
-        f"{_conflict(verdict, last, batch_id, writer, where)}: the checkpoint or the target was deleted, restored or copied",
+        f"{_conflict(verdict, last, batch_id, writer, where)}: "
+        "the checkpoint or the target was deleted, restored or copied",
         hint="restore both, or continue with --reset-progress (rows may be repeated or missing)",
     )
 

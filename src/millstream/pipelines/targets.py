@@ -121,7 +121,8 @@ def parquet(path: str, *, by: str | Sequence[str] | None = None, **options: str)
     for column in columns_of(by):
         if column.startswith(("_", ".")):
             raise PipelineError(
-                f"cannot write {path} by {column!r}: Parquet readers skip directories that begin with {column[0]!r}",
+                f"cannot write {path} by {column!r}: "
+                f"Parquet readers skip directories that begin with {column[0]!r}",
                 hint="rename the column in the flow",
             )
     return ParquetTarget(path.removeprefix("file://"), columns_of(by), options)

@@ -103,7 +103,8 @@ def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
             problems.append(
                 Problem(
                     table.place,
-                    f"the topic {table.topic!r} of table {table.name} is not compacted, so retention deletes rows",
+                    f"the topic {table.topic!r} of table {table.name} is not compacted, "
+                    "so retention deletes rows",
                     f"`millstream configs alter topic {table.topic} --set cleanup.policy=compact`",
                     warning=True,
                 )

@@ -6,9 +6,9 @@ After the batch is computed, and before its transaction ends, ``BatchDeadLetters
 
 - No bad rows: nothing to do.
 - All of them were collected: the driver fetches these records and makes dead letters of them.
-- There are more, or not every row was counted: a job reads the range of the batch again and finds the
-  bad rows. Spark may compute a result without reading, and a LIMIT or a function of the user may
-  end before the last row.
+- There are more, or not every row was counted: a job reads the range of the batch again and finds
+  the bad rows. Spark may compute a result without reading, and a LIMIT or a function of the user
+  may end before the last row.
 
 Counts may be too high, because a repeated task counts again. They are never too low if every row
 was counted. Dead letters are identified by their offsets, so each bad record gives one.

@@ -12,8 +12,8 @@ A separate query (a flow called ``dlq.NAME``) is needed for
 - flows that come and go while others run (``independent``), because an owner could be removed;
 - streams that had such a query before, or whose flows have all been started without dead letters:
   the query continues there;
-- streams whose start depends on the time (``starts_by_time``), if one of their flows has been started
-  without dead letters;
+- streams whose start depends on the time (``starts_by_time``), if one of their flows has been
+  started without dead letters;
 - streams whose owner was removed or no longer reads them: the query starts where the owner ended.
 """
 

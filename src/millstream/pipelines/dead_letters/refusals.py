@@ -131,7 +131,8 @@ class RejectedRows:
         if self._sink is None or (rejected and self._topic is None):
             store, first = rejected[0]
             raise PipelineError(
-                f"{store} rejects {len(rejected)} rows of batch {batch_id}, the first {first.value}: {first.reason}",
+                f"{store} rejects {len(rejected)} rows of batch {batch_id}, "
+                f"the first {first.value}: {first.reason}",
                 hint="set dead_letters=True, or fix the rows or the table",
             )
         self._sink.side_output = lambda session: letters

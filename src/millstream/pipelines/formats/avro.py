@@ -91,7 +91,8 @@ def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
         raise Unreadable(f"not a record of the Avro schema ({words})") from None
     if stream.tell() != len(data):
         raise Unreadable(
-            f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes are not part of it"
+            f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes "
+            "are not part of it"
         )
     assert isinstance(row, dict)
     return row

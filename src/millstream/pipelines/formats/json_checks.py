@@ -84,7 +84,8 @@ def check_keys(schema: StructType) -> None:
             if not isinstance(kind.keyType, StringType):
                 raise PipelineError(
                     f"field {field.name!r} has a {kind.simpleString()}, but keys are strings in JSON",
-                    hint=f"declare {MapType(StringType(), kind.valueType).simpleString()}, and cast the keys afterwards",
+                    hint=f"declare {MapType(StringType(), kind.valueType).simpleString()}, "
+                    "and cast the keys afterwards",
                 )
 
 

@@ -52,7 +52,8 @@ def files_of_class(name: str) -> tuple[bytes, str]:
     except (ImportError, AttributeError) as error:
         raise PipelineError(
             f"the protobuf message {name!r} cannot be imported: {error}",
-            hint="name it module:Message, or give descriptor=FILE (protoc --include_imports --descriptor_set_out=FILE)",
+            hint="name it module:Message, or give descriptor=FILE "
+            "(protoc --include_imports --descriptor_set_out=FILE)",
         ) from None
     files: dict[str, Any] = {}
     _collect(descriptor.file, files)

@@ -11,7 +11,8 @@ import re
 
 _PLAN = "=== Streaming Query ==="
 _STACK = re.compile(
-    r"\n\s*(?:at [\w.$<>/@-]+\(|\.\.\. \d+ (?:more|common frames omitted)|Caused by: |Suppressed: |Driver stacktrace:)"
+    r"\n\s*(?:at [\w.$<>/@-]+\(|\.\.\. \d+ (?:more|common frames omitted)"
+    r"|Caused by: |Suppressed: |Driver stacktrace:)"
 )
 _CAUSED_BY = re.compile(r"\nCaused by: ")
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]\s*")

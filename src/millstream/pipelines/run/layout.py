@@ -86,7 +86,8 @@ class Layout:
             return {}
         except ValueError:
             raise PipelineError(
-                f"{self.dead_letters} is damaged; it has the flow that writes the dead letters of each stream",
+                f"{self.dead_letters} is damaged; "
+                "it has the flow that writes the dead letters of each stream",
                 hint="restore it from a backup; deleting it may repeat or lose dead letters",
             ) from None
         return {str(stream): str(flow) for stream, flow in owners.items()}
@@ -123,7 +124,8 @@ class Layout:
             before = json.loads(note.read_text())
             if before != now:
                 raise PipelineError(
-                    f"flow {flow.name}: {CHANGED[0]}: it read {', '.join(before)}, and now reads {', '.join(now)}",
+                    f"flow {flow.name}: {CHANGED[0]}: "
+                    f"it read {', '.join(before)}, and now reads {', '.join(now)}",
                     hint=CHANGED[1],
                     place=flow.place,
                 )
