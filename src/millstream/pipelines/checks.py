@@ -119,10 +119,10 @@ def unsupported_reason(rows: DataFrame, mode: Mode) -> str | None:
     """Return why Spark would not run a streaming query in this mode, or None if it would."""
     jvm: Any = rows.sparkSession._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    made = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+    output_mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
-        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), made)
+        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), output_mode)
     except Exception as error:
         return explain(error, None).reason
     return None

@@ -184,7 +184,7 @@ class Pipeline:
             )
         if tombstones is not None:
             _check_choice(tombstones, TOMBSTONES, "tombstones", place)
-        made = Stream(
+        stream = Stream(
             name=identifier(name),
             topic="" if origin is not None else topic or name,
             value=value,
@@ -199,9 +199,9 @@ class Pipeline:
             origin=origin,
             tombstones=tombstones,
         )
-        self._add(made.name, place)
-        self.streams[made.name] = made
-        return made
+        self._add(stream.name, place)
+        self.streams[stream.name] = stream
+        return stream
 
     def table(
         self,
@@ -220,7 +220,7 @@ class Pipeline:
         Every batch of a flow that joins it sees the latest row of each key.
         """
         place = caller()
-        made = Table(
+        table = Table(
             name=identifier(name),
             topic=topic or name,
             value=value,
@@ -231,9 +231,9 @@ class Pipeline:
             dead_letters=self._dead_letters(dead_letters, topic or name),
             place=place,
         )
-        self._add(made.name, place)
-        self.tables[made.name] = made
-        return made
+        self._add(table.name, place)
+        self.tables[table.name] = table
+        return table
 
     def flow(
         self,
@@ -252,7 +252,7 @@ class Pipeline:
 
         def declare(function: Function) -> Function:
             place = _place_of(function)
-            made = Flow(
+            flow = Flow(
                 name=name or function.__name__,
                 inputs=_parameters(function, place),
                 function=function,
@@ -262,7 +262,7 @@ class Pipeline:
                 trigger_ms=parse_duration_ms(trigger) if trigger else None,
                 on_failure=on_failure,
             )
-            self._add_flow(made)
+            self._add_flow(flow)
             return function
 
         return declare
@@ -279,7 +279,7 @@ class Pipeline:
     ) -> Flow:
         """Declare a query as a flow. It may name streams, tables, views and other flows."""
         targets = (to,) if isinstance(to, TopicTarget | Store) else tuple(to)
-        made = Flow(
+        flow = Flow(
             name=name,
             inputs=tables_named(query),
             function=_run_sql(query),
@@ -290,8 +290,8 @@ class Pipeline:
             trigger_ms=parse_duration_ms(trigger) if trigger else None,
             on_failure=on_failure,
         )
-        self._add_flow(made)
-        return made
+        self._add_flow(flow)
+        return flow
 
     def view(self, function: Function) -> Function:
         """Declare a function as a step that flows share, for example to parse or filter once."""

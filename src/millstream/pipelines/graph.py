@@ -177,11 +177,11 @@ def _schema_problems(pipeline: Pipeline) -> Iterator[Problem]:
     read: list[Stream | Table] = [*pipeline.streams.values(), *pipeline.tables.values()]
     for source in read:
         kind = "stream" if isinstance(source, Stream) else "table"
-        own = isinstance(source, Stream) and source.origin is not None
+        has_origin = isinstance(source, Stream) and source.origin is not None
         if (
             source.value == "json"
             and source.schema is None
-            and not own
+            and not has_origin
             and pipeline.writer_of(source.topic) is None
         ):
             yield Problem(

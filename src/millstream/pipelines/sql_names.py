@@ -24,12 +24,12 @@ _BEFORE_NAME = frozenset(("lateral", "only"))
 def tables_named(query: str) -> tuple[str, ...]:
     """Return the names in order of appearance, without duplicates."""
     tokens = [word for word in _TOKEN.findall(query) if not word.startswith(("--", "/*", "'", '"'))]
-    own = {_plain(word).lower() for word in _common_table_names(tokens)}
+    ctes = {_plain(word).lower() for word in _common_table_names(tokens)}
     tables: dict[str, None] = {}
     for position, word in enumerate(tokens):
         if word.lower() in ("from", "join") and not _is_function_keyword(tokens, position):
             for name in _listed(tokens, position + 1):
-                if name.lower() not in own:
+                if name.lower() not in ctes:
                     tables[name] = None
     return tuple(tables)
 

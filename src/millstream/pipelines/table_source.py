@@ -117,9 +117,11 @@ class TableCache:
     def rows(self, share: Share) -> Iterator[pa.Table]:
         """Yield the current rows of the partitions of a share."""
         places = self._view.refresh()
-        mine = [partition for partition in sorted(places) if partition.partition % share.count == share.index]
-        logs = self._view.logs(mine)
-        for partition in mine:
+        partitions = [
+            partition for partition in sorted(places) if partition.partition % share.count == share.index
+        ]
+        logs = self._view.logs(partitions)
+        for partition in partitions:
             yield self._refreshed(places[partition], logs[partition])
 
     def _refreshed(self, place: Place, log: LogState) -> pa.Table:

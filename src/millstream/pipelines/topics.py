@@ -42,7 +42,7 @@ def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable
 
 def create_missing(admin: Admin, flows: Sequence[Flow]) -> list[str]:
     """Create the missing output topics of flows, and return their names."""
-    existing, made = set(admin.topics.names()), []
+    existing, created = set(admin.topics.names()), []
     for flow in flows:
         for target in flow.topics:
             if target.topic in existing:
@@ -58,8 +58,8 @@ def create_missing(admin: Admin, flows: Sequence[Flow]) -> list[str]:
                 # Another process was faster.
                 continue
             existing.add(target.topic)
-            made.append(target.topic)
-    return made
+            created.append(target.topic)
+    return created
 
 
 def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:

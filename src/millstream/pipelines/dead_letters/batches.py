@@ -191,7 +191,7 @@ class BatchDeadLetters:
         better = None
         if stream.explain is not None and record.value is not None:
             better = explained(stream.explain, record.value)
-        ours = {
+        headers = {
             names.REASON: (better or error)[:MAX_REASON_CHARACTERS],
             names.TOPIC: record.topic,
             names.PARTITION: str(record.partition),
@@ -205,7 +205,7 @@ class BatchDeadLetters:
             for name, value in record.headers
             if not name.startswith(names.PREFIX) or name in names.STAYING
         ]
-        pairs = [*((name, value.encode()) for name, value in ours.items()), *kept]
+        pairs = [*((name, value.encode()) for name, value in headers.items()), *kept]
         return [{"key": name, "value": value} for name, value in pairs]
 
     def _of_rows(self, spark: SparkSession, execution: Any, stream: OwnedStream) -> DataFrame | None:
@@ -307,5 +307,5 @@ def _as_frame(spark: SparkSession, execution: Any, plan: Any) -> DataFrame:
     """Return the rows of a part of a physical plan."""
     from pyspark.sql import DataFrame
 
-    made = execution.sparkSession().internalCreateDataFrame(plan.execute(), plan.schema(), False)
-    return DataFrame(made, spark)
+    frame = execution.sparkSession().internalCreateDataFrame(plan.execute(), plan.schema(), False)
+    return DataFrame(frame, spark)

@@ -98,17 +98,17 @@ def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
     of[names.PIPELINE] = F.lit(pipeline)
     if flow:
         of[names.FLOW] = F.lit(flow)
-    ours = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
-    theirs = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
+    headers = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
+    record_headers = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
     # Keep the headers about replays: how often and from where. They show records that always fail,
     # and keep their order.
     kept = F.filter(
-        theirs,
+        record_headers,
         lambda header: (
             ~header.getField("key").startswith(names.PREFIX) | header.getField("key").isin(*names.STAYING)
         ),
     )
-    return F.concat(ours, kept)
+    return F.concat(headers, kept)
 
 
 def _explained(explain: Explain | None) -> Column:

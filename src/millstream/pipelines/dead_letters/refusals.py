@@ -87,12 +87,12 @@ def reject_keyless(
             for name, value in fields.items()
         ]
     ).cast(HEADERS)
-    lost = F.col("key").isNull()
-    own = F.col("headers") if "headers" in records.columns else F.lit(None)
+    keyless = F.col("key").isNull()
+    record_headers = F.col("headers") if "headers" in records.columns else F.lit(None)
     return records.withColumns(
         {
-            "topic": F.when(lost, letters).otherwise(F.col("topic")),
-            "headers": F.when(lost, headers).otherwise(own.cast(HEADERS)),
+            "topic": F.when(keyless, letters).otherwise(F.col("topic")),
+            "headers": F.when(keyless, headers).otherwise(record_headers.cast(HEADERS)),
         }
     )
 

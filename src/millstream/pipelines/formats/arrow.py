@@ -60,12 +60,12 @@ class ArrowFormat(ValueFormat):
         def parse_values(values: Any) -> Any:
             return parse(values)
 
-        made = records.select(
+        rows = records.select(
             record_struct(records), arrow_column(parse_values, kind, F.col("value")).alias(PARSED)
         )
         columns = [F.col(PARSED).getField(name).alias(name) for name in fields.names]
         error = with_tombstones(F.col(PARSED).getField(ERROR), tombstones).alias(ERROR)
-        return without_dropped(made.select(*columns, error, RECORD), tombstones)
+        return without_dropped(rows.select(*columns, error, RECORD), tombstones)
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
         write = self.writer(rows.drop(HEADERS).schema)

@@ -27,5 +27,5 @@ def arrow_column(function: Callable[..., Any], kind: DataType | str, *columns: C
     names = ("return", *inspect.signature(function).parameters)
     function.__annotations__ = dict.fromkeys(names, pyarrow.Array)
     arrow_udf: Any = functions.arrow_udf
-    made: Column = arrow_udf(function, kind).asNondeterministic()(*columns)
-    return made
+    column: Column = arrow_udf(function, kind).asNondeterministic()(*columns)
+    return column

@@ -27,10 +27,10 @@ def for_reading(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     inner = ("type", "items", "values", "fields")
-    made = {name: for_reading(value) if name in inner else value for name, value in schema.items()}
-    if made.get("logicalType") == "decimal":
-        made["logicalType"] = DECIMAL
-    return made
+    converted = {name: for_reading(value) if name in inner else value for name, value in schema.items()}
+    if converted.get("logicalType") == "decimal":
+        converted["logicalType"] = DECIMAL
+    return converted
 
 
 def read_decimal(data: bytes, schema: Any = None, _: Any = None) -> Decimal:
@@ -91,10 +91,10 @@ def _check_scalar(value: Any, kind: str, schema: Any, path: str) -> None:
 
 
 def _is_float(value: Any, kind: str) -> bool:
-    made = float(value)
-    if kind == "float" and math.isfinite(made):
+    rounded = float(value)
+    if kind == "float" and math.isfinite(rounded):
         try:
-            made = struct.unpack("<f", struct.pack("<f", made))[0]
+            rounded = struct.unpack("<f", struct.pack("<f", rounded))[0]
         except OverflowError:
             return False
-    return bool(made == value or value != value)
+    return bool(rounded == value or value != value)

@@ -163,12 +163,12 @@ def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
         }
     if isinstance(kind, T.DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    made = _WRITTEN.get(type(kind))
-    if made is None:
+    written = _WRITTEN.get(type(kind))
+    if written is None:
         raise PipelineError(
             f"Avro has no type for {kind.simpleString()}", hint="cast the column, for example to string"
         )
-    return made
+    return written
 
 
 _WRITTEN: dict[type[T.DataType], Any] = {
@@ -188,11 +188,11 @@ _WRITTEN: dict[type[T.DataType], Any] = {
 
 
 def _field(field: T.StructField, parent: str) -> dict[str, Any]:
-    made = {
+    avro_field = {
         "name": field.name,
         "type": _maybe(avro_schema(field.dataType, f"{parent}_{field.name}"), field.nullable),
     }
-    return made | {"default": None} if field.nullable else made
+    return avro_field | {"default": None} if field.nullable else avro_field
 
 
 def _maybe(schema: Any, may_be_null: bool) -> Any:

@@ -113,11 +113,11 @@ def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: So
     declared = derived if target.schema is None else target.schema
     with errors_at(place):
         written = _with_headers(rows, target)
-        made = format_of(target.value, declared, target.options, place).encode(
+        records = format_of(target.value, declared, target.options, place).encode(
             written, key=target.key or None
         )
-    kept = [F.col(name) for name in PASSED_ON if name in made.columns]
-    return made.select(*kept, F.lit(target.topic).alias("topic"))
+    kept = [F.col(name) for name in PASSED_ON if name in records.columns]
+    return records.select(*kept, F.lit(target.topic).alias("topic"))
 
 
 def _with_headers(rows: DataFrame, target: TopicTarget) -> DataFrame:
@@ -150,11 +150,11 @@ def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
     """Return a header for each column that is not null."""
     from pyspark.sql import functions as F
 
-    made = [
+    headers = [
         F.struct(F.lit(name).alias("key"), text_or_bytes(rows, column).alias("value"))
         for name, column in named.items()
     ]
-    return F.filter(F.array(*made), lambda header: header.getField("value").isNotNull())
+    return F.filter(F.array(*headers), lambda header: header.getField("value").isNotNull())
 
 
 @contextmanager

@@ -35,8 +35,8 @@ def explain_header(error: BaseException) -> str | None:
     if match := _NUMBER.search(text):
         path = unquote(urlparse(match[1]).path)
         above = [directory for directory in _declared if path.startswith(directory.rstrip("/") + "/")]
-        here = ", ".join(_declared[max(above, key=len)]) if above else "other columns"
-        return _header_mismatch(match[1], _first_line(path), here)
+        declared = ", ".join(_declared[max(above, key=len)]) if above else "other columns"
+        return _header_mismatch(match[1], _first_line(path), declared)
     return None
 
 
@@ -50,10 +50,11 @@ def _with_causes(error: BaseException) -> str:
     return "\n".join(texts)
 
 
-def _header_mismatch(url: str, there: str, here: str) -> str:
+def _header_mismatch(url: str, header: str, declared: str) -> str:
     path = unquote(urlparse(url).path)
     return (
-        f"the header of {path} differs from the declared columns: the file has {there}, declared are {here}"
+        f"the header of {path} differs from the declared columns: "
+        f"the file has {header}, declared are {declared}"
     )
 
 

@@ -55,9 +55,9 @@ class _Float(Decimal):
     written: str
 
     def __new__(cls, written: str) -> _Float:
-        made = super().__new__(cls, written)
-        made.written = written
-        return made
+        number = super().__new__(cls, written)
+        number.written = written
+        return number
 
 
 _NAMES = {

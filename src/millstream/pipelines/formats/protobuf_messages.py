@@ -118,9 +118,9 @@ def _add(pool: Any, name: str, left: dict[str, Any]) -> None:
 
 def _own_file(name: str) -> Any:
     import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
-    made = descriptor_pb2.FileDescriptorProto()
-    descriptor_pool.Default().FindFileByName(name).CopyToProto(made)
-    return made
+    file = descriptor_pb2.FileDescriptorProto()
+    descriptor_pool.Default().FindFileByName(name).CopyToProto(file)
+    return file
 
 
 def _collect(file: Any, files: dict[str, Any]) -> None:
@@ -131,10 +131,10 @@ def _collect(file: Any, files: dict[str, Any]) -> None:
 
 
 def _serialized(files: Iterable[Any]) -> bytes:
-    made = descriptor_pb2.FileDescriptorSet()
+    descriptors = descriptor_pb2.FileDescriptorSet()
     for file in files:
-        file.CopyToProto(made.file.add())
-    data: bytes = made.SerializeToString()
+        file.CopyToProto(descriptors.file.add())
+    data: bytes = descriptors.SerializeToString()
     return data
 
 

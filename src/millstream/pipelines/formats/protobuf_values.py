@@ -153,12 +153,12 @@ def _number(field: Any, value: Any) -> Any:
             raise ValueError(f"field {field.name!r} is an integer, but {value} is not")
         return int(value)
     if field.cpp_type in _FLOATS:
-        made = float(value)
-        if field.cpp_type == _FLOAT and math.isfinite(made):
+        rounded = float(value)
+        if field.cpp_type == _FLOAT and math.isfinite(rounded):
             # OverflowError if it is too large.
-            made = struct.unpack("<f", struct.pack("<f", made))[0]
-        if made != value and value == value:
-            raise ValueError(f"field {field.name!r} would round {value} to {made}; cast the column first")
+            rounded = struct.unpack("<f", struct.pack("<f", rounded))[0]
+        if rounded != value and value == value:
+            raise ValueError(f"field {field.name!r} would round {value} to {rounded}; cast the column first")
     return value
 
 

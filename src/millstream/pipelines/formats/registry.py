@@ -126,8 +126,8 @@ def value_format(name: str, schema: Any = None, **options: Any) -> ValueFormat:
         if option not in known:
             hint = nearest(option, known) if known else f"{name} takes no options"
             raise PipelineError(f"value format {name} has no option {option!r}", hint=hint)
-    made: ValueFormat = kind(schema, **options)
-    return made
+    format: ValueFormat = kind(schema, **options)
+    return format
 
 
 def struct_type(schema: Any, *, format: str) -> StructType:
