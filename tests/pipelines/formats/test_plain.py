@@ -26,7 +26,7 @@ def test_string_and_raw_keep_the_columns_of_the_record(spark):
     ]
 
 
-def test_string_and_raw_are_written_with_what_the_rows_say(spark):
+def test_string_and_raw_write_the_sink_columns_of_rows(spark):
     frame = spark.createDataFrame([("k", "v", "t", 1)], "key string, value string, topic string, other int")
     for name in ("string", "raw"):
         (record,) = value_format(name).encode(frame).collect()
