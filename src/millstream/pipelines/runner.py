@@ -225,7 +225,7 @@ class Run:
         progress = self.progress[flow.name]
         progress.begin(now_ms())
         try:
-            self._starts.place(self.frames, flow)
+            self._starts.apply(self.frames, flow)
             writer = self._writers.writer(self.frames, flow)
         except Exception as error:
             self.failed(flow.name, error)

@@ -79,7 +79,7 @@ class Layout:
         self._write(self.status, status)
 
     def dead_letter_owners(self) -> dict[str, str]:
-        """Return the flow that writes the dead letters of each stream, as stored before."""
+        """Return the flow that writes the dead letters of each stream, as stored stored_inputs."""
         try:
             owners = json.loads(self.dead_letters.read_text())
         except FileNotFoundError:
@@ -94,9 +94,9 @@ class Layout:
 
     def store_dead_letter_owners(self, owners: Mapping[str, str]) -> None:
         """Store owners, beside those that are stored already."""
-        noted = self.dead_letter_owners()
-        if any(noted.get(stream) != flow for stream, flow in owners.items()):
-            self._write(self.dead_letters, {**noted, **owners}, durable=True)
+        stored = self.dead_letter_owners()
+        if any(stored.get(stream) != flow for stream, flow in owners.items()):
+            self._write(self.dead_letters, {**stored, **owners}, durable=True)
 
     def _write(self, file: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
         """Replace the file atomically; with ``durable`` also across a power loss."""
@@ -119,18 +119,18 @@ class Layout:
     def check_inputs(self, pipeline: Pipeline, flow: Flow) -> None:
         """Reject a checkpoint that was made with other inputs, before Spark does."""
         now = streamed_topics(pipeline, flow)
-        note = self.root / ".inputs" / flow.name
-        if note.exists() and self.has_started(flow.name):
-            before = json.loads(note.read_text())
-            if before != now:
+        file = self.root / ".inputs" / flow.name
+        if file.exists() and self.has_started(flow.name):
+            stored_inputs = json.loads(file.read_text())
+            if stored_inputs != now:
                 raise PipelineError(
                     f"flow {flow.name}: {CHANGED[0]}: "
-                    f"it read {', '.join(before)}, and now reads {', '.join(now)}",
+                    f"it read {', '.join(stored_inputs)}, and now reads {', '.join(now)}",
                     hint=CHANGED[1],
                     place=flow.place,
                 )
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(now))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(now))
 
 
 def streamed_topics(pipeline: Pipeline, flow: Flow) -> list[str]:

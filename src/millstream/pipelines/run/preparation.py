@@ -97,7 +97,7 @@ class Preparation:
         """Decide where these queries start to read, and those that write their dead letters."""
         self._starts.resolve(frames, letter_plan, flows, plan.flows)
         for flow in flows:
-            self._starts.place(frames, flow)
+            self._starts.apply(frames, flow)
 
     def _settle_dead_letters(
         self, frames: Frames, plan: RunPlan, on_change: Callable[[], None]

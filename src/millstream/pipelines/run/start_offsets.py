@@ -67,16 +67,16 @@ def _is_start_option(name: str) -> bool:
     return name.lower().startswith("starting")
 
 
-def for_partitions(noted: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
+def for_partitions(stored: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
     """Return stored offsets for the current partitions, as the option ``startingOffsets``.
 
     Partitions and topics that were created later are read from their beginning.
     """
     numbers: dict[str, dict[str, int]] = {}
     for partition in sorted(partitions):
-        known, now = noted.ids.get(partition.topic), ids.get(partition.topic)
+        known, now = stored.ids.get(partition.topic), ids.get(partition.topic)
         replaced = bool(known and now and known != now)
-        at = EARLIEST if replaced else noted.positions.get(partition, EARLIEST)
+        at = EARLIEST if replaced else stored.positions.get(partition, EARLIEST)
         numbers.setdefault(partition.topic, {})[str(partition.partition)] = at
     return json.dumps(numbers)
 
@@ -132,9 +132,9 @@ class StartOffsets:
                 if reader.stream.name in names
             ]
             source = frames.topics.declared_options(stream, "")
-            self._resolve_alike(source, beginning, None if writer is None else Reader(*writer), others)
+            self._resolve_identical(source, beginning, None if writer is None else Reader(*writer), others)
 
-    def _resolve_alike(
+    def _resolve_identical(
         self,
         source: Mapping[str, str],
         new: Sequence[Reader],
@@ -152,7 +152,7 @@ class StartOffsets:
         unknown = [
             reader
             for reader in starting.values()
-            if not self._layout.has_batch(reader.flow) and self.of(reader.flow, reader.stream) is None
+            if not self._layout.has_batch(reader.flow) and self.stored(reader.flow, reader.stream) is None
         ]
         if not unknown:
             return
@@ -163,7 +163,7 @@ class StartOffsets:
                 offset = lowest(
                     resolved, [self._position(other, resolved) for other in others if other != reader]
                 )
-            self.note(reader.flow, reader.stream, StoredStart(declared_start(reader.stream), offset))
+            self.store(reader.flow, reader.stream, StoredStart(declared_start(reader.stream), offset))
 
     def hand_over(
         self,
@@ -184,9 +184,9 @@ class StartOffsets:
             ended = ended_at(self._layout.checkpoint(former), *committed(former), stream.topic)
             if ended is not None:
                 positions = {TopicPartition(stream.topic, number): at for number, at in ended.items()}
-                self.note(query.name, stream, StoredStart(HANDED_OVER, Offset(positions)))
+                self.store(query.name, stream, StoredStart(HANDED_OVER, Offset(positions)))
 
-    def place(self, frames: Frames, flow: Flow) -> None:
+    def apply(self, frames: Frames, flow: Flow) -> None:
         """Let a flow read its streams from the stored starts."""
         for reader in readers_of(frames.pipeline, flow):
             start = self.option(
@@ -195,12 +195,12 @@ class StartOffsets:
             if start is not None:
                 frames.start_at(reader.stream.name, flow.name, start)
 
-    def note(self, flow: str, stream: Stream, note: StoredStart) -> None:
-        noted = self._layout.stored_starts(flow)
-        entry = {"declared": note.declared, "offset": note.offset.render()}
-        self._layout.store_starts(flow, {**noted, stream.name: entry})
+    def store(self, flow: str, stream: Stream, start: StoredStart) -> None:
+        stored = self._layout.stored_starts(flow)
+        entry = {"declared": start.declared, "offset": start.offset.render()}
+        self._layout.store_starts(flow, {**stored, stream.name: entry})
 
-    def of(self, flow: str, stream: Stream) -> Offset | None:
+    def stored(self, flow: str, stream: Stream) -> Offset | None:
         """Return the stored offset, if it is valid for the start that the stream declares."""
         entry = self._layout.stored_starts(flow).get(stream.name)
         if entry is None or entry["declared"] not in (HANDED_OVER, declared_start(stream)):
@@ -209,24 +209,24 @@ class StartOffsets:
 
     def option(self, flow: str, stream: Stream, source: Mapping[str, str]) -> str | None:
         """Return the option ``startingOffsets`` for a flow, or None if the declaration is valid."""
-        noted = self.of(flow, stream)
-        if noted is None:
+        stored = self.stored(flow, stream)
+        if stored is None:
             return None
         with _ClosingView(source) as view:
-            return for_partitions(noted, view.places, view.ids)
+            return for_partitions(stored, view.places, view.ids)
 
     def _position(self, reader: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
         """Return the position of a reader.
 
-        It is the beginning if there are batches without offsets.
+        It is the beginning if the reader has had batches, but its position is unknown.
         """
         topic, has_batch = reader.stream.topic, self._layout.has_batch(reader.flow)
         ended = ended_at(self._layout.checkpoint(reader.flow), None, None, topic) if has_batch else None
         if ended is not None:
             return {TopicPartition(topic, number): at for number, at in ended.items()}
-        noted = self.of(reader.flow, reader.stream)
-        if noted is not None:
-            return noted.positions
+        stored = self.stored(reader.flow, reader.stream)
+        if stored is not None:
+            return stored.positions
         return dict.fromkeys(resolved.positions, 0) if has_batch else {}
 
 
