@@ -90,16 +90,15 @@ def observed(rows: DataFrame, metric: str, *, by_offset: bool) -> DataFrame:
     bad = F.col(ERROR).isNotNull()
     count = F.count(F.lit(1)).alias("rows")
     if not by_offset:
-        # Counted so that Spark keeps the column, which is null for good rows. ``_of_rows`` reads
-        # it.
+        # Counted so that Spark keeps the column for ``_of_rows``. It is null for good rows.
         kept = rows.withColumn(_BAD, F.when(bad, F.col(RECORD)))
         return kept.observe(metric, count, F.count(_BAD).alias("bad")).drop(_BAD)
     place = F.struct(F.col(f"{RECORD}.partition").alias("p"), F.col(f"{RECORD}.offset").alias("o"))
     reason = F.left(F.col(ERROR), F.lit(MAX_REASON_CHARACTERS))
-    named = F.when(bad, F.struct(place.alias("at"), reason.alias("error")))
+    record = F.when(bad, F.struct(place.alias("at"), reason.alias("error")))
     first = F.expr(f"min_by({_BAD}, {_PLACE}, {MAX_COLLECTED})").alias("named")
     return (
-        rows.withColumns({_BAD: named, _PLACE: F.when(bad, place)})
+        rows.withColumns({_BAD: record, _PLACE: F.when(bad, place)})
         .observe(metric, count, F.count(_BAD).alias("bad"), first)
         .drop(_BAD, _PLACE)
     )
@@ -154,9 +153,9 @@ class BatchDeadLetters:
         ranges = _ranges_read(execution, stream.metrics)
         return stream.read_again(ranges) if ranges else None
 
-    def _of_first(self, stream: OwnedStream, named: Sequence[BadRecord]) -> pa.Table | None:
+    def _of_first(self, stream: OwnedStream, bad: Sequence[BadRecord]) -> pa.Table | None:
         """Return the dead letters of a few records, made in the driver."""
-        errors = {(record.partition, record.offset): record.error for record in named}
+        errors = {(record.partition, record.offset): record.error for record in bad}
         offsets: dict[TopicPartition, list[int]] = {}
         for partition, offset in sorted(errors):
             offsets.setdefault(TopicPartition(stream.topic, partition), []).append(offset)

@@ -98,22 +98,21 @@ def _plan(
     def is_read(reader: DeadLetterOwner) -> bool:
         return reads(pipeline.flows[reader.flow], reader.stream)
 
-    for letters in needed:
-        stream = letters.letters_of
-        if not isinstance(stream, Stream) or has_started(letters.name):
-            plan.queries.append(letters)
+    for query in needed:
+        stream = query.letters_of
+        if not isinstance(stream, Stream) or has_started(query.name):
+            plan.queries.append(query)
             continue
-        same = [stream, *(pipeline.streams[name] for name in identical_streams(pipeline, stream)[1:])]
+        twins = [pipeline.streams[name] for name in identical_streams(pipeline, stream)[1:]]
         readers = [
-            DeadLetterOwner(flow.name, stream)
-            for stream in same
+            DeadLetterOwner(flow.name, candidate)
+            for candidate in (stream, *twins)
             for flow in sorted(flows_to_run, key=lambda flow: not flow.topics)
-            if _names(pipeline, flow, stream.name)
+            if _names(pipeline, flow, candidate.name)
         ]
         started = [reader for reader in readers if has_started(reader.flow)]
-        stored = next(
-            (DeadLetterOwner(owners[stream.name], stream) for stream in same if stream.name in owners), None
-        )
+        owned = [candidate for candidate in (stream, *twins) if candidate.name in owners]
+        stored = DeadLetterOwner(owners[owned[0].name], owned[0]) if owned else None
         if stored is not None:
             flow = pipeline.flows.get(stored.flow)
             named = flow is not None and _names(pipeline, flow, stored.stream.name)
@@ -133,7 +132,7 @@ def _plan(
         if owner is not None:
             plan.owned[owner.stream.name] = owner
         elif needs_query:
-            plan.queries.append(letters)
+            plan.queries.append(query)
         else:
             unread.append(stream.name)
     return plan

@@ -79,7 +79,7 @@ class Layout:
         self._write(self.status, status)
 
     def dead_letter_owners(self) -> dict[str, str]:
-        """Return the flow that writes the dead letters of each stream, as stored stored_inputs."""
+        """Return the flow that writes the dead letters of each stream, as stored by earlier runs."""
         try:
             owners = json.loads(self.dead_letters.read_text())
         except FileNotFoundError:
