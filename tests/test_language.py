@@ -29,6 +29,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "src/millstream/transactions",
     "src/millstream/wire",
     "tests/control",
+    "tests/pipelines",
     "tests/replication",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (

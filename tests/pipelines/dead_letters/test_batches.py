@@ -254,7 +254,7 @@ def test_dead_letters_of_a_removed_flow_continue_where_it_ended(
     assert len(records(bootstrap, f"{topic_name}-2")) == 1
 
 
-# ---- decisions ----------------------------------------------------------------------------------------------------
+# ---- decisions --------------------------------------------------------------------------------
 
 
 def test_owner_of_dead_letters() -> None:
@@ -364,17 +364,17 @@ def test_end_of_a_removed_flow(tmp_path: Path) -> None:
 
 
 def test_stored_start_is_adapted_to_current_partitions() -> None:
-    first, two, three = (TopicPartition("orders", number) for number in range(3))
-    noted = Offset({first: 5, two: 7, TopicPartition("orders", 9): 1}, {"orders": "id"})
-    starts = json.loads(for_partitions(noted, [first, two, three], {"orders": "id"}))
+    first, second, third = (TopicPartition("orders", number) for number in range(3))
+    stored = Offset({first: 5, second: 7, TopicPartition("orders", 9): 1}, {"orders": "id"})
+    starts = json.loads(for_partitions(stored, [first, second, third], {"orders": "id"}))
     assert starts == {"orders": {"0": 5, "1": 7, "2": -2}}
     # The topic was recreated after the start was stored, so all its records are new.
-    assert json.loads(for_partitions(noted, [first, two], {"orders": "another"})) == {
+    assert json.loads(for_partitions(stored, [first, second], {"orders": "another"})) == {
         "orders": {"0": -2, "1": -2}
     }
-    assert json.loads(for_partitions(noted, [first, two], {})) == {"orders": {"0": 5, "1": 7}}
-    assert lowest(noted, [{first: 3, three: 1}, {first: 4, two: 8}]).positions == {
-        **noted.positions,
+    assert json.loads(for_partitions(stored, [first, second], {})) == {"orders": {"0": 5, "1": 7}}
+    assert lowest(stored, [{first: 3, third: 1}, {first: 4, second: 8}]).positions == {
+        **stored.positions,
         first: 3,
     }
 

@@ -144,7 +144,7 @@ def test_dead_letters_continue_when_the_owner_stops_reading(
     assert len(received(bootstrap, f"{topic_name}-2")) == 4
 
 
-# ---- streams that begin at a moment ---------------------------------------------------------------------------------
+# ---- streams whose start depends on the time ----------------------------------------------------
 
 
 def late_pipeline(name: str, bootstrap: str, *more: str, **stream: Any) -> Pipeline:
@@ -160,7 +160,7 @@ def ids(bootstrap: str, topic: str) -> list[str]:
     return sorted(row["id"] for row in received(bootstrap, topic))
 
 
-def has_begun(checkpoint: Path, pipeline: str, flow: str) -> bool:
+def had_batch(checkpoint: Path, pipeline: str, flow: str) -> bool:
     return (checkpoint / pipeline / flow / "commits" / "0").exists()
 
 
@@ -189,14 +189,14 @@ def test_owner_that_starts_late_misses_no_bad_record(
             if len(tries) == 1:
                 raise RuntimeError("not yet")
             if len(tries) == 2:
-                wait_until(lambda: has_begun(tmp_path, topic_name, "second"), "second's first batch")
+                wait_until(lambda: had_batch(tmp_path, topic_name, "second"), "second's first batch")
                 send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
                 wait_until(lambda: ids(bootstrap, f"{topic_name}-second") == ["a"], "second's row")
         return start_query(queries, frames, flow, writer)
 
     monkeypatch.setattr(Queries, "_query", slow_owner)
     with Background(pipeline, spark, tmp_path):
-        wait_until(lambda: has_begun(tmp_path, topic_name, "first"), "first's first batch")
+        wait_until(lambda: had_batch(tmp_path, topic_name, "first"), "first's first batch")
         send(bootstrap, topic_name, [BAD[1], {"id": "b", "n": 1}])
         for flow in ("first", "second"):
             wait_until(lambda flow=flow: "b" in ids(bootstrap, f"{topic_name}-{flow}"), f"{flow}'s row")
@@ -227,7 +227,7 @@ def test_owner_without_a_batch_starts_where_the_first_run_started(
     with monkeypatch.context() as first_run:
         first_run.setattr(Queries, "_query", without_owner)
         with Background(pipeline, spark, tmp_path):
-            wait_until(lambda: has_begun(tmp_path, topic_name, "second"), "second's first batch")
+            wait_until(lambda: had_batch(tmp_path, topic_name, "second"), "second's first batch")
             send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
             wait_until(lambda: ids(bootstrap, f"{topic_name}-second") == ["a"], "second's row")
     with_more = late_pipeline(topic_name, bootstrap, "added")

@@ -24,7 +24,7 @@ SCHEMA = "id string NOT NULL, amount decimal(12,2)"
 
 
 @pytest.fixture
-def bury(spark, stream, shared_broker, admin, topic: str, tmp_path: Path):
+def write_dead_letters(spark, stream, shared_broker, admin, topic: str, tmp_path: Path):
     """Write the dead letters of the topic, and later those of new records."""
 
     def run(format: Any = None) -> None:
@@ -53,7 +53,7 @@ def letters(bootstrap: str, topic: str) -> list[DeadLetter]:
     return sorted(rejected, key=lambda letter: (letter.partition or 0, letter.offset or 0))
 
 
-def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic: str, bury):
+def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic: str, write_dead_letters):
     headers = [("trace", b"\x00\xff"), ("trace", None), ("dlq.redriven", b"2"), ("dlq.reason", b"of old")]
     bad = b'{"id":"a","amount":1.239}'
     with Producer(shared_broker.bootstrap) as producer:
@@ -66,7 +66,7 @@ def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic
         producer.send(topic, b'{"id":"a","amount":"\\ud800"}', partition=0)
         # A tombstone is not an error.
         producer.send(topic, None, key="gone", partition=0)
-    bury()
+    write_dead_letters()
     rows = letters(shared_broker.bootstrap, topic)
     assert [
         (letter.record.key, letter.record.value, letter.topic, letter.partition, letter.offset, letter.reason)
@@ -97,17 +97,17 @@ def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic
     assert last.headers == (("trace", b"\x00\xff"), ("trace", None))
 
 
-def test_bad_records_are_written_once_and_redriven_once(shared_broker, admin, topic: str, bury):
+def test_bad_records_are_written_once_and_redriven_once(shared_broker, admin, topic: str, write_dead_letters):
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, "one", partition=0)
-    bury()
+    write_dead_letters()
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, "two", partition=1)
-    bury()
+    write_dead_letters()
     assert [letter.record.value for letter in letters(shared_broker.bootstrap, topic)] == [b"one", b"two"]
     assert execute(admin, Wish(topic + ".dlq")).count == 2
     # The records are still bad, and the count shows it.
-    bury()
+    write_dead_letters()
     rows = letters(shared_broker.bootstrap, topic)
     assert [(letter.record.value, letter.offset, letter.redriven) for letter in rows] == [
         (b"one", 0, 0),
@@ -119,10 +119,12 @@ def test_bad_records_are_written_once_and_redriven_once(shared_broker, admin, to
     assert [letter.first and letter.first.offset for letter in rows] == [None, 0, None, 0]
 
 
-def test_record_of_maximum_size_fits_the_dead_letter_topic(shared_broker, admin, topic: str, bury):
+def test_record_of_maximum_size_fits_the_dead_letter_topic(
+    shared_broker, admin, topic: str, write_dead_letters
+):
     admin.configs.alter("topic", topic, {"max.message.bytes": "20000"})
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, b"x" * 19_900, partition=0)
-    bury()
+    write_dead_letters()
     (letter,) = letters(shared_broker.bootstrap, topic)
     assert len(letter.record.value or b"") == 19_900
