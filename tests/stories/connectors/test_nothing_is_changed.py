@@ -211,7 +211,7 @@ def getters_of_time() -> Any:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("Int64Value", Decimal("1.5"), "whole number"),
+        ("Int64Value", Decimal("1.5"), "is an integer"),
         ("Int64Value", Decimal("2.00"), None),
         ("FloatValue", 0.1, "would round 0.1"),
         ("FloatValue", 0.5, None),
