@@ -85,7 +85,7 @@ def test_a_topic_that_is_not_there_is_told_before_spark_starts(
 def test_status_of_what_never_ran(shared_broker, tmp_path: Path) -> None:
     told = run("status", bootstrap=shared_broker.bootstrap, cwd=tmp_path)
     assert (told.returncode, told.stdout) == (0, "")
-    assert "no pipeline has run here" in told.stderr
+    assert "no pipelines have run here" in told.stderr
     told = run("status", "shop", bootstrap=shared_broker.bootstrap, cwd=tmp_path)
     assert told.returncode == 1 and "no run of shop found below" in told.stderr
 
