@@ -166,7 +166,7 @@ def test_mistakes_are_reported_in_one_line_with_their_position(sql: World) -> No
             "",
         ),
         "CREATE STREAM a (x INT) WITH (topic = '$-s', value = jsn)": (
-            "there is no value format 'jsn'; did you mean 'json'?",
+            "value format 'jsn' does not exist; did you mean 'json'?",
             "",
         ),
         "CREATE STREAM a (x INT) WITH (topic = '$-none')": ("topic '$-none' does not exist", ""),
@@ -179,7 +179,7 @@ def test_mistakes_are_reported_in_one_line_with_their_position(sql: World) -> No
         "DROP TABLE s": ("s is a stream, not a table; DROP STREAM s", ""),
         "DROP STREAM IF EXISTS t": ("t is a table, not a stream; DROP TABLE t", ""),
         "CREATE STREAM a (x INT) WITH (topic = '$-new', partitions = 1, watermark = 'y 1 minute')": (
-            "the watermark of stream a is on 'y', which is no column",
+            "the watermark of stream a is on 'y', which is not a column",
             "",
         ),
     }
@@ -370,7 +370,7 @@ def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> 
         (letter,) = consumer
     assert (letter.key, letter.value) == (None, b'{"n":1}')
     assert dict(letter.headers) == {
-        "dlq.reason": b"a.b is null, and a compacted topic takes no record without a key",
+        "dlq.reason": b"a.b is null, and a compacted topic needs keys",
         "dlq.source": f"topic {sql.name}-per".encode(),
         "dlq.pipeline": sql.engine.pipeline.encode(),
         "dlq.flow": b"per.1",

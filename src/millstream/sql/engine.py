@@ -13,13 +13,13 @@ from functools import singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
 from millstream.client.admin.client import Admin
-from millstream.pipelines.checks import refusal, unbounded_state
+from millstream.pipelines.checks import unbounded_state, unsupported_reason
 from millstream.pipelines.declare import Flow, Pipeline
 from millstream.pipelines.errors import NOWHERE, PipelineError, nearest
 from millstream.pipelines.formats.registry import quoted
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.graph import build_graph
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.pipelines.topics import create_missing
 from millstream.sql import describing, writing
 from millstream.sql.catalog import Catalog, CatalogTopic, Source, StoredFlow
@@ -133,7 +133,7 @@ class Engine:
                 text=statement.query,
             )
         mode = self._mode(frame, ("update", "append"), statement.query)
-        whole = "complete" if refusal(frame, "complete") is None else mode
+        whole = "complete" if unsupported_reason(frame, "complete") is None else mode
         groups = (f"{self.pipeline}.{name}",)
         return LiveRows(frame, statement.query, mode, whole, statement.limit, groups)
 
@@ -156,7 +156,7 @@ class Engine:
 
     def _frames(self, pipeline: Pipeline, *, batch: bool = False) -> Frames:
         """Return frames in a separate session, so that dropped entries are not visible as views."""
-        return Frames(own_session(self._spark(), pipeline), pipeline, batch=batch)
+        return Frames(pipeline_session(self._spark(), pipeline), pipeline, batch=batch)
 
     @contextmanager
     def _sql_errors(self, query: str, catalog: Catalog) -> Iterator[None]:
@@ -313,7 +313,7 @@ class Engine:
 
     def _mode(self, rows: DataFrame, modes: tuple[Mode, ...], query: str) -> Mode:
         """Return the first mode in which Spark would run the query."""
-        reasons = {mode: refusal(rows, mode) for mode in modes}
+        reasons = {mode: unsupported_reason(rows, mode) for mode in modes}
         for mode, reason in reasons.items():
             if reason is None:
                 return mode
@@ -325,7 +325,7 @@ class Engine:
     @run.register
     def _insert_values(self, statement: InsertValues) -> Outcome:
         target = self.catalog.read().source(statement.target)
-        spark = own_session(self._spark(), Pipeline(self.pipeline, bootstrap=self.bootstrap))
+        spark = pipeline_session(self._spark(), Pipeline(self.pipeline, bootstrap=self.bootstrap))
         return Confirmation(writing.insert(spark, statement, target, self.bootstrap))
 
     @run.register

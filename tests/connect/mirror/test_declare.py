@@ -34,7 +34,7 @@ class TestDeclarations:
             ({"source": "e=h:1", "target": "e=i:1"}, "both clusters are called e"),
             ({"forward": True}, "forward applies to topics that keep their names"),
             ({"naming": "suffix"}, "naming='suffix' is unknown"),
-            ({"interval": "soon"}, "'soon' is not a time"),
+            ({"interval": "soon"}, "'soon' is not a duration"),
             ({"groups": "("}, "not a regular expression"),
             ({"source": "e.u=h:1"}, "cannot be the name of a cluster"),
             ({"source": "e=h:x"}, "is not host:port"),

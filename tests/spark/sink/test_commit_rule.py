@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.pipelines.dead_letters.refusals import LetterSink
+from millstream.pipelines.dead_letters.refusals import DeadLetterSink
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.stores import is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
@@ -113,7 +113,7 @@ def test_progress_is_reset_for_the_first_batch_only() -> None:
 
 @pytest.mark.parametrize(("last", "batch_id", "verdict"), TABLE)
 def test_dead_letters_may_skip_batches(last: CommittedBatch | None, batch_id: int, verdict: Verdict) -> None:
-    assert LetterSink.allows_gaps
+    assert DeadLetterSink.allows_gaps
     committed = progress_at(last, allows_gaps=True)
     if verdict is Verdict.OTHER_QUERY:
         with pytest.raises(ProgressConflict, match="another query"):

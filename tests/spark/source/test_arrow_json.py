@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
-from millstream.pipelines.dead_letters.ownership import letter_flows
+from millstream.pipelines.dead_letters.ownership import dead_letter_flows
 from millstream.pipelines.declare import Flow
 from millstream.pipelines.formats.registry import value_format
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.frames.builder import Frames
 from millstream.spark.source import arrow_json
 from millstream.spark.source.arrow_json import FEWEST, PROVEN, UNPROVEN, Plan, parse, plan_for
 from pipelines.formats.test_json import BAD, GOOD
@@ -326,7 +326,7 @@ def test_all_types_come_through_spark_as_they_were_parsed(
 
 def every_flow(pipeline: Pipeline) -> list[Flow]:
     declared = list(pipeline.flows.values())
-    return [*declared, *letter_flows(pipeline, declared)]
+    return [*declared, *dead_letter_flows(pipeline, declared)]
 
 
 def column_read(spark: SparkSession, pipeline: Pipeline, flow: Flow) -> str | None:

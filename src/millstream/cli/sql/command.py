@@ -123,7 +123,8 @@ def run(
     """Run the stored flows until Ctrl-C. Flows that are created or dropped start and stop."""
     need_spark("flows")
     from millstream.pipelines.run.layout import Layout
-    from millstream.pipelines.runner import RunOptions, taken_lock
+    from millstream.pipelines.run.locks import lock_pipeline
+    from millstream.pipelines.runner import RunOptions
     from millstream.sql.catalog import CatalogFollower, CatalogTopic
     from millstream.sql.declared import pipeline_name, pipeline_of
 
@@ -136,7 +137,7 @@ def run(
     options = RunOptions(
         once, only, checkpoint, reset_progress, stop_timeout, independent=True, conf=spark_conf
     )
-    taken_lock(Layout(name, checkpoint), name).release()
+    lock_pipeline(Layout(name, checkpoint), name).release()
     if not stored.flows:
         note("no flows yet: a flow starts when it is created")
     follower = CatalogFollower(topic)

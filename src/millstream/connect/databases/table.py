@@ -32,7 +32,7 @@ POLL_MS = 500
 class DatabaseTable(Store, Origin):
     """A table: written one transaction per batch, read in the order of the column ``by``."""
 
-    refuses: ClassVar[bool] = True
+    rejects_rows: ClassVar[bool] = True
 
     url: str
     name: str
@@ -52,10 +52,10 @@ class DatabaseTable(Store, Origin):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*self.key, *self.aside)
+        return (*self.key, *self.unstored_columns)
 
     @property
-    def aside(self) -> tuple[str, ...]:
+    def unstored_columns(self) -> tuple[str, ...]:
         return (self.deletes,) if self.deletes else ()
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:

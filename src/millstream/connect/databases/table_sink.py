@@ -20,7 +20,7 @@ from millstream.connect.databases.column_guards import Guard, fault, guards
 from millstream.connect.databases.database import Change, Column, Progress, connect
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.stores import Refused, Written, is_written
+from millstream.pipelines.stores import RejectedRow, WriteResult, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 from millstream.spark.sink.commit_rule import CommittedBatch
 
@@ -55,26 +55,26 @@ class TableSink:
     def close(self) -> None:
         self._db.connection.close()
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
         """Write one batch, unless the table has it already."""
         # Only the first batch after a start can exist already; then it need not be computed.
         if self._first:
             with self._db.connection.transaction():
                 if (last := self._committed(batch_id, identity)) is not None:
-                    return Written(0, replayed=True, refused=_refused(last))
+                    return WriteResult(0, replayed=True, rejected=_refused(last))
         stored = self._stored(batch)
         self._check(stored.schema)
         # Spark computes before anything is locked.
         changes = self._changes(batch)
         with self._both_schemas_in_errors(stored.schema), self._db.connection.transaction():
             if (last := self._committed(batch_id, identity)) is not None:
-                return Written(0, replayed=True, refused=_refused(last))
+                return WriteResult(0, replayed=True, rejected=_refused(last))
             refused = self._put(stored.columns, changes)
             rows = len(changes) - len(refused)
             progress = Progress(identity.query, batch_id, identity.offsets, rows, json.dumps(refused))
             self._db.writer.record_progress(self.writer, self.target.name, progress)
         self._reset_progress = self._first = False
-        return Written(rows, replayed=False, refused=refused)
+        return WriteResult(rows, replayed=False, rejected=refused)
 
     def _committed(self, batch_id: int, identity: BatchIdentity) -> Progress | None:
         """Return the progress of this batch if the table has it already."""
@@ -112,7 +112,7 @@ class TableSink:
             return [Change(row) for row in rows]
         return [Change(row, deleted) for row, deleted in zip(rows, columns[width], strict=True)]
 
-    def _put(self, columns: list[str], changes: list[Change]) -> tuple[Refused, ...]:
+    def _put(self, columns: list[str], changes: list[Change]) -> tuple[RejectedRow, ...]:
         """Write changes in order, and return the rows that are rejected."""
         key = list(self.target.key)
         indexes = [columns.index(name) for name in key]
@@ -130,7 +130,7 @@ class TableSink:
             refused.append(self._refused_row(columns, change, reason))
         return tuple(refused)
 
-    def _refused_row(self, columns: list[str], change: Change, reason: str) -> Refused:
+    def _refused_row(self, columns: list[str], change: Change, reason: str) -> RejectedRow:
         row = dict(zip(columns, change.values, strict=True))
         values = [row[name] for name in self.target.key]
         key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
@@ -139,7 +139,7 @@ class TableSink:
             name: value if _has_json_number(value) else _NOT_FINITE[str(value)] for name, value in row.items()
         }
         value = None if change.deleted else json.dumps(shown, default=_text)
-        return Refused(key if has_key else None, value, reason)
+        return RejectedRow(key if has_key else None, value, reason)
 
     # ---------------------------------------------------------------- the schema of the table
 
@@ -201,8 +201,8 @@ class TableSink:
             )
 
 
-def _refused(progress: Progress) -> tuple[Refused, ...]:
-    return tuple(Refused(*fields) for fields in json.loads(progress.refused))
+def _refused(progress: Progress) -> tuple[RejectedRow, ...]:
+    return tuple(RejectedRow(*fields) for fields in json.loads(progress.refused))
 
 
 def _has_json_number(value: Any) -> bool:

@@ -92,7 +92,7 @@ class DeltaSink(ParquetSink):
         self._check_required(staging)
         return super()._plan(staging, batch_id, identity)
 
-    def _note(self) -> dict[str, Any]:
+    def _plan_fields(self) -> dict[str, Any]:
         return {"schema": self._schema}
 
     def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:

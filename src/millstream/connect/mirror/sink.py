@@ -23,7 +23,7 @@ from millstream.connect.mirror.policy import HEADER
 from millstream.connect.mirror.topics import TopicSync
 from millstream.core.ids import NULL_ID, id_text
 from millstream.pipelines.errors import Unavailable
-from millstream.pipelines.stores import Written
+from millstream.pipelines.stores import WriteResult
 from millstream.spark.options import SINK, only_for
 from millstream.spark.sink.failures import SinkError, TopicMissing
 from millstream.spark.sink.rows import HEADERS_TYPE
@@ -68,7 +68,7 @@ class MirrorSink:
         self._sync = SyncThread(self.direction, self._ids, self.writer, self._say)
         self._sync.start()
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
         """Write a batch in one transaction of the target."""
         assert self._sync is not None and self._ids is not None, "the sink is not open"
         try:
@@ -93,7 +93,7 @@ class MirrorSink:
                     "or create it there",
                 ) from error
             raise
-        return Written(self._sink.rows_written, replayed=False)
+        return WriteResult(self._sink.rows_written, replayed=False)
 
     def close(self) -> None:
         """Stop after a last pass for the offsets of the last batch; skip it after a failure."""

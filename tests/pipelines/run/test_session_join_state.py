@@ -1,4 +1,4 @@
-"""State of stream-stream joins: its format, and checkpoints that began with another one."""
+"""The state of stream-stream joins: its format, and checkpoints with another format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
-from millstream.pipelines.runner import JOIN_FORMAT, STATE_PROVIDER
+from millstream.pipelines.run.session import JOIN_FORMAT, STATE_PROVIDER
 from support.spark.pipeline_world import create, received, run_once, send
 
 IN_MEMORY = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
@@ -19,7 +19,7 @@ AT = "2026-01-01T00:00:00Z"
 
 
 def joined(name: str, bootstrap: str) -> Pipeline:
-    """Orders joined with their payments."""
+    """Return a pipeline that joins orders with their payments."""
     pipeline = Pipeline(name, bootstrap=bootstrap)
     for stream in ("orders", "payments"):
         create(bootstrap, f"{name}-{stream}")
@@ -46,13 +46,13 @@ def write(pipeline: Pipeline, stream: str, *names: str) -> None:
 
 
 def stores(checkpoint: Path) -> set[str]:
-    """Return the names of a join's stores, such as left-keyWithIndexToValue; one store has no name."""
+    """Return the names of a join's stores, such as left-keyWithIndexToValue."""
     state = next(checkpoint.rglob("state"))
     return {path.name for path in state.glob("0/[0-9]*/*-*") if path.is_dir()}
 
 
 @pytest.mark.parametrize("provider", [None, IN_MEMORY])
-def test_join_keeps_the_state_format_it_began_with(
+def test_join_keeps_the_state_format_of_its_checkpoint(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, provider: str | None
 ) -> None:
     pipeline = joined(topic_name, shared_broker.bootstrap)

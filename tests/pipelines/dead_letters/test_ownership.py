@@ -1,4 +1,4 @@
-"""Every bad record that a flow reads has one letter: owners read their stream, and no owner begins behind another flow."""
+"""Every bad record gives one dead letter: owners read their stream and start first."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from millstream.local.broker import LocalBroker
-from millstream.pipelines import Pipeline, runner
+from millstream.pipelines import Pipeline
 from millstream.pipelines import topic as to_topic
-from millstream.pipelines.dead_letters.ownership import LetterPlan, plan_letters
-from millstream.pipelines.runner import Run
+from millstream.pipelines.dead_letters.ownership import DeadLetterPlan, plan_dead_letters
+from millstream.pipelines.frames.builder import Frames
+from millstream.pipelines.run import plan
+from millstream.pipelines.run.queries import Queries
 from support.pipelines.letters import BAD, SCHEMA, letters, queries, values
 from support.spark.pipeline_world import Background, create, received, run_once, send, wait_until
 
@@ -27,7 +29,10 @@ IGNORING = {
 
 
 def two_streams(name: str, bootstrap: str, ignoring: str = "argument") -> Pipeline:
-    """``first`` names the streams ``rows`` and ``other``, but uses only ``other``; ``second`` reads ``rows``."""
+    """``first`` names the streams ``rows`` and ``other``, but uses only ``other``.
+
+    ``second`` reads ``rows``.
+    """
     pipeline = Pipeline(name, bootstrap=bootstrap)
     pipeline.stream("rows", topic=name, schema=SCHEMA)
     pipeline.stream("other", topic=f"{name}-other", schema=SCHEMA)
@@ -47,7 +52,7 @@ def owners(checkpoint: Path, pipeline: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("ignoring", ["argument", *IGNORING])
-def test_stream_that_the_first_flow_ignores_has_its_letters(
+def test_stream_ignored_by_the_first_flow_has_dead_letters(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, ignoring: str
 ) -> None:
     bootstrap = shared_broker.bootstrap
@@ -65,7 +70,7 @@ def test_stream_that_the_first_flow_ignores_has_its_letters(
         assert owners(tmp_path, topic_name) == {"rows": "second", "other": "first"}
 
 
-def test_stream_that_no_flow_uses_has_no_owner(
+def test_unused_stream_has_no_owner(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
@@ -76,12 +81,12 @@ def test_stream_that_no_flow_uses_has_no_owner(
     for _ in range(2):
         run_once(pipeline, spark, tmp_path)
     assert owners(tmp_path, topic_name) == {"other": "first"}
-    # As soon as a flow reads it, its bad records have letters.
+    # As soon as a flow reads the stream, its bad records become dead letters.
     run_once(two_streams(topic_name, bootstrap), spark, tmp_path)
     assert values(letters(bootstrap, topic_name)) == sorted(BAD)
 
 
-def test_letters_that_an_earlier_version_left_out_are_written(
+def test_dead_letters_missed_by_an_earlier_version_are_written(
     spark: SparkSession,
     shared_broker: LocalBroker,
     topic_name: str,
@@ -92,11 +97,11 @@ def test_letters_that_an_earlier_version_left_out_are_written(
     create(bootstrap, topic_name, f"{topic_name}-other")
     pipeline = two_streams(topic_name, bootstrap)
 
-    def by_declaration(*args: Any) -> LetterPlan:
-        return plan_letters(*args[:4])
+    def by_declaration(*args: Any) -> DeadLetterPlan:
+        return plan_dead_letters(*args[:4])
 
     with monkeypatch.context() as earlier:
-        earlier.setattr(runner, "plan_letters", by_declaration)
+        earlier.setattr(plan, "plan_dead_letters", by_declaration)
         send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
         send(bootstrap, f"{topic_name}-other", [b"of other"])
         run_once(pipeline, spark, tmp_path)
@@ -109,26 +114,26 @@ def test_letters_that_an_earlier_version_left_out_are_written(
     assert len(received(bootstrap, f"{topic_name}-2")) == 1
 
 
-def test_letters_go_on_when_the_owner_stops_reading_its_stream(
+def test_dead_letters_continue_when_the_owner_stops_reading(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
     create(bootstrap, topic_name)
 
     def pipeline(used: str, *, second: bool = True) -> Pipeline:
-        made = Pipeline(topic_name, bootstrap=bootstrap)
-        made.stream("rows", topic=topic_name, schema=SCHEMA)
-        made.stream("texts", topic=topic_name, value="string", dead_letters=False)
+        declared = Pipeline(topic_name, bootstrap=bootstrap)
+        declared.stream("rows", topic=topic_name, schema=SCHEMA)
+        declared.stream("texts", topic=topic_name, value="string", dead_letters=False)
 
-        @made.flow(to=to_topic(f"{topic_name}-1"))
+        @declared.flow(to=to_topic(f"{topic_name}-1"))
         def first(rows: DataFrame, texts: DataFrame) -> DataFrame:
             return {"rows": rows, "texts": texts}[used].selectExpr("1 AS one")
 
         if second:
-            made.sql("second", "SELECT * FROM rows", to=to_topic(f"{topic_name}-2"))
-        return made
+            declared.sql("second", "SELECT * FROM rows", to=to_topic(f"{topic_name}-2"))
+        return declared
 
-    # ``first`` owns the letters, nobody reads the stream, ``second`` reads it, both read it.
+    # ``first`` owns the dead letters, no flow reads the stream, ``second`` reads it, both read it.
     steps = [pipeline("rows"), pipeline("texts", second=False), pipeline("texts"), pipeline("rows")]
     for number, step in enumerate(steps):
         send(bootstrap, topic_name, [b"bad %d" % number, {"id": "a", "n": number}])
@@ -139,11 +144,11 @@ def test_letters_go_on_when_the_owner_stops_reading_its_stream(
     assert len(received(bootstrap, f"{topic_name}-2")) == 4
 
 
-# ---- streams that begin at a moment ---------------------------------------------------------------------------------
+# ---- streams whose start depends on the time ----------------------------------------------------
 
 
 def late_pipeline(name: str, bootstrap: str, *more: str, **stream: Any) -> Pipeline:
-    """Flows that read a stream from now on, each into a topic; ``first`` owns the letters."""
+    """Flows that read a stream from now on, each into a topic. ``first`` owns the dead letters."""
     pipeline = Pipeline(name, bootstrap=bootstrap)
     pipeline.stream("rows", topic=name, schema=SCHEMA, **{"starting": "latest", **stream})
     for flow in ("first", "second", *more):
@@ -155,12 +160,12 @@ def ids(bootstrap: str, topic: str) -> list[str]:
     return sorted(row["id"] for row in received(bootstrap, topic))
 
 
-def has_begun(checkpoint: Path, pipeline: str, flow: str) -> bool:
+def had_batch(checkpoint: Path, pipeline: str, flow: str) -> bool:
     return (checkpoint / pipeline / flow / "commits" / "0").exists()
 
 
 @pytest.mark.parametrize("how", ["latest", "time"])
-def test_owner_that_starts_after_another_flow_misses_no_bad_record(
+def test_owner_that_starts_late_misses_no_bad_record(
     spark: SparkSession,
     shared_broker: LocalBroker,
     topic_name: str,
@@ -171,27 +176,27 @@ def test_owner_that_starts_after_another_flow_misses_no_bad_record(
     bootstrap = shared_broker.bootstrap
     create(bootstrap, topic_name)
     send(bootstrap, topic_name, [b"bad, before anything started"])
-    given: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if how == "time":
-        given = {"source": {"startingTimestamp": 1 << 45, "startingOffsetsByTimestampStrategy": "latest"}}
-    pipeline = late_pipeline(topic_name, bootstrap, **given)
+        options = {"source": {"startingTimestamp": 1 << 45, "startingOffsetsByTimestampStrategy": "latest"}}
+    pipeline = late_pipeline(topic_name, bootstrap, **options)
     tries: list[str] = []
-    start_query = Run._query
+    start_query = Queries._query
 
-    def slow_owner(run: Run, flow: Any, writer: Any) -> Any:
+    def slow_owner(queries: Queries, frames: Frames, flow: Any, writer: Any) -> Any:
         if flow.name == "first":
             tries.append(flow.name)
             if len(tries) == 1:
                 raise RuntimeError("not yet")
             if len(tries) == 2:
-                wait_until(lambda: has_begun(tmp_path, topic_name, "second"), "second's first batch")
+                wait_until(lambda: had_batch(tmp_path, topic_name, "second"), "second's first batch")
                 send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
                 wait_until(lambda: ids(bootstrap, f"{topic_name}-second") == ["a"], "second's row")
-        return start_query(run, flow, writer)
+        return start_query(queries, frames, flow, writer)
 
-    monkeypatch.setattr(Run, "_query", slow_owner)
+    monkeypatch.setattr(Queries, "_query", slow_owner)
     with Background(pipeline, spark, tmp_path):
-        wait_until(lambda: has_begun(tmp_path, topic_name, "first"), "first's first batch")
+        wait_until(lambda: had_batch(tmp_path, topic_name, "first"), "first's first batch")
         send(bootstrap, topic_name, [BAD[1], {"id": "b", "n": 1}])
         for flow in ("first", "second"):
             wait_until(lambda flow=flow: "b" in ids(bootstrap, f"{topic_name}-{flow}"), f"{flow}'s row")
@@ -202,7 +207,7 @@ def test_owner_that_starts_after_another_flow_misses_no_bad_record(
         assert ids(bootstrap, f"{topic_name}-{flow}") == ["a", "b"]
 
 
-def test_owner_that_had_no_batch_begins_where_the_first_run_began(
+def test_owner_without_a_batch_starts_where_the_first_run_started(
     spark: SparkSession,
     shared_broker: LocalBroker,
     topic_name: str,
@@ -212,17 +217,17 @@ def test_owner_that_had_no_batch_begins_where_the_first_run_began(
     bootstrap = shared_broker.bootstrap
     create(bootstrap, topic_name)
     pipeline = late_pipeline(topic_name, bootstrap)
-    start_query = Run._query
+    start_query = Queries._query
 
-    def without_owner(run: Run, flow: Any, writer: Any) -> Any:
+    def without_owner(queries: Queries, frames: Frames, flow: Any, writer: Any) -> Any:
         if flow.name == "first":
             raise RuntimeError("not in this run")
-        return start_query(run, flow, writer)
+        return start_query(queries, frames, flow, writer)
 
     with monkeypatch.context() as first_run:
-        first_run.setattr(Run, "_query", without_owner)
+        first_run.setattr(Queries, "_query", without_owner)
         with Background(pipeline, spark, tmp_path):
-            wait_until(lambda: has_begun(tmp_path, topic_name, "second"), "second's first batch")
+            wait_until(lambda: had_batch(tmp_path, topic_name, "second"), "second's first batch")
             send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
             wait_until(lambda: ids(bootstrap, f"{topic_name}-second") == ["a"], "second's row")
     with_more = late_pipeline(topic_name, bootstrap, "added")
@@ -232,11 +237,11 @@ def test_owner_that_had_no_batch_begins_where_the_first_run_began(
     run_once(with_more, spark, tmp_path)
     assert values(letters(bootstrap, topic_name)) == sorted(BAD)
     assert ids(bootstrap, f"{topic_name}-first") == ["a", "b", "b"]
-    # A flow that is new begins now, and not where the others began.
+    # A new flow starts now, and not where the others started.
     assert ids(bootstrap, f"{topic_name}-added") == ["b", "b"]
 
 
-def test_letters_that_are_switched_on_later_begin_where_the_flows_are(
+def test_dead_letters_enabled_later_start_at_the_flows_positions(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
@@ -254,7 +259,7 @@ def test_letters_that_are_switched_on_later_begin_where_the_flows_are(
     assert values(letters(bootstrap, topic_name)) == sorted(BAD[1:])
 
 
-def test_letters_of_a_removed_owner_go_on_where_it_ended_and_not_now(
+def test_dead_letters_of_a_removed_owner_continue_where_it_ended(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
