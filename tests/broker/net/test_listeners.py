@@ -29,6 +29,17 @@ def test_listeners_may_have_custom_names() -> None:
     assert found == [ListenerSpec("INSIDE", "::1", 0), ListenerSpec("OUTSIDE", "0.0.0.0", 9094)]
 
 
+def test_listeners_of_kraft_controllers_are_not_opened() -> None:
+    settings = config(
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
+        advertised_listeners="PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        controller_listener_names="CONTROLLER",
+    )
+    assert listener_specs(settings) == [ListenerSpec("PLAINTEXT", "0.0.0.0", 9092)]
+    bound = [Endpoint("PLAINTEXT", "0.0.0.0", 9092)]
+    assert advertised(settings, bound) == [Endpoint("PLAINTEXT", "localhost", 9092)]
+
+
 @pytest.mark.parametrize(
     ("listeners", "complaint"),
     [

@@ -22,6 +22,7 @@ from millstream.core.group_settings import (
     METRICS_INTERVAL_BOUNDS,
     METRICS_MATCHES,
 )
+from millstream.core.kafka_settings import refusal
 from millstream.core.regex import compiled
 from millstream.core.settings import Setting, SettingError, Type, Update, Value
 from millstream.core.topic_settings import TOPIC_SETTINGS
@@ -99,6 +100,10 @@ def broker_overrides(
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
         )
+    for key, text in changed.items():
+        reason = refusal(key, text) if key not in current else None
+        if reason is not None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"{key} is refused: {reason}")
     try:
         # Kafka stores unknown settings: they may belong to a plugin, or to a later version.
         values = {

@@ -56,6 +56,8 @@ def listener_specs(config: BrokerConfig) -> list[ListenerSpec]:
     """Return the listeners to open. Only PLAINTEXT is supported."""
     values = config.get("listeners")
     specs = parse_listeners("listeners", values if isinstance(values, tuple) else ())
+    controllers = controller_listeners(config)
+    specs = [spec for spec in specs if spec.name not in controllers]
     if not specs:
         raise SettingError(
             "listeners is empty; give at least one, for example PLAINTEXT://127.0.0.1:9092", "listeners"
@@ -74,6 +76,12 @@ def listener_specs(config: BrokerConfig) -> list[ListenerSpec]:
     return [ListenerSpec(spec.name, spec.host or "0.0.0.0", spec.port) for spec in specs]
 
 
+def controller_listeners(config: BrokerConfig) -> set[str]:
+    """Return the listeners of KRaft controllers, which are not opened: there is no KRaft here."""
+    names = config.get("controller.listener.names")
+    return {name.strip().upper() for name in str(names or "").split(",") if name.strip()}
+
+
 def _protocol_map(config: BrokerConfig) -> dict[str, str]:
     entries = config.get("listener.security.protocol.map")
     assert isinstance(entries, tuple)
@@ -88,7 +96,10 @@ def advertised(config: BrokerConfig, bound: list[Endpoint]) -> list[Endpoint]:
         return [Endpoint(e.name, _reachable(e.host), e.port) for e in bound]
     names = {endpoint.name: endpoint for endpoint in bound}
     endpoints = []
+    controllers = controller_listeners(config)
     for spec in parse_listeners("advertised.listeners", values):
+        if spec.name in controllers:
+            continue
         if spec.name not in names:
             raise SettingError(
                 f"advertised.listeners names {spec.name}, which is not in listeners", "advertised.listeners"
