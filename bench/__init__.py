@@ -1,1 +1,1 @@
-"""Benchmarks: scenarios and peers as data, measured side by side in one interleaved run (`python -m bench`)."""
+"""Benchmarks: scenarios and peers as data, measured in interleaved rounds (`python -m bench`)."""

@@ -1,4 +1,7 @@
-"""`python -m bench`: run scenarios against peers, show the table, keep JSON and plots, write docs/benchmarks.md."""
+"""`python -m bench`: run scenarios against peers and report the results.
+
+It shows the table, stores JSON and plots, and writes docs/benchmarks.md.
+"""
 
 import argparse
 import signal
@@ -32,17 +35,18 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default="",
         help="names of scenarios, separated by commas (default: those that run by default)",
     )
-    parser.add_argument("--all", action="store_true", help="every scenario, also those that take long")
+    parser.add_argument("--all", action="store_true", help="every scenario, including slow ones")
     parser.add_argument(
         "--against",
         default="",
-        help="names of peers: the scenarios with a target versus one of them, and those that such a peer names itself",
+        help="names of peers: run the scenarios with a target versus one of them, "
+        "and those that such a peer names",
     )
     parser.add_argument("--peers", default="", help="names of peers (default: those that run by default)")
     parser.add_argument(
         "--rounds",
         type=int,
-        help=f"interleaved rounds, of every scenario (default {ROUNDS}, or as many as a scenario says)",
+        help=f"interleaved rounds of every scenario (default {ROUNDS}, or the scenario's number)",
     )
     parser.add_argument(
         "--patience",
@@ -50,16 +54,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=2,
         help="seconds to wait for a quiet machine before each measurement",
     )
-    parser.add_argument("--scratch", help="where the brokers keep their data while measured")
+    parser.add_argument("--scratch", help="directory for the data of the brokers")
     parser.add_argument(
-        "--results", type=Path, default=HERE / "results", help="where the JSON and the plots go"
+        "--results", type=Path, default=HERE / "results", help="directory for the JSON and the plots"
     )
     parser.add_argument(
         "--docs",
         action="store_true",
-        help="write docs/benchmarks.md and its plots also after a part of the scenarios",
+        help="write docs/benchmarks.md and its plots even after a part of the scenarios",
     )
-    parser.add_argument("--list", action="store_true", help="name scenarios and peers, run nothing")
+    parser.add_argument("--list", action="store_true", help="list scenarios and peers, run nothing")
     return parser.parse_args(argv)
 
 
@@ -68,7 +72,7 @@ def say(text: str) -> None:
 
 
 class Runner:
-    """Scenario by scenario, round by round, peers taking turns (the order rotates with the round)."""
+    """Runs scenario by scenario, round by round; the order of peers rotates with the round."""
 
     def __init__(
         self,
@@ -80,38 +84,44 @@ class Runner:
         self.workshop, self.peers, self.measures, self.patience_s = workshop, peers, measures, patience_s
         self.busy: list[float] = []
 
-    def scenario(self, scenario: Scenario, rounds: int, place: str) -> Outcome:
+    def scenario(self, scenario: Scenario, rounds: int, progress: str) -> Outcome:
         outcome, measure = Outcome(), self.measures[scenario.measure]
-        meant = [p for p in self.peers if scenario.concerns(p)]
-        outcome.absent = {p.name: p.cannot[measure.name] for p in meant if measure.name in p.cannot}
-        if why := missing(scenario.requires):
-            outcome.absent = {p.name: why for p in meant}
-        able = [p for p in meant if p.name not in outcome.absent]
-        for turn in range(scenario.rounds or rounds):
-            for peer in able[turn % len(able) :] + able[: turn % len(able)] if able else []:
-                self._once(
+        relevant = [p for p in self.peers if scenario.concerns(p)]
+        outcome.absent = {p.name: p.cannot[measure.name] for p in relevant if measure.name in p.cannot}
+        if reason := missing(scenario.requires):
+            outcome.absent = {p.name: reason for p in relevant}
+        runnable = [p for p in relevant if p.name not in outcome.absent]
+        for round_index in range(scenario.rounds or rounds):
+            for peer in (
+                runnable[round_index % len(runnable) :] + runnable[: round_index % len(runnable)]
+                if runnable
+                else []
+            ):
+                self._measure_once(
                     scenario,
                     measure,
                     peer,
                     outcome,
-                    f"{place} {scenario.name}, round {turn + 1}, {peer.name}",
+                    f"{progress} {scenario.name}, round {round_index + 1}, {peer.name}",
                 )
-        self.workshop.ballast.forget()
+        self.workshop.ballast.drop()
         return outcome
 
-    def _once(self, scenario: Scenario, measure: Measure, peer: Peer, outcome: Outcome, where: str) -> None:
+    def _measure_once(
+        self, scenario: Scenario, measure: Measure, peer: Peer, outcome: Outcome, label: str
+    ) -> None:
         if peer.name in outcome.absent:  # failed in an earlier round
             return
         self.busy.append(machine.wait_quiet(self.patience_s))
         started = time.perf_counter()
         try:
             reading = measure.run(self.workshop, scenario.on(peer), peer)
-        except Exception as error:  # what else was measured is not to be lost
+        except Exception as error:  # keep the other measurements
             if not isinstance(error, BenchFailed):
                 traceback.print_exc()
-            why = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
-            outcome.absent[peer.name] = f"failed: {why}"
-            say(f"{where}: FAILED: {why}")
+            reason = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
+            outcome.absent[peer.name] = f"failed: {reason}"
+            say(f"{label}: FAILED: {reason}")
             return
         outcome.readings.setdefault(peer.name, []).append(reading)
         figures = ", ".join(
@@ -119,26 +129,29 @@ class Runner:
             for m in measure.metrics
             if m.name in reading.values
         )
-        say(f"{where}: {figures}  [{time.perf_counter() - started:.1f} s]")
+        say(f"{label}: {figures}  [{time.perf_counter() - started:.1f} s]")
 
 
 def choose_scenarios(
     known: Mapping[str, Scenario], options: argparse.Namespace, peers: Mapping[str, Peer]
 ) -> list[Scenario]:
-    """By name; or those that are to hold their own against some peers, or that such a peer has by itself; or the usual ones."""
-    if options.rounds:  # asked for: no scenario has a number of its own
+    """Return the named scenarios, or those that concern the peers of --against, or the defaults.
+
+    A scenario concerns a peer if it has a target versus that peer, or if the peer names it.
+    """
+    if options.rounds:  # overrides the numbers of the scenarios
         known = {name: replace(scenario, rounds=None) for name, scenario in known.items()}
     if options.only:
         return [known[name] for name in select(options.only.split(","), known, "scenario")]
     others = set(options.against.split(",")) - {""}
-    theirs = {name for other in others & set(peers) for name in peers[other].scenarios}
+    named_by_peers = {name for other in others & set(peers) for name in peers[other].scenarios}
     return [
         scenario
         for scenario in known.values()
         if (scenario.default or options.all or others)
         and (
             not others
-            or scenario.name in theirs
+            or scenario.name in named_by_peers
             or any(target.versus in others for target in scenario.targets)
         )
     ]
@@ -147,7 +160,7 @@ def choose_scenarios(
 def choose_peers(
     known: Mapping[str, Peer], options: argparse.Namespace, chosen: Sequence[Scenario]
 ) -> tuple[list[Peer], dict[str, str]]:
-    """Those that can run here, and the others with the reason."""
+    """Return the peers that can run here, and the others with the reason."""
     if options.peers:
         names = select(options.peers.split(","), known, "peer")
     elif options.against:
@@ -155,7 +168,7 @@ def choose_peers(
         names = [*dict.fromkeys(scenario.subject for scenario in chosen), *others]
     else:
         names = [peer.name for peer in known.values() if peer.default]
-    absent = {name: why for name in names if (why := missing(known[name].requires))}
+    absent = {name: reason for name in names if (reason := missing(known[name].requires))}
     return [known[name] for name in names if name not in absent], absent
 
 
@@ -166,58 +179,64 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         _list(scenarios.values(), peers.values())
         return 0
-    able, absent = choose_peers(peers, options, chosen)
+    runnable, absent = choose_peers(peers, options, chosen)
     if not chosen:
         raise BadDeclaration(f"no scenario has a target versus {options.against}: name some with --only")
     workshop, started = Workshop(options.scratch), time.perf_counter()
     try:
         rounds = options.rounds or ROUNDS
-        found = Run(machine.facts(workshop.folder), {p.name: version(p) for p in able}, absent, rounds)
-        runner = Runner(workshop, able, measures, options.patience)
-        complete = _measure(found, runner, chosen)
+        results = Run(machine.facts(workshop.folder), {p.name: version(p) for p in runnable}, absent, rounds)
+        runner = Runner(workshop, runnable, measures, options.patience)
+        complete = _measure(results, runner, chosen)
     finally:
         workshop.close()
-    found.seconds, found.busy = time.perf_counter() - started, runner.busy
-    whole = complete and not (options.only or options.peers or options.against)
-    return _tell(found, chosen, measures, options, docs=options.docs or whole)
+    results.seconds, results.busy = time.perf_counter() - started, runner.busy
+    is_complete = complete and not (options.only or options.peers or options.against)
+    return _report(results, chosen, measures, options, docs=options.docs or is_complete)
 
 
-def _measure(found: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
-    """False when stopped by a signal: what has been measured is still told."""
+def _measure(results: Run, runner: Runner, chosen: Sequence[Scenario]) -> bool:
+    """Run all scenarios; False if stopped by a signal, with the results so far."""
     try:
         for i, scenario in enumerate(chosen, 1):
-            found.outcomes[scenario.name] = runner.scenario(scenario, found.rounds, f"[{i}/{len(chosen)}]")
+            results.outcomes[scenario.name] = runner.scenario(
+                scenario, results.rounds, f"[{i}/{len(chosen)}]"
+            )
     except KeyboardInterrupt:
-        say("bench: stopped; this is what was measured so far")
+        say("bench: stopped; these are the measurements so far")
         return False
     return True
 
 
-def _tell(
-    found: Run,
+def _report(
+    results: Run,
     chosen: Sequence[Scenario],
     measures: Mapping[str, Measure],
     options: argparse.Namespace,
     *,
     docs: bool,
 ) -> int:
-    table_rows = list(report.rows(found, chosen, measures))
-    report.show(found, table_rows, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
-    kept = found.write(options.results)
-    drawn = plots.write(plots.draw(found, chosen, measures), kept.parent, kept.stem)
-    for path in (kept, *drawn, *(publish(found, DOCS) if docs else ())):
+    table_rows = list(report.rows(results, chosen, measures))
+    report.show(results, table_rows, Console(width=None if sys.stdout.isatty() else PIPED_WIDTH))
+    stored = results.write(options.results)
+    drawn = plots.write(plots.draw(results, chosen, measures), stored.parent, stored.stem)
+    for path in (stored, *drawn, *(publish(results, DOCS) if docs else ())):
         say(f"written: {path}")
-    failed = any(why.startswith("failed") for o in found.outcomes.values() for why in o.absent.values())
+    failed = any(
+        reason.startswith("failed")
+        for outcome in results.outcomes.values()
+        for reason in outcome.absent.values()
+    )
     return 1 if failed else 0
 
 
 def _list(scenarios: object, peers: object) -> None:
-    for thing in (*scenarios, *peers):  # type: ignore[misc]
-        print(f"{thing.name:28} {thing.title}{'' if thing.default else '  (when asked for)'}")
+    for item in (*scenarios, *peers):  # type: ignore[misc]
+        print(f"{item.name:28} {item.title}{'' if item.default else '  (on request)'}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    # Both stop the run in order, also where a shell started it with SIGINT ignored.
+    # Both end the run cleanly, even if a shell started it with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     try:

@@ -1,4 +1,4 @@
-"""A running cluster seen from outside: its processes by `cluster.json`, its partitions by what it tells clients."""
+"""A running cluster from outside: its processes (`cluster.json`) and its metadata."""
 
 import json
 import os
@@ -16,14 +16,16 @@ from typing import Any
 from bench.processes import ROOT, BenchFailed, environment
 from bench.running import Broker
 
-OBSERVER = 2_000_000_000  # a broker id that nobody has
+# A broker id that no broker has.
+OBSERVER = 2_000_000_000
 POLL_S = 0.1
-QUIET: dict[str, Any] = {"log_level": 0}  # brokers that go away are what is measured
+# No log: the measurements make brokers fail.
+QUIET: dict[str, Any] = {"log_level": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """As the metadata has it."""
+    """A partition in the metadata."""
 
     topic: str
     index: int
@@ -33,15 +35,15 @@ class Partition:
 
 
 class Cluster:
-    """The brokers of a peer that is `millstream up`."""
+    """The brokers of a peer that runs as `millstream up`."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._admin: Any = None
 
     def _file(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.broker.data / "cluster.json").read_text())
-        return found
+        content: dict[str, Any] = json.loads((self.broker.data / "cluster.json").read_text())
+        return content
 
     def addresses(self, *, without: int = -1) -> str:
         rows = [row for row in self._file()["brokers"] if row["pid"] and row["node_id"] != without]
@@ -52,24 +54,24 @@ class Cluster:
         return row["host"], row["port"]
 
     def pid(self, node: int) -> int:
-        (found,) = [row["pid"] for row in self._file()["brokers"] if row["node_id"] == node]
-        return int(found)
+        (pid,) = [row["pid"] for row in self._file()["brokers"] if row["node_id"] == node]
+        return int(pid)
 
     def kill(self, node: int) -> None:
         os.kill(self.pid(node), signal.SIGKILL)
 
     def stop(self, node: int) -> None:
-        """Asks it to stop; it goes when it has handed over."""
+        """Request a clean shutdown; the broker exits after it has handed over its partitions."""
         os.kill(self.pid(node), signal.SIGTERM)
 
     def start(self, node: int) -> None:
         command = [sys.executable, "-m", "millstream", "up", "--data", str(self.broker.data), "--start"]
-        self.wait(lambda: not self._runs(node), "the broker to be gone", 30)
+        self.wait(lambda: not self._runs(node), "the broker to exit", 30)
         done = subprocess.run(
             [*command, str(node)], capture_output=True, text=True, cwd=ROOT, env=environment({}), check=False
         )
         if done.returncode:
-            raise BenchFailed(f"broker {node} was not started again: {done.stderr.strip()}")
+            raise BenchFailed(f"broker {node} did not restart: {done.stderr.strip()}")
 
     def _runs(self, node: int) -> bool:
         (state,) = [row["state"] for row in self._file()["brokers"] if row["node_id"] == node]
@@ -77,37 +79,37 @@ class Cluster:
 
     @contextmanager
     def failures_explained(self) -> Iterator[None]:
-        """What a client was refused, with the last trouble that a broker has told of."""
+        """Add the last errors in the brokers' logs to a client's error."""
         from millstream.client.errors import ClientError
 
         try:
             yield
         except ClientError as error:
-            raise BenchFailed(f"{error}; {self._trouble()}") from None
+            raise BenchFailed(f"{error}; {self._last_errors()}") from None
 
     def prefer(self) -> None:
-        """Leadership goes to the first replicas, so that every broker leads as much as any other."""
+        """Elect the preferred leaders, so that all brokers lead equally many partitions."""
         from millstream.client.admin.client import Admin
 
         with self.failures_explained(), Admin(self.addresses(), timeout_s=60) as admin:
             admin.reassignments.elect_leaders()
         self.wait(
-            lambda: all(row.leader == row.replicas[0] for row in self.partitions()), "first replicas", 30
+            lambda: all(row.leader == row.replicas[0] for row in self.partitions()), "preferred leaders", 30
         )
 
-    def _trouble(self) -> str:
+    def _last_errors(self) -> str:
         lines = [
             line
             for log in sorted(self.broker.data.glob("broker-*/broker.log"))
             for line in log.read_text(errors="replace").splitlines()
             if " ERROR " in line or "Error:" in line
         ]
-        return "; ".join(lines[-3:]) or "no broker told of an error"
+        return "; ".join(lines[-3:]) or "no broker logged an error"
 
-    # ---- partitions -----------------------------------------------------------------------------------------
+    # ---- partitions ----
 
-    def ask(self, *, without: int = -1) -> None:
-        """From now on these brokers are asked."""
+    def connect(self, *, without: int = -1) -> None:
+        """Read metadata from all brokers, without one, from now on."""
         from confluent_kafka.admin import AdminClient
 
         self._admin = AdminClient({"bootstrap.servers": self.addresses(without=without)} | QUIET)
@@ -116,28 +118,30 @@ class Cluster:
         from confluent_kafka import KafkaException
 
         if self._admin is None:
-            self.ask()
+            self.connect()
         try:
             return self._admin.list_topics(timeout=10)
         except KafkaException:
             return None
 
     def controller(self) -> int:
-        found = self._metadata()
-        return -1 if found is None else int(found.controller_id)
+        metadata = self._metadata()
+        return -1 if metadata is None else int(metadata.controller_id)
 
     def partitions(self) -> list[Partition]:
-        found = self._metadata()
-        topics = {} if found is None else found.topics
+        metadata = self._metadata()
+        topics = {} if metadata is None else metadata.topics
         return [
-            Partition(name, one.id, one.leader, tuple(one.isrs), tuple(one.replicas))
+            Partition(name, partition.id, partition.leader, tuple(partition.isrs), tuple(partition.replicas))
             for name, topic in topics.items()
             if not name.startswith("__")
-            for one in topic.partitions.values()
+            for partition in topic.partitions.values()
         ]
 
     def wait_led(self, count: int, *, without: int = -1, in_sync: int = 1, timeout_s: float = 120) -> None:
-        """Until so many partitions have a leader, which is another than that, and so many replicas in sync."""
+        """Wait until ``count`` partitions have a leader other than ``without``, and enough in-sync
+        replicas.
+        """
 
         def all_led() -> bool:
             rows = self.partitions()
@@ -148,15 +152,15 @@ class Cluster:
         self.wait(all_led, f"{count} partitions with a leader and {in_sync} in sync", timeout_s)
 
     @staticmethod
-    def wait(condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    def wait(condition: Callable[[], bool], event: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
-                raise BenchFailed(f"waited {timeout_s:.0f} s in vain for {what}")
+                raise BenchFailed(f"waited {timeout_s:.0f} s for {event}")
             time.sleep(POLL_S)
 
     def write_everywhere(self, partitions: Sequence[Partition], *, without: int = -1) -> None:
-        """One message to each, acknowledged by all in-sync replicas."""
+        """Write one message to each partition, acknowledged by all in-sync replicas."""
         from confluent_kafka import Producer
 
         failed: list[str] = []
@@ -173,32 +177,32 @@ class Cluster:
         if producer.flush(60) or failed:
             raise BenchFailed(f"not every partition could be written: {failed[:1]}")
 
-    # ---- coordination ---------------------------------------------------------------------------------------
+    # ---- coordination ----
 
     def zookeeper_writes(self) -> int:
-        """How many transactions ZooKeeper has seen: the lower half of its last zxid."""
+        """Return ZooKeeper's number of transactions: the lower half of its last zxid."""
         (row,) = self._file()["zookeepers"]
         with socket.create_connection((row["host"], row["port"]), timeout=5) as sock:
             sock.sendall(b"srvr")
-            answer = b"".join(iter(lambda: sock.recv(4096), b"")).decode()
-        (zxid,) = [line.split()[1] for line in answer.splitlines() if line.startswith("Zxid:")]
+            response = b"".join(iter(lambda: sock.recv(4096), b"")).decode()
+        (zxid,) = [line.split()[1] for line in response.splitlines() if line.startswith("Zxid:")]
         return int(zxid, 16) & 0xFFFFFFFF
 
 
 @dataclass(slots=True)
-class Fed:
-    """What came through the feed: bytes on the wire, and nodes in them."""
+class Received:
+    """The bytes and nodes that came through the feed."""
 
     bytes: int = 0
     nodes: int = 0
 
-    def add(self, more: "Fed") -> None:
+    def add(self, more: "Received") -> None:
         self.bytes += more.bytes
         self.nodes += more.nodes
 
 
 class Observer:
-    """Follows the controller's feed as a broker would, without being one."""
+    """Follows the controller's feed like a broker, without being one."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._sock = socket.create_connection(address, timeout=30)
@@ -207,25 +211,25 @@ class Observer:
     def close(self) -> None:
         self._sock.close()
 
-    def snapshot(self) -> Fed:
-        fed, more = Fed(), False
+    def snapshot(self) -> Received:
+        received, has_more = Received(), False
         while True:
-            answer = self._ask(fed, more_of_snapshot=more)
-            more = answer.more_follows
-            if not more:
-                self._position = answer.position
-                return fed
+            response = self._request(received, more_of_snapshot=has_more)
+            has_more = response.more_follows
+            if not has_more:
+                self._position = response.position
+                return received
 
-    def changes(self) -> Fed:
-        """All that is there by now."""
-        fed = Fed()
+    def changes(self) -> Received:
+        """Read all changes up to now."""
+        received = Received()
         while True:
             seen = self._position
-            self._position = self._ask(fed).position
+            self._position = self._request(received).position
             if self._position == seen:
-                return fed
+                return received
 
-    def _ask(self, fed: Fed, *, more_of_snapshot: bool = False) -> Any:
+    def _request(self, received: Received, *, more_of_snapshot: bool = False) -> Any:
         from millstream.wire.messages.controller_feed import (
             ControllerFeedRequest,
             ControllerFeedResponse,
@@ -243,14 +247,14 @@ class Observer:
         self._sock.sendall(struct.pack(">i", len(body)) + body)
         (size,) = struct.unpack(">i", self._read(4))
         frame = self._read(size)
-        answer, _ = ControllerFeedResponse.decode(memoryview(frame), 0, 5)
-        if answer.error_code:
-            raise BenchFailed(f"the feed was refused with error {answer.error_code}")
-        self._epoch = answer.controller_epoch
-        if nodes := nodes_of(answer):
-            fed.bytes += size + 4
-            fed.nodes += len(nodes)
-        return answer
+        response, _ = ControllerFeedResponse.decode(memoryview(frame), 0, 5)
+        if response.error_code:
+            raise BenchFailed(f"the feed was rejected with error {response.error_code}")
+        self._epoch = response.controller_epoch
+        if nodes := nodes_of(response):
+            received.bytes += size + 4
+            received.nodes += len(nodes)
+        return response
 
     def _read(self, size: int) -> bytes:
         parts: list[bytes] = []
@@ -264,12 +268,12 @@ class Observer:
 
 
 def topic_sizes(partitions: int, each: int) -> Iterator[tuple[str, int]]:
-    """Topics of so many partitions each, together so many."""
+    """Yield topics of ``each`` partitions, ``partitions`` in total."""
     for start in range(0, partitions, each):
         yield f"bench-{start // each}", min(each, partitions - start)
 
 
-def make_topics(cluster: Cluster, sizes: Mapping[str, int]) -> None:
+def create_topics_of_sizes(cluster: Cluster, sizes: Mapping[str, int]) -> None:
     from bench.topics import create_topics
 
     by_size: dict[int, list[str]] = {}

@@ -1,8 +1,10 @@
-"""How long writes stand still when a broker goes: `python -m bench.fail_over [--rounds N]`.
+"""The pause of writes when a broker fails: `python -m bench.fail_over [--rounds N]`.
 
-Three broker processes and a ZooKeeper server on this machine, with the settings of `millstream up`. A librdkafka producer (acks=all, idempotent,
-no other settings unless the table says so) sends a small record every 5 ms to one partition with three replicas; then the leader, or a follower, is killed, frozen or stopped. The
-figure is the longest time between two acknowledgements around that moment. At the end every acknowledged record is read back, once each.
+Three broker processes and a ZooKeeper server run on this machine, with the settings of `millstream
+up`. A librdkafka producer (acks=all, idempotent, other settings only as in the table) sends a small
+record every 5 ms to one partition with three replicas. Then the leader, or a follower, is killed,
+frozen or stopped. The figure is the longest time between two acknowledgements around that moment.
+At the end every acknowledged record is read back exactly once.
 """
 
 import argparse
@@ -30,7 +32,7 @@ PATIENCE_S = 90.0
 
 
 class Writer:
-    """Sends without pause, and keeps when each record was acknowledged."""
+    """Sends continuously, and stores when each record was acknowledged."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, object]) -> None:
         from confluent_kafka import Producer
@@ -54,39 +56,39 @@ class Writer:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            self._producer.produce(TOPIC, str(number), partition=0, on_delivery=self._told(number))
+            self._producer.produce(TOPIC, str(number), partition=0, on_delivery=self._reporter(number))
             self._producer.poll(EVERY_S)
             number += 1
 
-    def _told(self, number: int) -> Callable[[Any, Any], None]:
-        def told(error: Any, _message: Any) -> None:
+    def _reporter(self, number: int) -> Callable[[Any, Any], None]:
+        def report(error: Any, _message: Any) -> None:
             if error is not None:
                 self.failed.append(str(error))
             else:
                 self.acknowledged.append((time.monotonic(), number))
 
-        return told
+        return report
 
     def gap_s(self, since: float) -> float:
-        """The longest time between two acknowledgements, of which the second came after this."""
+        """Return the longest time between acknowledgements, of which the second is after ``since``."""
         times = [at for at, _ in self.acknowledged]
         return max(later - at for at, later in itertools.pairwise(times) if later > since)
 
     def wait_after(self, moment: float) -> None:
-        """Until records are acknowledged again, and for a while."""
+        """Wait until records are acknowledged again, and a while longer."""
         deadline = moment + PATIENCE_S
         while True:
             times = [at for at, _ in self.acknowledged[-200:]]
             if len(times) == 200 and times[0] > moment + 0.5:
                 break
             if time.monotonic() > deadline:
-                raise SystemExit("writes did not go on")
+                raise SystemExit("writes did not resume")
             time.sleep(0.05)
         time.sleep(AFTERWARDS_S)
 
 
 class Trial:
-    """A cluster, and what is done to the broker that leads."""
+    """A cluster, and the operations on its leader."""
 
     def __init__(self, directory: Path) -> None:
         self._stack = ExitStack()
@@ -117,7 +119,7 @@ class Trial:
             return admin.cluster.describe().controller or 0
 
     def settle(self) -> None:
-        """All three run and are in sync."""
+        """Start brokers that are down, and wait until all three replicas are in sync."""
         for broker in self.brokers:
             if not broker.running:
                 broker.start()
@@ -127,54 +129,55 @@ class Trial:
                 if len(admin.topics.get(TOPIC).partitions[0].isr) == 3:
                     return
             time.sleep(0.2)
-        raise SystemExit("the replicas do not get in sync")
+        raise SystemExit("the replicas did not get in sync")
 
     def arrange(self, controller_leads: bool) -> int:
-        """The node that leads, after making it the controller or another one."""
+        """Make the controller, or another node, the leader; return the leader."""
         from millstream.core.types import TopicPartition
 
         self.settle()
-        wanted = self.controller()
+        leader = self.controller()
         if not controller_leads:
-            wanted = next(node for node in range(3) if node != wanted)
-        others = [node for node in range(3) if node != wanted]
+            leader = next(node for node in range(3) if node != leader)
+        others = [node for node in range(3) if node != leader]
         tp = TopicPartition(TOPIC, 0)
         with Admin(self.bootstrap) as admin:
-            admin.reassignments.start({tp: [wanted, *others]})
+            admin.reassignments.start({tp: [leader, *others]})
             admin.reassignments.elect_leaders([tp], unclean=False)
-        while self.leader() != wanted:
+        while self.leader() != leader:
             time.sleep(0.1)
-        return wanted
+        return leader
 
 
-class Way(NamedTuple):
-    """What is done, and to whom."""
+class Failure(NamedTuple):
+    """The operation, and the broker that suffers it."""
 
     act: Callable[[LocalBroker], object]
     controller_leads: bool = False
     to_follower: bool = False
-    # Of the producer.
+    # Settings of the producer.
     settings: Mapping[str, object] = MappingProxyType({})
 
 
-# A frozen broker still holds its connections: how long a request waits for it is the client's own setting (60 s in librdkafka, 30 s in Java).
+# A frozen broker keeps its connections open. The client decides how long a request waits for it: 60
+# s in librdkafka, 30 s in Java.
 _IMPATIENT = MappingProxyType({"socket.timeout.ms": 1000})
 
-WAYS = {
-    "leader killed with -9": Way(LocalBroker.kill),
-    "leader and controller killed with -9": Way(LocalBroker.kill, controller_leads=True),
-    "leader and controller frozen (SIGSTOP), socket.timeout.ms=1000": Way(
+FAILURES = {
+    "leader killed with -9": Failure(LocalBroker.kill),
+    "leader and controller killed with -9": Failure(LocalBroker.kill, controller_leads=True),
+    "leader and controller frozen (SIGSTOP), socket.timeout.ms=1000": Failure(
         LocalBroker.pause, True, settings=_IMPATIENT
     ),
-    "follower killed with -9": Way(LocalBroker.kill, to_follower=True),
-    "leader stopped (SIGTERM)": Way(LocalBroker.stop),
-    "leader and controller stopped (SIGTERM)": Way(LocalBroker.stop, controller_leads=True),
-    "follower stopped (SIGTERM)": Way(LocalBroker.stop, to_follower=True),
+    "follower killed with -9": Failure(LocalBroker.kill, to_follower=True),
+    "leader stopped (SIGTERM)": Failure(LocalBroker.stop),
+    "leader and controller stopped (SIGTERM)": Failure(LocalBroker.stop, controller_leads=True),
+    "follower stopped (SIGTERM)": Failure(LocalBroker.stop, to_follower=True),
 }
 
 
-def measure(trial: Trial, way: str) -> tuple[float, Writer]:
-    act, controller_leads, to_follower, settings = WAYS[way]
+def measure(trial: Trial, failure: str) -> tuple[float, Writer]:
+    act, controller_leads, to_follower, settings = FAILURES[failure]
     leader = trial.arrange(controller_leads)
     victim = trial.brokers[leader if not to_follower else (leader + 1) % len(trial.brokers)]
     with Writer(trial.bootstrap, settings) as writer:
@@ -192,7 +195,7 @@ def measure(trial: Trial, way: str) -> tuple[float, Writer]:
 
 
 def check(trial: Trial, writers: Sequence[Writer]) -> int:
-    """Every acknowledged record is there, and none twice: those of one writer come in order."""
+    """Check that every acknowledged record exists once, and those of one writer in order."""
     trial.settle()
     with Consumer(trial.bootstrap, TOPIC, until_end=True) as consumer:
         numbers = [int(record.value or b"") for record in consumer]
@@ -200,7 +203,7 @@ def check(trial: Trial, writers: Sequence[Writer]) -> int:
     for writer in writers:
         for _, number in sorted(writer.acknowledged, key=lambda pair: pair[1]):
             if next(rest, None) != number:
-                raise SystemExit(f"record {number} is lost or out of place")
+                raise SystemExit(f"record {number} is lost or out of order")
     return len(numbers)
 
 
@@ -209,26 +212,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="ways whose name has this in it")
+    parser.add_argument("--only", default="", help="run only failures whose name contains this")
     options = parser.parse_args()
-    gaps: dict[str, list[float]] = {way: [] for way in WAYS if options.only in way}
+    gaps: dict[str, list[float]] = {failure: [] for failure in FAILURES if options.only in failure}
     writers: list[Writer] = []
     with tempfile.TemporaryDirectory() as directory:
         trial = Trial(Path(directory))
         try:
             for number in range(options.rounds):
-                for way in gaps:
-                    gap_s, writer = measure(trial, way)
-                    gaps[way].append(gap_s)
+                for failure in gaps:
+                    gap_s, writer = measure(trial, failure)
+                    gaps[failure].append(gap_s)
                     writers.append(writer)
-                    print(f"round {number + 1}: {way}: {gap_s:.2f} s", flush=True)
+                    print(f"round {number + 1}: {failure}: {gap_s:.2f} s", flush=True)
             records = check(trial, writers)
         finally:
             trial.close()
-    print(f"\n{records} records, each acknowledged one read back once\n")
+    print(f"\n{records} records; each acknowledged record was read back once\n")
     print("| | median | longest |\n|---|---|---|")
-    for way, found in gaps.items():
-        print(f"| {way} | {statistics.median(found):.2f} s | {max(found):.2f} s |")
+    for failure, times_s in gaps.items():
+        print(f"| {failure} | {statistics.median(times_s):.2f} s | {max(times_s):.2f} s |")
 
 
 if __name__ == "__main__":

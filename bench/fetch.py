@@ -1,7 +1,10 @@
-"""Programs of peers that pip does not have: `python -m bench.fetch kafka` fetches Apache Kafka's jars with Maven.
+"""Programs of peers that pip does not have.
 
-They are kept in build/bench (or $MILLSTREAM_BENCH_CACHE), a folder per version, and found there again. A peer or a scenario names them
-in `[requires] fetched`; its commands find them as {KAFKA_LIBS}. A folder of one's own can be given in that variable instead.
+`python -m bench.fetch kafka` fetches Apache Kafka's jars with Maven.
+
+They are stored in build/bench (or $MILLSTREAM_BENCH_CACHE), in a folder per version. A peer or a
+scenario names them in `[requires] fetched`; its commands refer to them as {KAFKA_LIBS}. That
+environment variable can name another folder.
 """
 
 import os
@@ -24,24 +27,24 @@ def cache() -> Path:
 
 
 def kafka_version() -> str:
-    found = re.search(r"<kafka\.version>(.+?)<", POM.read_text(encoding="utf-8"))
-    assert found is not None
-    return found[1]
+    match = re.search(r"<kafka\.version>(.+?)<", POM.read_text(encoding="utf-8"))
+    assert match is not None
+    return match[1]
 
 
 def kafka_libs() -> Path:
-    """Where the jars are, or would be."""
-    given = os.environ.get(VARIABLE)
-    return Path(given) if given else cache() / f"kafka-{kafka_version()}"
+    """Return the folder of the jars, which need not exist."""
+    folder = os.environ.get(VARIABLE)
+    return Path(folder) if folder else cache() / f"kafka-{kafka_version()}"
 
 
 def words() -> dict[str, str]:
-    """What commands of peers may name."""
+    """Return the names that commands of peers may use."""
     return {VARIABLE: str(kafka_libs())}
 
 
 def obtain(name: str) -> str | None:
-    """Fetch it unless it is there; why it cannot be had, or None."""
+    """Fetch a program unless it exists; return why that failed, or None."""
     if name != "kafka":
         return f"nothing named {name} can be fetched"
     libs = kafka_libs()
@@ -56,7 +59,7 @@ def obtain(name: str) -> str | None:
 
 
 def _copy_jars(maven: str, libs: Path) -> str | None:
-    """Into a folder of another name first: a half-filled one is never taken for the whole."""
+    """Copy into a folder of another name first, so that an incomplete one is never used."""
     partial = libs.with_name(f"{libs.name}.{os.getpid()}")
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
     command = [maven, "-q", "-B", "-f", str(POM), *goal]
@@ -64,8 +67,8 @@ def _copy_jars(maven: str, libs: Path) -> str | None:
         partial.mkdir(parents=True)
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            return f"Maven could not fetch Apache Kafka: {said[0] if said else done.returncode}"
+            output = (done.stdout + done.stderr).strip().splitlines()
+            return f"Maven could not fetch Apache Kafka: {output[0] if output else done.returncode}"
         if not libs.exists():
             partial.rename(libs)
         return None
@@ -81,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("usage: python -m bench.fetch kafka", file=sys.stderr)
         return 2
     for name in names:
-        if why := obtain(name):
-            print(f"{name}: {why}", file=sys.stderr)
+        if reason := obtain(name):
+            print(f"{name}: {reason}", file=sys.stderr)
             return 1
         print(f"{name}: {kafka_libs()}")
     return 0

@@ -1,4 +1,7 @@
-"""Until a broker that has just been started takes a record: on a raw socket, since a client library needs longer than some brokers."""
+"""The time until a broker that was just started accepts a record.
+
+It is measured on a raw socket, since a client library takes longer to start than some brokers.
+"""
 
 import struct
 import time
@@ -15,7 +18,7 @@ TOPIC_EXISTS = 36
 
 
 def create_and_write(broker: Broker, topic: str) -> float:
-    """Seconds from exec until a record of a new topic is acknowledged."""
+    """Return the seconds from exec until a record of a new topic is acknowledged."""
     if broker.peer.protocol != KAFKA:
         broker.create_topic(topic, 1)
         streams.protocol(broker.peer.protocol).Writer(broker.address, topic, 1).send(1)
@@ -23,54 +26,54 @@ def create_and_write(broker: Broker, topic: str) -> float:
     if broker.peer.topics == "stdin":
         broker.create_topic(topic, 1)
     else:
-        _until(broker, lambda: _created(broker, topic), "make a topic")
+        _until(broker, lambda: _created(broker, topic), "create a topic")
     write(broker, topic)
     return time.perf_counter() - broker.exec_at
 
 
 def write(broker: Broker, topic: str) -> int:
-    """The offset of a record that is acknowledged as soon as may be."""
-    found: list[int] = []
+    """Write a record as soon as possible; return its offset."""
+    offsets: list[int] = []
 
-    def written() -> bool:
+    def is_written() -> bool:
         code, offset = _write_once(broker, topic)
-        found.append(offset)
+        offsets.append(offset)
         return code == 0
 
-    _until(broker, written, "take a record")
-    return found[-1]
+    _until(broker, is_written, "accept a record")
+    return offsets[-1]
 
 
-def _until(broker: Broker, done: Callable[[], bool], what: str) -> None:
+def _until(broker: Broker, condition: Callable[[], bool], action: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not done():
+    while not condition():
         if time.monotonic() > deadline or broker.process.poll() is not None:
-            raise BenchFailed(f"{broker.peer.title} did not {what}")
+            raise BenchFailed(f"{broker.peer.title} did not {action}")
         time.sleep(PAUSE_S)
 
 
-def _ask(broker: Broker, question: bytes) -> bytes | None:
+def _request(broker: Broker, frame: bytes) -> bytes | None:
     try:
         with frames.connect(broker.address) as sock:
-            sock.sendall(question)
-            return frames.read_answer(sock)
+            sock.sendall(frame)
+            return frames.read_response(sock)
     except OSError:
         return None
 
 
 def _created(broker: Broker, topic: str) -> bool:
-    answer = _ask(broker, frames.create_topic(topic))
-    if answer is None:
+    response = _request(broker, frames.create_topic(topic))
+    if response is None:
         return False
-    code = struct.unpack_from(">h", answer, 4 + 4 + 4 + 4 + 2 + len(topic.encode()))[0]
+    code = struct.unpack_from(">h", response, 4 + 4 + 4 + 4 + 2 + len(topic.encode()))[0]
     return code in (0, TOPIC_EXISTS)
 
 
 def _write_once(broker: Broker, topic: str) -> tuple[int, int]:
-    """Error code and base offset."""
+    """Return error code and base offset."""
     batch = frames.record_batch([b"x"], int(time.time() * 1000))
-    answer = _ask(broker, frames.produce(topic, 0, batch))
-    if answer is None:
+    response = _request(broker, frames.produce(topic, 0, batch))
+    if response is None:
         return -1, -1
-    code, offset = struct.unpack_from(">hq", answer, frames.error_position(frames.PRODUCE, topic))
+    code, offset = struct.unpack_from(">hq", response, frames.error_position(frames.PRODUCE, topic))
     return code, offset

@@ -1,7 +1,8 @@
-"""Three nodes of Apache Kafka (KRaft, each broker and controller) as one program: `python -m bench.kafka_cluster --libs DIR --data DIR`.
+"""Three nodes of Apache Kafka as one program (KRaft, each broker and controller).
 
-Prints `ready: HOST:PORT,HOST:PORT,HOST:PORT` when all three are registered, and ends at SIGTERM or SIGINT. The nodes are killed then:
-their data is thrown away, and a controller that stops in good order waits for the others.
+`python -m bench.kafka_cluster --libs DIR --data DIR` prints `ready: HOST:PORT,HOST:PORT,HOST:PORT`
+when all three are registered, and ends at SIGTERM or SIGINT. It then kills the nodes: their data is
+not needed, and a controller that shuts down cleanly waits for the others.
 """
 
 import argparse
@@ -21,7 +22,7 @@ READY_S = 150.0
 
 
 def server_properties(node: int, ports: Sequence[int], data: Path) -> str:
-    """Ports are those of clients first, then those of controllers."""
+    """Return the configuration of a node. ``ports`` has client ports, then controller ports."""
     client, controller = ports[node - 1], ports[len(NODES) + node - 1]
     voters = ",".join(f"{n}@127.0.0.1:{ports[len(NODES) + n - 1]}" for n in NODES)
     settings = {
@@ -38,7 +39,7 @@ def server_properties(node: int, ports: Sequence[int], data: Path) -> str:
 
 
 def java(libs: str, properties: Path) -> list[str]:
-    """The command of the peer `kafka`, so that a node of three runs as a single one does."""
+    """Return the command of the peer `kafka`, so that each node runs as a single broker does."""
     peer = load_peers()["kafka"]
     words = {"{KAFKA_LIBS}": libs, "{heap}": peer.words["heap"], "{work}/server.properties": str(properties)}
     command = []
@@ -50,6 +51,8 @@ def java(libs: str, properties: Path) -> list[str]:
 
 
 class Nodes:
+    """The processes of the cluster."""
+
     def __init__(self, libs: str, data: Path, overrides: Sequence[str]) -> None:
         self.libs, self.data = libs, data
         self.overrides = [word for setting in overrides for word in ("--override", setting)]
@@ -102,7 +105,7 @@ class Nodes:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Held together, so that all differ."""
+    """Return different free ports: all are held until the last is chosen."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:
@@ -116,15 +119,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--override", action="append", default=[])
     options = parser.parse_args()
-    keeper.end_by_signals()
+    keeper.exit_on_signals()
     nodes = Nodes(options.libs, options.data, options.override)
     try:
         nodes.start()
         nodes.wait_ready()
         print(f"ready: {nodes.addresses}", flush=True)
-        keeper.wait_for_the_end()
+        keeper.wait_for_parent()
     finally:
-        keeper.no_more_signals()
+        keeper.ignore_signals()
         nodes.kill()
 
 

@@ -1,4 +1,7 @@
-"""Programs that keep the processes of a peer: told to end, by a signal or because whoever started them is gone, they end them all."""
+"""For programs that run the processes of a peer.
+
+They end these processes after a signal, or when their parent is gone.
+"""
 
 import signal
 import sys
@@ -8,22 +11,22 @@ from typing import NoReturn
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def end_by_signals() -> None:
-    """The first one raises SystemExit. What is cleared up after it is not to be interrupted."""
+def exit_on_signals() -> None:
+    """Raise SystemExit at the first signal. The cleanup after it is not interrupted."""
     for number in SIGNALS:
         signal.signal(number, _end)
 
 
-def no_more_signals() -> None:
+def ignore_signals() -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
-def wait_for_the_end() -> None:
-    """Until whoever started this is gone."""
+def wait_for_parent() -> None:
+    """Wait until the parent process is gone."""
     sys.stdin.read()
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    no_more_signals()
+    ignore_signals()
     raise SystemExit(0)

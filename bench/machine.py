@@ -1,4 +1,4 @@
-"""The facts about this machine that a reader of figures needs, and nothing that identifies it."""
+"""The facts about this machine that a reader of figures needs, without identifying it."""
 
 import os
 import platform
@@ -23,13 +23,13 @@ def facts(scratch: Path) -> dict[str, Any]:
         "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
         "file_system": _file_system(scratch),
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": {name: installed for name in PACKAGES if (installed := _version(name))},
         "priority": _priority(),
     }
 
 
 def wait_quiet(patience_s: float) -> float:
-    """Wait until others leave the processors alone, but not longer than asked; returns the share that is busy."""
+    """Wait for idle processors, at most ``patience_s``; return the share that is busy."""
     deadline = time.monotonic() + patience_s
     while True:
         busy = float(psutil.cpu_percent(interval=QUIET_SAMPLE_S)) / 100
@@ -48,7 +48,7 @@ def _processor() -> str:
 
 
 def _priority() -> int:
-    """The niceness of this run: of its session where Linux groups sessions, else of the process."""
+    """Return the niceness of the session if Linux groups sessions, else of the process."""
     try:
         return int(Path("/proc/self/autogroup").read_text().split()[-1])
     except (OSError, ValueError, IndexError):

@@ -1,9 +1,9 @@
-"""The words of a benchmark: scenario, peer, metric, target, read from TOML.
+"""The declarations of a benchmark: scenario, peer, metric and target, read from TOML.
 
-A scenario differs from the one baseline in at most one factor (`[factor]`); how much of it is done is not a factor
-(`[amount]`), nor is what a stall scenario does to the broker (`[activity]`), which is compared with nothing. A peer may
-have factors of its own: a cluster is measured with acks=all wherever it is measured.
-Adding a scenario or a peer is adding a file.
+A scenario differs from the baseline in at most one factor (`[factor]`). The amount of work
+(`[amount]`) is not a factor, and neither is the operation of a stall scenario (`[activity]`), which
+is not compared. A peer may have factors too: a cluster is always measured with acks=all. To add a
+scenario or a peer, add a file.
 """
 
 import re
@@ -18,12 +18,12 @@ SUBJECT = "millstream"
 
 
 class BadDeclaration(Exception):
-    """A scenario or peer file that cannot be used; says which and why."""
+    """A scenario or peer file that is invalid, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure that a measure yields. `worst` = over the rounds the worst counts, not the median."""
+    """A figure of a measure. With `worst`, the worst round counts and not the median."""
 
     name: str
     label: str
@@ -34,7 +34,11 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A goal for a metric: absolute, as a ratio to a peer (`versus`), or to what the subject does in another scenario (`of`)."""
+    """A goal for a metric.
+
+    It is absolute, a ratio to a peer (`versus`), or a ratio to another scenario of the subject
+    (`of`).
+    """
 
     metric: str
     versus: str | None = None
@@ -49,7 +53,7 @@ class Target:
         )
 
     def verdict(self, value: float | None) -> str:
-        """Met, or missed by which share of the limit."""
+        """Return whether the target is met, or the share of the limit by which it is missed."""
         if value is None:
             return "not measured"
         limit = self.at_least if self.at_least is not None else self.at_most
@@ -67,7 +71,7 @@ class Scenario:
     name: str
     title: str
     measure: str
-    load: Mapping[str, Any]  # the baseline with the one changed factor, or with the activity's values
+    load: Mapping[str, Any]  # the baseline with the changed factor or the values of the activity
     factor: Mapping[str, Any] = field(default_factory=dict)
     activity: Mapping[str, Any] = field(default_factory=dict)  # its `name`, and any values of the baseline
     amount: Mapping[str, Any] = field(default_factory=dict)
@@ -75,10 +79,10 @@ class Scenario:
     topic_settings: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[Target, ...] = ()
     rounds: int | None = None
-    peers: tuple[str, ...] = ()  # the only ones it is about; empty: all that run everywhere
+    peers: tuple[str, ...] = ()  # its only peers; empty: all that run everywhere
     subject: str = SUBJECT  # the peer whose figures the targets are about
-    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the load, as for a peer
-    default: bool = True  # False: only when asked for by name, or with all
+    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # as for a peer
+    default: bool = True  # False: only by name or with --all
     note: str = ""
 
     def concerns(self, peer: "Peer") -> bool:
@@ -87,19 +91,21 @@ class Scenario:
         return peer.name in self.peers if self.peers else peer.everywhere
 
     def on(self, peer: "Peer") -> "Scenario":
-        """As this peer is measured: some factors are a matter of the peer itself."""
+        """Return the scenario with the factors of this peer."""
         return replace(self, load=dict(self.load) | dict(peer.load)) if peer.load else self
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """How to start, know ready and stop one system, and what it cannot do (measure -> reason)."""
+    """How to start, detect as ready and stop a system; `cannot` maps measures to reasons."""
 
     name: str
     title: str
     command: tuple[str, ...]
-    ready: str | None = None  # pattern with a group `address` on stdout; None: the first connection to {port}
-    setting: tuple[str, ...] = ()  # how one broker setting is passed: arguments with {name} and {value}
+    # Pattern with a group `address` on stdout; None: the first connection to {port}.
+    ready: str | None = None
+    # The arguments for one broker setting, with {name} and {value}.
+    setting: tuple[str, ...] = ()
     prepare: tuple[tuple[str, ...], ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)  # written below {work} before `prepare`
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -107,15 +113,15 @@ class Peer:
     requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # programs, modules, fetched
     version: tuple[str, ...] = ()
     topics: str = "admin"  # or "stdin"
-    stores: bool = True  # keeps what is produced in files
+    stores: bool = True  # stores messages in files
     timed: bool = False  # an asyncio program that bench.timed_loop can wrap
     default: bool = True
     everywhere: bool = True  # False: only in scenarios that name it
     protocol: str = "kafka"  # or a module of bench.streams
-    scenarios: tuple[str, ...] = ()  # the only ones it is in; empty: all that it is able to
-    warm_up_requests: int = 0  # small ones of each kind, for what compiles while it runs
-    replication: int = 1  # of the topics that are made on it
-    load: Mapping[str, Any] = field(default_factory=dict)  # factors that it has of its own
+    scenarios: tuple[str, ...] = ()  # its only scenarios; empty: all that it supports
+    warm_up_requests: int = 0  # of each kind, for systems with a just-in-time compiler
+    replication: int = 1  # replication factor of its topics
+    load: Mapping[str, Any] = field(default_factory=dict)  # factors of the peer
     start_timeout_s: float = 30.0
     stop_timeout_s: float = 20.0
     cannot: Mapping[str, str] = field(default_factory=dict)
@@ -126,12 +132,12 @@ def load_scenarios(
     folder: Path = HERE / "scenarios", baseline: Path = HERE / "baseline.toml"
 ) -> list[Scenario]:
     base = _read(baseline)["load"]
-    found = [_scenario(path, base) for path in folder.glob("*.toml")]
-    return [scenario for _, scenario in sorted(found, key=lambda row: (row[0], _natural(row[1].name)))]
+    scenarios = [_scenario(path, base) for path in folder.glob("*.toml")]
+    return [scenario for _, scenario in sorted(scenarios, key=lambda row: (row[0], _natural(row[1].name)))]
 
 
 def _natural(name: str) -> str:
-    """Sorts 8 before 64."""
+    """Return a key that sorts 8 before 64."""
     return re.sub(r"\d+", lambda digits: digits[0].zfill(9), name)
 
 
@@ -154,7 +160,7 @@ def load_peers(folder: Path = HERE / "peers") -> dict[str, Peer]:
 
 
 def _peer(path: Path) -> Peer:
-    """A file may begin with `like = "other"` and say only what differs."""
+    """Read a peer. A file may begin with `like = "other"` and contain only the differences."""
     table = _read(path)
     if other := table.pop("like", None):
         table = _read(path.with_name(f"{other}.toml")) | table
@@ -186,10 +192,10 @@ def _checked(kind: Any, path: Path, table: Mapping[str, Any]) -> Any:
         raise BadDeclaration(f"{path.name}: {str(error).replace('__init__() ', '')}") from None
 
 
-def select(wanted: Iterable[str], known: Mapping[str, Any], what: str) -> list[str]:
-    """The names asked for, or all; an unknown one is told with the ones that exist."""
-    names = [name for name in wanted if name]
+def select(requested: Iterable[str], known: Mapping[str, Any], kind: str) -> list[str]:
+    """Return the requested names, or all; BadDeclaration, with the known names, for another."""
+    names = [name for name in requested if name]
     for name in names:
         if name not in known:
-            raise BadDeclaration(f"no {what} named {name}; there are: {', '.join(known)}")
+            raise BadDeclaration(f"unknown {kind} {name}; choose from: {', '.join(known)}")
     return names or list(known)

@@ -13,10 +13,8 @@ from bench.report import number
 from bench.results import Outcome, Run
 from millstream.cli.perf.png import BLACK, GREY, LIGHT, Canvas, Colour, text_width
 
-RATES = (
-    "messages_per_s",
-    "requests_per_s",
-)  # the metric that stands for a scenario's throughput: the first that it has
+# The throughput of a scenario is the first of these metrics that it has.
+RATES = ("messages_per_s", "requests_per_s")
 WIDTH, MARGIN, HEAD = 1200, 30, 60
 LEGEND = 24
 BAR, BAR_GAP, GROUP_GAP = 16, 4, 34
@@ -41,17 +39,17 @@ class Panel:
 
 
 def draw(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]) -> dict[str, bytes]:
-    """PNG files by the name of what they show; what a run has nothing of is not drawn."""
+    """Return PNG files by subject; subjects without data are left out."""
     colours = dict(zip(run.peers, COLOURS * (1 + len(run.peers) // len(COLOURS)), strict=False))
     chosen = [scenario for scenario in scenarios if scenario.name in run.outcomes]
-    found: dict[str, bytes] = {}
+    pictures: dict[str, bytes] = {}
     if groups := _groups(run, chosen, measures):
-        found["throughput"] = _bars(groups, colours)
+        pictures["throughput"] = _bars(groups, colours)
     if latency := _latency(run, chosen):
-        found["latency"] = _panels(latency, colours, _percentile_axis(latency))
+        pictures["latency"] = _panels(latency, colours, _percentile_axis(latency))
     if memory := _memory(run, chosen):
-        found["memory"] = _panels(memory, colours, _time_axis(memory))
-    return found
+        pictures["memory"] = _panels(memory, colours, _time_axis(memory))
+    return pictures
 
 
 def write(pictures: Mapping[str, bytes], folder: Path, stem: str) -> list[Path]:
@@ -62,13 +60,13 @@ def write(pictures: Mapping[str, bytes], folder: Path, stem: str) -> list[Path]:
     return paths
 
 
-# ---- throughput -------------------------------------------------------------------------------------------------------
+# ---- throughput ----
 
 
 def _groups(
     run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]
 ) -> list[tuple[str, Metric, dict[str, float]]]:
-    """Per scenario that has a rate: its title, the metric, and the figure of each peer."""
+    """Return title, metric and the figure of each peer, for every scenario that has a rate."""
     groups = []
     for scenario in scenarios:
         metrics = {metric.name: metric for metric in measures[scenario.measure].metrics}
@@ -79,22 +77,22 @@ def _groups(
 
 
 def _figures(run: Run, outcome: Outcome, metric: Metric) -> dict[str, float]:
-    found = {peer: outcome.summary(peer, metric) for peer in run.peers}
-    return {peer: summary.value for peer, summary in found.items() if summary is not None}
+    summaries = {peer: outcome.summary(peer, metric) for peer in run.peers}
+    return {peer: summary.value for peer, summary in summaries.items() if summary is not None}
 
 
 def _bars(groups: Sequence[tuple[str, Metric, dict[str, float]]], colours: Mapping[str, Colour]) -> bytes:
-    """Bars of a scenario are drawn in relation to its longest: ratios count, and units differ."""
+    """Draw the bars of a scenario relative to its longest: ratios count, and units differ."""
     bars = sum(len(figures) for _, _, figures in groups)
     canvas = Canvas(WIDTH, HEAD + bars * (BAR + BAR_GAP) + len(groups) * GROUP_GAP + MARGIN)
     present = [peer for peer in colours if any(peer in figures for _, _, figures in groups)]
     _head(canvas, "throughput, each scenario in relation to its best", present, colours)
-    y, most = HEAD, WIDTH - 2 * MARGIN - text_width("9,999,999 msg/s  9.99x") - 10
+    y, max_width = HEAD, WIDTH - 2 * MARGIN - text_width("9,999,999 msg/s  9.99x") - 10
     for title, metric, figures in groups:
         canvas.text(MARGIN, y + 8, title, BLACK)
         y, best = y + GROUP_GAP - BAR_GAP, max(figures.values())
         for peer, value in figures.items():
-            width = max(1, round(most * value / best)) if best else 1
+            width = max(1, round(max_width * value / best)) if best else 1
             canvas.box(MARGIN, y, width, BAR, colours[peer])
             share = f"  {value / best:.2f}x" if best else ""
             canvas.text(MARGIN + width + 8, y + 1, f"{number(value)} {metric.unit}{share}", GREY)
@@ -112,7 +110,7 @@ def _head(canvas: Canvas, title: str, peers: Sequence[str], colours: Mapping[str
         x += LEGEND * 2 + text_width(peer)
 
 
-# ---- curves -----------------------------------------------------------------------------------------------------------
+# ---- curves ----
 
 
 def _latency(run: Run, scenarios: Sequence[Scenario]) -> list[Panel]:
@@ -135,12 +133,12 @@ def _lines(
     run: Run, scenario: Scenario, points_of: Callable[[Sequence[Reading]], list[tuple[float, float]]]
 ) -> list[Line]:
     readings = run.outcomes[scenario.name].readings
-    found = [Line(peer, points_of(readings[peer])) for peer in run.peers if peer in readings]
-    return [line for line in found if line.points]
+    lines = [Line(peer, points_of(readings[peer])) for peer in run.peers if peer in readings]
+    return [line for line in lines if line.points]
 
 
 def _percentiles(readings: Sequence[Reading]) -> list[tuple[float, float]]:
-    """The median of the rounds at each percentile; x grows by one for each further nine."""
+    """Return the median of the rounds at each percentile; x grows by one for each further nine."""
     by_share: dict[float, list[float]] = {}
     for reading in readings:
         for share, value in reading.detail.get("curve_us", ()):
@@ -149,7 +147,7 @@ def _percentiles(readings: Sequence[Reading]) -> list[tuple[float, float]]:
 
 
 def _resident(readings: Sequence[Reading]) -> list[tuple[float, float]]:
-    """The median of the rounds at each moment, as long as the longest of them lasted."""
+    """Return the median of the rounds at each moment, for as long as the longest round."""
     series = [reading.detail["resident_mib"] for reading in readings if "sample_s" in reading.detail]
     moments = zip_longest(*series)
     step_s = next((reading.detail["sample_s"] for reading in readings if "sample_s" in reading.detail), 0.0)
@@ -161,26 +159,26 @@ def _resident(readings: Sequence[Reading]) -> list[tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Marks along x; whether y counts powers of ten."""
+    """Marks along x; whether y is logarithmic."""
 
-    most: float
+    maximum: float
     marks: Sequence[tuple[float, str]]
     logarithmic: bool
 
 
 def _percentile_axis(panels: Sequence[Panel]) -> Axis:
     shares = (0.5, 0.9, 0.99, 0.999, 0.9999)
-    most = _most(panels)
+    maximum = _largest_x(panels)
     marks = [(-math.log10(1 - share), f"p{share * 100:g}") for share in shares]
-    return Axis(most, [mark for mark in marks if mark[0] <= most + 0.01], logarithmic=True)
+    return Axis(maximum, [mark for mark in marks if mark[0] <= maximum + 0.01], logarithmic=True)
 
 
 def _time_axis(panels: Sequence[Panel]) -> Axis:
-    most = _most(panels)
-    return Axis(most, [(most * i / 5, f"{most * i / 5:.1f} s") for i in range(6)], logarithmic=False)
+    maximum = _largest_x(panels)
+    return Axis(maximum, [(maximum * i / 5, f"{maximum * i / 5:.1f} s") for i in range(6)], logarithmic=False)
 
 
-def _most(panels: Sequence[Panel]) -> float:
+def _largest_x(panels: Sequence[Panel]) -> float:
     return max(x for panel in panels for line in panel.lines for x, _ in line.points) or 1.0
 
 
@@ -205,28 +203,32 @@ def _panel(canvas: Canvas, top: int, panel: Panel, colours: Mapping[str, Colour]
         label = f"{number(value)} {panel.unit}"
         canvas.text(LEFT - 8 - text_width(label), y - 7, label, GREY)
     for x, label in axis.marks:
-        at = LEFT + round(width * x / axis.most)
-        canvas.line(at, top, at, bottom, LIGHT)
-        canvas.text(min(at - text_width(label) // 2, WIDTH - text_width(label)), bottom + 8, label, GREY)
+        x_position = LEFT + round(width * x / axis.maximum)
+        canvas.line(x_position, top, x_position, bottom, LIGHT)
+        canvas.text(
+            min(x_position - text_width(label) // 2, WIDTH - text_width(label)), bottom + 8, label, GREY
+        )
     for line in panel.lines:
-        places = [
-            (LEFT + width * x / axis.most, bottom - PANEL * scale.share(value)) for x, value in line.points
+        points = [
+            (LEFT + width * x / axis.maximum, bottom - PANEL * scale.share(value)) for x, value in line.points
         ]
-        for before, after in zip(places, places[1:] or places, strict=False):
+        for before, after in zip(points, points[1:] or points, strict=False):
             canvas.line(*before, *after, colours[line.peer], thick=3)
 
 
 class _Scale:
-    """From the power of ten below the smallest to the one above the largest; or from nothing to the largest."""
+    """From the power of ten below the smallest value to that above the largest, or from 0."""
 
-    def __init__(self, least: float, most: float, logarithmic: bool) -> None:
+    def __init__(self, smallest: float, largest: float, logarithmic: bool) -> None:
         self.logarithmic = logarithmic
-        self.low = math.floor(math.log10(max(least, 1e-3))) if logarithmic else 0.0
-        self.high = math.ceil(math.log10(max(most, 1e-3)) + 1e-9) if logarithmic else (most or 1.0) * 1.05
+        self.low = math.floor(math.log10(max(smallest, 1e-3))) if logarithmic else 0.0
+        self.high = (
+            math.ceil(math.log10(max(largest, 1e-3)) + 1e-9) if logarithmic else (largest or 1.0) * 1.05
+        )
 
     def share(self, value: float) -> float:
-        placed = math.log10(max(value, 1e-3)) if self.logarithmic else value
-        return (placed - self.low) / (self.high - self.low)
+        position = math.log10(max(value, 1e-3)) if self.logarithmic else value
+        return (position - self.low) / (self.high - self.low)
 
     def marks(self) -> list[float]:
         if self.logarithmic:

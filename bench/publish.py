@@ -1,10 +1,11 @@
-"""`python -m bench.publish RESULT.json [RESULT.json ...]`: write docs/benchmarks.md from finished runs.
+"""`python -m bench.publish RESULT.json [RESULT.json ...]`: write docs/benchmarks.md from finished
+runs.
 
 Several partial runs, each on a quiet machine, become one page. If two runs have the same scenario,
-the later file wins with all of its peers: figures of one scenario never come from two runs. A target
-that is a share of another scenario's figure is marked if that figure is from another run. The data of
-the page is kept beside it, so `python -m bench.publish docs/benchmarks.json RESULT.json` updates a
-part of it.
+the later file wins with all of its peers: figures of one scenario never come from two runs. A
+target that is a share of another scenario's figure is marked if that figure is from another run.
+The data of the page is kept beside it, so `python -m bench.publish docs/benchmarks.json
+RESULT.json` updates a part of it.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""A RabbitMQ server for streams that leaves nothing behind: `python -m bench.rabbitmq_server --home DIR --port PORT`.
+"""A RabbitMQ server for streams: `python -m bench.rabbitmq_server --home DIR --port PORT`.
 
-The server needs Erlang's port mapper, which it would start as a daemon that outlives it; here the mapper is a process of its own, on a
-port of its own. Both end with this program, at SIGTERM, SIGINT or the end of stdin.
+The server needs Erlang's port mapper, and would start it as a daemon that outlives the server. Here
+the mapper is a separate process with a separate port. Both end with this program, at SIGTERM,
+SIGINT or the end of stdin.
 """
 
 import argparse
@@ -13,7 +14,8 @@ from pathlib import Path
 
 from bench import keeper
 
-PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # not the one on the path, which changes the user
+# The program on the PATH would change the user.
+PROGRAM = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 STOP_S = 30.0
 
 
@@ -24,7 +26,7 @@ def free_port() -> int:
 
 
 def configuration(port: int, amqp_port: int) -> str:
-    """Only the stream listener matters; memory and disk are not to stop a producer half-way."""
+    """Configure the stream listener, and keep memory and disk limits from blocking a producer."""
     return (
         f"listeners.tcp.1 = 127.0.0.1:{amqp_port}\n"
         f"stream.listeners.tcp.1 = 127.0.0.1:{port}\n"
@@ -69,9 +71,9 @@ def _wait_for_mapper(port: int) -> None:
 
 
 def _start(command: list[str], settings: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Its stdout is not ours: what it writes there nobody reads."""
-    nowhere = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=nowhere, stdout=nowhere, env=settings)
+    """Start a process without its stdout, which is not read."""
+    devnull = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=devnull, stdout=devnull, env=settings)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -88,7 +90,7 @@ def main() -> None:
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args()
-    keeper.end_by_signals()
+    keeper.exit_on_signals()
     mapper_port = free_port()
     prepare(options.home, options.port)
     mapper = _start(["epmd", "-port", str(mapper_port), "-address", "127.0.0.1"], dict(os.environ))
@@ -97,9 +99,9 @@ def main() -> None:
         _wait_for_mapper(mapper_port)
         settings = environment(options.home, mapper_port)
         server = _start([str(PROGRAM)], settings)
-        keeper.wait_for_the_end()
+        keeper.wait_for_parent()
     finally:
-        keeper.no_more_signals()
+        keeper.ignore_signals()
         for process in (server, mapper):
             if process is not None:
                 _stop(process)

@@ -1,4 +1,4 @@
-"""A run as a table in the terminal and as Markdown in docs/benchmarks.md."""
+"""A run as a table in the terminal, and as Markdown in docs/benchmarks.md."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,8 @@ from bench.model import Metric, Peer, Scenario
 from bench.results import Outcome, Run, Summary
 
 COLD_SHARE = 0.95
-LATE_MS = 100.0  # after the last message of a fixed rate; a broker that keeps up needs some ten
+# After the last message of a fixed rate. A broker that keeps up needs about 10 ms.
+LATE_MS = 100.0
 BEGIN, END = "<!-- figures: begin (written by `make bench`) -->", "<!-- figures: end -->"
 
 
@@ -34,7 +35,7 @@ class Row:
 
 
 def number(value: float) -> str:
-    """Three significant digits, thousands by comma."""
+    """Format with three significant digits and commas for thousands."""
     if value == 0:
         return "0"
     if abs(value) >= 1000:
@@ -44,24 +45,24 @@ def number(value: float) -> str:
 
 
 def _figure(outcome: Outcome, peer: str, metric: Metric) -> str:
-    """A peer that failed in a later round is not shown as if it had done them all."""
-    found, failed = outcome.summary(peer, metric), outcome.absent.get(peer, "").startswith("failed")
-    if found is None:
+    """Format a figure. A peer that failed in a later round is marked."""
+    summary, failed = outcome.summary(peer, metric), outcome.absent.get(peer, "").startswith("failed")
+    if summary is None:
         return "failed" if failed else "–"
-    spread = f" ±{found.spread:.0%}" if found.high > found.low else ""
+    spread = f" ±{summary.spread:.0%}" if summary.high > summary.low else ""
     then = f", then failed (round {len(outcome.readings[peer]) + 1})" if failed else ""
-    return f"{number(found.value)} {metric.unit}{spread}{then}"
+    return f"{number(summary.value)} {metric.unit}{spread}{then}"
 
 
-def _ratio(found: Summary | None) -> str:
-    if found is None:
+def _ratio(ratio: Summary | None) -> str:
+    if ratio is None:
         return "–"
-    spread = f" ({_share(found.low)}–{_share(found.high)})" if found.high > found.low else ""
-    return f"{_share(found.value)}x{spread}"
+    spread = f" ({_share(ratio.low)}–{_share(ratio.high)})" if ratio.high > ratio.low else ""
+    return f"{_share(ratio.value)}x{spread}"
 
 
 def _share(value: float) -> str:
-    """Two decimals, or two digits where these would tell nothing."""
+    """Format with two decimals, or with two digits if the decimals were 0."""
     return f"{value:.2f}" if value >= 0.1 else number(float(f"{value:.2g}"))
 
 
@@ -70,7 +71,10 @@ def _heads(peers: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
 
 
 def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]) -> Iterator[Row]:
-    """With columns for the peers that a scenario is about; they are compared with its subject, if that ran."""
+    """Yield the rows, with columns for the peers of a scenario.
+
+    The peers are compared with its subject, if that ran.
+    """
     for scenario in scenarios:
         outcome = run.outcomes.get(scenario.name)
         if outcome is None:
@@ -94,7 +98,7 @@ def rows(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure
 
 
 def _goals(run: Run, scenario: Scenario, metric: Metric) -> tuple[str, str]:
-    """What is aimed at and what was reached; a metric may have several targets."""
+    """Return the targets and the verdicts; a metric may have several."""
     mine = [target for target in scenario.targets if target.metric == metric.name]
     verdicts = [
         target.verdict(run.achieved(scenario, target, metric))
@@ -105,12 +109,13 @@ def _goals(run: Run, scenario: Scenario, metric: Metric) -> tuple[str, str]:
 
 
 def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
-    told = [row for row in table_rows if any(figure != "–" for figure in row.figures)]
-    for heads in dict.fromkeys(row.heads for row in told):
+    visible = [row for row in table_rows if any(figure != "–" for figure in row.figures)]
+    for heads in dict.fromkeys(row.heads for row in visible):
         title = f"medians of {run.rounds} interleaved rounds, ± half the range"
-        console.print(_table(title, heads, [row for row in told if row.heads == heads], run.rounds))
-    for name, wall, cpu, callback, at in stalls(run):
-        line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {at and f'({at})'}"
+        console.print(_table(title, heads, [row for row in visible if row.heads == heads], run.rounds))
+    for name, wall, cpu, callback, position in stalls(run):
+        suffix = f"({position})" if position else ""
+        line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {suffix}"
         console.print(line, markup=False, highlight=False)
     console.print(_neighbours(run), markup=False, highlight=False)
     for line in remarks(run):
@@ -118,7 +123,7 @@ def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
 
 
 def _rounds(row: Row, usual: int) -> str:
-    """What a reader would not expect: a scenario that has a number of rounds of its own, or was stopped."""
+    """Return the number of rounds if it is unusual: set by the scenario, or stopped early."""
     if row.rounds in (0, usual):
         return ""
     return f"({_counted(row.rounds)})"
@@ -145,50 +150,56 @@ def _table(title: str, heads: Sequence[str], table_rows: Sequence[Row], rounds: 
 
 
 def remarks(run: Run) -> Iterator[str]:
-    """What has no figure, and why."""
-    for name, why in run.missing.items():
-        yield f"{name} is missing here: {why}"
+    """Yield what has no figure, and why."""
+    for name, reason in run.missing.items():
+        yield f"{name} is missing here: {reason}"
     seen: dict[tuple[str, str], list[str]] = {}
     for scenario, outcome in run.outcomes.items():
-        for peer, why in outcome.absent.items():
+        for peer, reason in outcome.absent.items():
             if done := len(outcome.readings.get(peer, ())):
-                yield f"{peer} has figures of only {_counted(done)} for {scenario}: {why}"
+                yield f"{peer} has figures of only {_counted(done)} for {scenario}: {reason}"
             else:
-                seen.setdefault((peer, why), []).append(scenario)
-    for (peer, why), names in seen.items():
-        yield f"{peer} has no figure for {', '.join(names)}: {why}"
+                seen.setdefault((peer, reason), []).append(scenario)
+    for (peer, reason), names in seen.items():
+        yield f"{peer} has no figure for {', '.join(names)}: {reason}"
     yield from _late(run)
     yield from _not_cold(run)
     parts = {
-        f"{scenario} has no figure for a part: {one.detail['missing']}": None
+        f"{scenario} has no figure for a part: {reading.detail['missing']}": None
         for scenario, outcome in run.outcomes.items()
         for readings in outcome.readings.values()
-        for one in readings
-        if one.detail.get("missing")
+        for reading in readings
+        if reading.detail.get("missing")
     }
     yield from parts
 
 
 def _late(run: Run) -> Iterator[str]:
-    """A latency at a rate that was not held is that of a queue in front of the broker."""
+    """Yield peers that did not hold the rate: their latency is that of the client's queue."""
     for scenario, outcome in run.outcomes.items():
         for peer, readings in outcome.readings.items():
-            late_ms = max((one.detail.get("late_ms", 0.0) for one in readings), default=0.0)
+            late_ms = max((reading.detail.get("late_ms", 0.0) for reading in readings), default=0.0)
             if late_ms > LATE_MS:
-                yield f"{peer} does not keep up in {scenario}: the last message was acknowledged {late_ms / 1000:.1f} s late"
+                yield (
+                    f"{peer} does not keep up in {scenario}: "
+                    f"the last message was acknowledged {late_ms / 1000:.1f} s late"
+                )
 
 
 def _not_cold(run: Run) -> Iterator[str]:
-    """Reads that were to come from the disk and may not have."""
+    """Yield reads that should come from the disk and may have come from memory."""
     for scenario, outcome in run.outcomes.items():
         for peer, readings in outcome.readings.items():
-            cold = min((one.detail.get("cold_share", 1.0) for one in readings), default=1.0)
+            cold = min((reading.detail.get("cold_share", 1.0) for reading in readings), default=1.0)
             if cold < COLD_SHARE:
                 yield f"{peer} in {scenario}: only {cold:.0%} of the pages are known to have been cold"
 
 
 def stalls(run: Run) -> Iterator[tuple[str, float, float, str, str]]:
-    """Per stall scenario the slowest callback: (scenario, wall ms, CPU ms, callback, lines 5 ms into it)."""
+    """Yield the slowest callback of each stall scenario.
+
+    The fields are the scenario, wall ms, CPU ms, the callback, and the lines 5 ms into it.
+    """
     for name, outcome in run.outcomes.items():
         entries = [
             entry
@@ -261,21 +272,23 @@ def _machine(run: Run, peers: Mapping[str, Peer]) -> Iterator[str]:
         f"- {facts['processor']}, {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['kernel']}, "
         f"data on {facts['file_system']}"
     )
-    packages = ", ".join(f"{name} {found}" for name, found in facts["packages"].items())
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
     yield f"- Python {facts['python']}; {packages}"
-    for name, found in run.peers.items():
+    for name, version in run.peers.items():
         note = " ".join(peers[name].note.split())
-        yield f"- `{name}`: {peers[name].title} {found}. {note}".rstrip()
+        yield f"- `{name}`: {peers[name].title} {version}. {note}".rstrip()
     yield f"- {run.rounds} rounds, {run.seconds / 60:.1f} minutes; {_neighbours(run)}"
 
 
 def _neighbours(run: Run) -> str:
-    """How far to trust the run: what else the machine did just before each measurement."""
+    """Describe the load by other programs just before each measurement."""
     if not run.busy:
-        return "what else the machine did is not known"
+        return "the load by other programs is not known"
     raised = f", the bench ran at priority {run.facts['priority']}" if run.facts.get("priority") else ""
-    usual, most = median(run.busy), max(run.busy)
-    return f"other programs used {usual:.0%} of the cores before a measurement (at most {most:.0%}){raised}"
+    typical, maximum = median(run.busy), max(run.busy)
+    return (
+        f"other programs used {typical:.0%} of the cores before a measurement (at most {maximum:.0%}){raised}"
+    )
 
 
 def write_docs(path: Path, figures: str, begin: str = BEGIN) -> None:

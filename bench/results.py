@@ -1,4 +1,7 @@
-"""What a run found: readings per scenario, peer and round, summed up as medians, ratios and spreads, kept as JSON."""
+"""The results of a run: readings per scenario, peer and round, stored as JSON.
+
+They are summarised as medians, ratios and spreads.
+"""
 
 import json
 import time
@@ -22,7 +25,7 @@ class Summary:
 
     @property
     def spread(self) -> float:
-        """Half the range in relation to the value."""
+        """Half the range relative to the value."""
         return (self.high - self.low) / 2 / self.value if self.value else 0.0
 
 
@@ -48,20 +51,20 @@ class Outcome:
         return summarise(values, metric) if values else None
 
     def ratio(self, peer: str, versus: str, metric: Metric) -> Summary | None:
-        """Round by round, so that a machine that slows down half-way slows both sides."""
+        """Compare round by round, so that a machine that slows down affects both sides."""
         return _ratios(self.readings.get(peer, ()), self.readings.get(versus, ()), metric)
 
     def compared(self, peer: str, other: "Outcome", metric: Metric) -> Summary | None:
-        """With the same peer in another scenario of the run, round by round: each round minutes later, not in turns."""
+        """Compare with the same peer in another scenario of the run, round by round."""
         return _ratios(self.readings.get(peer, ()), other.readings.get(peer, ()), metric)
 
     def rounds(self) -> int:
-        """Of the peer that has most of them."""
+        """Return the number of rounds of the peer that has most."""
         return max(map(len, self.readings.values()), default=0)
 
 
 def _ratios(mine: Iterable[Reading], theirs: Iterable[Reading], metric: Metric) -> Summary | None:
-    """Of rounds in which both have a figure."""
+    """Return the ratios of rounds in which both have a figure."""
     name = metric.name
     ratios = [
         a.values[name] / b.values[name]
@@ -79,24 +82,23 @@ class Run:
     rounds: int
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     seconds: float = 0.0
-    busy: list[float] = field(
-        default_factory=list
-    )  # share of the cores that others used before each measurement
+    # Share of the cores that other programs used before each measurement.
+    busy: list[float] = field(default_factory=list)
     parts: dict[str, int] = field(default_factory=dict)  # scenario -> which of several runs it is from
 
     def achieved(self, scenario: Scenario, target: Target, metric: Metric) -> float | None:
-        """What the subject of a scenario reached of a target, or None where it was not measured."""
+        """Return the subject's value for a target, or None if it was not measured."""
         mine, subject = self.outcomes[scenario.name], scenario.subject
         if target.versus:
-            found = mine.ratio(subject, target.versus, metric)
+            summary = mine.ratio(subject, target.versus, metric)
         elif target.of:
-            found = mine.compared(subject, self.outcomes.get(target.of, Outcome()), metric)
+            summary = mine.compared(subject, self.outcomes.get(target.of, Outcome()), metric)
         else:
-            found = mine.summary(subject, metric)
-        return found.value if found else None
+            summary = mine.summary(subject, metric)
+        return summary.value if summary else None
 
     def in_one_run(self, scenario: Scenario, target: Target) -> bool:
-        """Whether what a target compares was measured in one run; a page may be made of several."""
+        """Return whether a target compares figures of one run; a page may combine several."""
         if target.of not in self.outcomes:
             return True
         return self.parts.get(scenario.name) == self.parts.get(target.of)
@@ -114,9 +116,9 @@ def read_run(path: Path) -> Run:
     table = json.loads(path.read_text(encoding="utf-8"))
     outcomes = {
         name: Outcome(
-            {peer: [Reading(**r) for r in readings] for peer, readings in found["readings"].items()},
-            found["absent"],
+            {peer: [Reading(**r) for r in readings] for peer, readings in outcome["readings"].items()},
+            outcome["absent"],
         )
-        for name, found in table.pop("outcomes").items()
+        for name, outcome in table.pop("outcomes").items()
     }
     return Run(**table, outcomes=outcomes)

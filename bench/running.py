@@ -1,4 +1,6 @@
-"""Peers and generators as running processes: start, know ready, look at their memory and CPU, stop, clean up."""
+"""Peers and generators as processes: start, detect as ready, measure memory and CPU, stop, clean
+up.
+"""
 
 import json
 import os
@@ -31,7 +33,10 @@ WARM_UP = "warm-up"
 
 
 def missing(requires: Mapping[str, tuple[str, ...]]) -> str | None:
-    """Why a peer or a scenario that requires this cannot run here, or None. What can be fetched is fetched."""
+    """Return why a peer or a scenario with these requirements cannot run here, or None.
+
+    Programs that can be fetched are fetched.
+    """
     for program in requires.get("programs", ()):
         if shutil.which(program) is None:
             return f"no program {program}"
@@ -39,8 +44,8 @@ def missing(requires: Mapping[str, tuple[str, ...]]) -> str | None:
         if find_spec(module) is None:
             return f"no Python module {module}"
     for name in requires.get("fetched", ()):
-        if why := fetch.obtain(name):
-            return why
+        if reason := fetch.obtain(name):
+            return reason
     return None
 
 
@@ -57,7 +62,7 @@ def version(peer: Peer) -> str:
 
 @dataclass(slots=True)
 class Broker:
-    """A running peer. Figures of the process and all its children."""
+    """A running peer. Memory and CPU are those of the process and all its children."""
 
     peer: Peer
     process: subprocess.Popen[str]
@@ -65,7 +70,7 @@ class Broker:
     work: Path
     output: Output
     exec_at: float  # perf_counter
-    started_s: float = 0.0  # from exec until the first answered ApiVersions
+    started_s: float = 0.0  # from exec until the first response to ApiVersions
     report: Path | None = None
     _reports: int = field(default=0)
 
@@ -78,16 +83,18 @@ class Broker:
         return [head, *head.children(recursive=True)]
 
     def resident_bytes(self) -> int:
-        return int(sum(_ask(p, lambda p: p.memory_info().rss) for p in self._family()))
+        return int(sum(_read(p, lambda p: p.memory_info().rss) for p in self._family()))
 
     def cpu_s(self) -> float:
-        """Of the living, and of children already gone (which the kernel adds to their parent)."""
-        times = [_ask(p, lambda p: p.cpu_times()) or (0.0,) for p in self._family()]
+        """Return the CPU time, including children that have ended, which the kernel adds to their
+        parent.
+        """
+        times = [_read(p, lambda p: p.cpu_times()) or (0.0,) for p in self._family()]
         return float(sum(sum(t[:4]) for t in times))
 
     def create_topic(self, name: str, partitions: int, settings: Mapping[str, Any] | None = None) -> None:
         if self.peer.topics == "stdin":
-            self._tell(f"topic {name} {partitions}")
+            self._command(f"topic {name} {partitions}")
         elif self.peer.protocol != KAFKA:
             streams.protocol(self.peer.protocol).create(self.address, name)
         else:
@@ -95,33 +102,33 @@ class Broker:
             wait_served(self.address, name, partitions)
 
     def leaders(self, topic: str, partitions: int) -> list[str]:
-        """The address of each partition's leader."""
+        """Return the address of each partition's leader."""
         return leaders(self.address, topic, partitions)
 
-    def _tell(self, line: str) -> None:
+    def _command(self, line: str) -> None:
         assert self.process.stdin is not None
         seen = len(self.output.lines)
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
-        answer = self.output.wait_line(seen, 10.0)
-        if answer != "ok":
-            raise BenchFailed(f"{line}: {answer}")
+        response = self.output.wait_line(seen, 10.0)
+        if response != "ok":
+            raise BenchFailed(f"{line}: {response}")
 
-    def forget_callbacks(self) -> None:
+    def reset_callbacks(self) -> None:
         self.process.send_signal(signal.SIGUSR2)
         time.sleep(0.05)
 
     def callbacks(self) -> dict[str, Any]:
-        """The report of bench.timed_loop, asked for and awaited."""
+        """Request the report of bench.timed_loop, and wait for it."""
         assert self.report is not None
         self.process.send_signal(signal.SIGUSR1)
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if self.report.exists():
-                found: dict[str, Any] = json.loads(self.report.read_text())
-                if found["written"] > self._reports:
-                    self._reports = found["written"]
-                    return found
+                report: dict[str, Any] = json.loads(self.report.read_text())
+                if report["written"] > self._reports:
+                    self._reports = report["written"]
+                    return report
             time.sleep(0.02)
         raise BenchFailed("the timed loop wrote no report")
 
@@ -141,15 +148,15 @@ class Broker:
         self.output.close()
 
 
-def _ask(process: psutil.Process, question: Any) -> Any:
+def _read(process: psutil.Process, getter: Any) -> Any:
     try:
-        return question(process)
+        return getter(process)
     except psutil.NoSuchProcess:
         return 0
 
 
 class Workshop:
-    """Starts peers and generators, each with a fresh directory, and leaves nothing behind."""
+    """Starts peers and generators, each with a fresh directory, and removes everything."""
 
     def __init__(self, scratch: str | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="millstream-bench-", dir=scratch))
@@ -157,7 +164,7 @@ class Workshop:
         self.ballast = Ballast(self.folder)
 
     def close(self) -> None:
-        self.ballast.forget()
+        self.ballast.drop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def new_work(self) -> Path:
@@ -176,23 +183,29 @@ class Workshop:
         warm: bool = True,
         work: Path | None = None,
     ) -> Iterator[Broker]:
-        """A started peer, warmed up if it needs to be. A given `work` directory is kept (a restart on its data), a fresh one is removed."""
-        place = work or self.new_work()
-        broker = _start(peer, settings or {}, place, timed)
+        """Start a peer, and warm it up if it needs that.
+
+        A given `work` directory is kept, for a restart on its data; a fresh one is removed.
+        """
+        folder = work or self.new_work()
+        broker = _start(peer, settings or {}, folder, timed)
         try:
             if warm and peer.warm_up_requests:
                 self._warm_up(broker)
             yield broker
         except BenchFailed as error:
-            raise BenchFailed(f"{error} (its last line: {_last_words(broker)})") from None
+            raise BenchFailed(f"{error} (its last line: {_last_line(broker)})") from None
         finally:
             broker.stop()
             if work is None:
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
             self.ballast.restore()
 
     def _warm_up(self, broker: Broker) -> None:
-        """Small requests on a topic of its own: a JVM interprets what it has not run some ten thousand times."""
+        """Send small requests to a separate topic.
+
+        A JVM interprets code that has not run some ten thousand times.
+        """
         partitions = broker.peer.replication  # a leader on every node
         broker.create_topic(WARM_UP, partitions)
         for request in ("produce", "fetch"):
@@ -206,7 +219,7 @@ class Workshop:
 
     @contextmanager
     def load(self, name: str, job: Mapping[str, Any], peer: Peer | None = None) -> Iterator[Load]:
-        """The generator of this name; for a peer that speaks another protocol, the one that stands for it."""
+        """Start a generator; for a peer with another protocol, the generator of that protocol."""
         if peer is not None and peer.protocol != KAFKA:
             name, job = f"stream_{name}", dict(job) | {"protocol": peer.protocol}
         load = Load(name, job)
@@ -232,8 +245,8 @@ def _start(peer: Peer, settings: Mapping[str, Any], work: Path, timed: bool) -> 
     for step in peer.prepare:
         done = subprocess.run(_filled(step, words), capture_output=True, text=True, cwd=work, check=False)
         if done.returncode:
-            said = (done.stdout + done.stderr).strip().splitlines()
-            raise BenchFailed(f"{peer.title} cannot be prepared: {said[-1] if said else done.returncode}")
+            output = (done.stdout + done.stderr).strip().splitlines()
+            raise BenchFailed(f"{peer.title} cannot be prepared: {output[-1] if output else done.returncode}")
     command = _filled(peer.command, words)
     for name, value in settings.items():
         command += _filled(peer.setting, {"name": name, "value": str(value)})
@@ -265,7 +278,7 @@ def _launch(peer: Peer, command: list[str], work: Path, port: str, report: Path 
     try:
         if peer.ready is not None:
             broker.address = _wait_address(broker)
-        _wait_answer(broker)
+        _wait_response(broker)
     except BaseException:
         broker.stop()
         raise
@@ -274,47 +287,53 @@ def _launch(peer: Peer, command: list[str], work: Path, port: str, report: Path 
 
 
 def _wait_address(broker: Broker) -> str:
-    """Follow stdout until the line that tells the address."""
+    """Follow stdout until the line with the address."""
     deadline, position = time.monotonic() + broker.peer.start_timeout_s, 0
     while (line := broker.output.wait_line(position, deadline - time.monotonic())) is not None:
         position += 1
-        if found := re.search(broker.peer.ready or "", line):
-            return found["address"]
-    raise BenchFailed(f"{broker.peer.title} did not start: {_last_words(broker)}")
+        if match := re.search(broker.peer.ready or "", line):
+            return match["address"]
+    raise BenchFailed(f"{broker.peer.title} did not start: {_last_line(broker)}")
 
 
-def _wait_answer(broker: Broker) -> None:
-    """The first answered ApiVersions (or what another protocol has instead); where no line tells the address, the port is tried every millisecond."""
+def _wait_response(broker: Broker) -> None:
+    """Wait for the first response to ApiVersions, or to the ping of another protocol.
+
+    If no line prints the address, the port is tried every millisecond.
+    """
     deadline = time.monotonic() + broker.peer.start_timeout_s
     while time.monotonic() < deadline and broker.process.poll() is None:
         try:
-            _ask_anything(broker)
+            _probe(broker)
             return
         except OSError:
             time.sleep(0.001)
-    raise BenchFailed(f"{broker.peer.title} answered nothing on {broker.address}: {_last_words(broker)}")
+    raise BenchFailed(f"{broker.peer.title} did not answer on {broker.address}: {_last_line(broker)}")
 
 
-def _ask_anything(broker: Broker) -> None:
+def _probe(broker: Broker) -> None:
     if broker.peer.protocol != KAFKA:
         streams.protocol(broker.peer.protocol).ping(broker.address)
         return
     with frames.connect(broker.address, 5.0) as sock:
         sock.sendall(frames.api_versions())
-        frames.read_answer(sock)
+        frames.read_response(sock)
 
 
-def _last_words(broker: Broker) -> str:
+def _last_line(broker: Broker) -> str:
     lines = (broker.work / "stderr").read_text(errors="replace").strip().splitlines() or broker.output.lines
     return lines[-1] if lines else "no output"
 
 
 def _ports(work: Path) -> dict[str, str]:
-    """The same ones after a restart on the same data: Apache Kafka keeps its controller's address there."""
-    kept = work / "ports.json"
-    if not kept.exists():
-        kept.write_text(json.dumps({"port": str(_free_port()), "port2": str(_free_port())}))
-    ports: dict[str, str] = json.loads(kept.read_text())
+    """Return the same ports after a restart on the same data.
+
+    Apache Kafka stores its controller's address there.
+    """
+    stored = work / "ports.json"
+    if not stored.exists():
+        stored.write_text(json.dumps({"port": str(_free_port()), "port2": str(_free_port())}))
+    ports: dict[str, str] = json.loads(stored.read_text())
     return ports
 
 

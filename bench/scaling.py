@@ -1,8 +1,9 @@
-"""`python -m bench.scaling`: what control costs as brokers and partitions grow, up to a million partitions on a thousand brokers.
+"""`python -m bench.scaling`: the cost of cluster control by numbers of brokers and partitions.
 
-The controller, its image and its feed are the real ones; the brokers are not there, and a store that only counts takes the place of
-ZooKeeper. Times are CPU seconds of one core. Each size runs in a process of its own, for the sake of its memory. `--docs` writes the
-table into docs/scaling.md, `--zookeeper` also loads a tree from a real ZooKeeper server.
+It goes up to a million partitions on a thousand brokers. The controller, its image and its feed are
+real. The brokers do not exist, and a store that only counts takes the place of ZooKeeper. Times are
+CPU seconds of one core. Each size runs in a separate process, to measure its memory. `--docs`
+writes the table into docs/scaling.md; `--zookeeper` also loads a tree from a real ZooKeeper server.
 """
 
 import argparse
@@ -25,7 +26,10 @@ from bench.model import HERE
 from bench.processes import ROOT, environment
 from bench.report import number, write_docs
 from millstream.cluster.controller.feed_service import FeedService
-from millstream.cluster.controller.partitions import IsrRequest, PartitionControl
+from millstream.cluster.controller.isr_changes import IsrRequest
+from millstream.cluster.controller.leader_election import LeaderElections
+from millstream.cluster.controller.partitions import PartitionControl
+from millstream.cluster.controller.reassignments import PartitionReassignments
 from millstream.cluster.controller.term import ControllerState, Term
 from millstream.control import znodes
 from millstream.control.image import ClusterImage
@@ -55,7 +59,7 @@ SIZES = (Size(10, 10_000), Size(100, 100_000), Size(1000, 1_000_000))
 ZOOKEEPER_SIZES = (Size(10, 10_000), Size(100, 100_000))
 
 
-# ---- what a cluster of some size has in its tree --------------------------------------------------------------------
+# ---- the tree of a cluster ----
 
 
 def registration(node: int) -> BrokerRegistration:
@@ -64,15 +68,15 @@ def registration(node: int) -> BrokerRegistration:
 
 
 def topics(size: Size) -> Iterator[list[tuple[str, bytes]]]:
-    """For each topic its nodes: the assignment, and the state of each partition. Replicas go round."""
-    for number_ in range(size.partitions // PARTITIONS_PER_TOPIC):
-        first = number_ * PARTITIONS_PER_TOPIC
+    """Yield the nodes of each topic: the assignment and the states. Replicas are round-robin."""
+    for topic_number in range(size.partitions // PARTITIONS_PER_TOPIC):
+        first = topic_number * PARTITIONS_PER_TOPIC
         replicas = {
             i: tuple((first + i + r) % size.brokers for r in range(REPLICAS))
             for i in range(PARTITIONS_PER_TOPIC)
         }
-        name = f"topic-{number_:06}"
-        nodes = [(znodes.topic_path(name), znodes.encode_topic(number_.to_bytes(16, "big"), replicas))]
+        name = f"topic-{topic_number:06}"
+        nodes = [(znodes.topic_path(name), znodes.encode_topic(topic_number.to_bytes(16, "big"), replicas))]
         for index, on in replicas.items():
             state = PartitionState(on[0], 3, on)
             nodes.append((znodes.partition_state_path(name, index), znodes.encode_partition_state(state)))
@@ -80,7 +84,7 @@ def topics(size: Size) -> Iterator[list[tuple[str, bytes]]]:
 
 
 class Counting:
-    """Takes every write and remembers how many there were."""
+    """A store that only counts writes."""
 
     def __init__(self) -> None:
         self.multis = self.writes = self.bytes = 0
@@ -94,7 +98,7 @@ class Counting:
 
 
 class Clock:
-    """CPU seconds since it was made or last asked."""
+    """CPU seconds since its creation or the last call."""
 
     def __init__(self) -> None:
         self._since = time.process_time()
@@ -105,11 +109,11 @@ class Clock:
         return lap
 
 
-# ---- one size -------------------------------------------------------------------------------------------------------
+# ---- one size ----
 
 
 class World:
-    """A controller with a full image, and one who listens to its feed."""
+    """A controller with a full image, and an observer of its feed."""
 
     def __init__(self, size: Size) -> None:
         self.size = size
@@ -122,18 +126,18 @@ class World:
         self.figures: dict[str, float] = {}
 
     def load(self) -> None:
-        """As a controller does that begins; the nodes are made outside of the time."""
+        """Fill the image as a new controller does; creating the nodes is not timed."""
         rss = psutil.Process().memory_info().rss
-        spent = 0.0
+        spent_s = 0.0
         for node in range(self.size.brokers):
             data = znodes.encode_broker(registration(node), now_ms=0)
             self.image.apply(znodes.broker_path(node), data, node + 1)
         for nodes in topics(self.size):
-            began = time.process_time()
+            started = time.process_time()
             for path, data in nodes:
                 self.image.apply(path, data, 0)
-            spent += time.process_time() - began
-        self.figures["load_s"] = spent
+            spent_s += time.process_time() - started
+        self.figures["load_s"] = spent_s
         grown = psutil.Process().memory_info().rss - rss
         self.figures["image_mb"] = grown / 1e6
         self.figures["partition_bytes"] = grown / self.size.partitions
@@ -141,21 +145,21 @@ class World:
     async def begin(self) -> None:
         self.state.begin(Term(0, 1, 0, self.image, now_ms=lambda: 0))
         clock = Clock()
-        await self.control.settle()
+        await self.control.brokers.reconcile()
         self.figures["settle_s"] = clock.lap_s()
-        await self.control.rebalance_leaders(10)
+        await self.control.elections.rebalance_leaders(10)
         self.figures["rebalance_s"] = clock.lap_s()
 
     async def snapshot(self) -> None:
-        """Made, and taken in by a broker that knows nothing."""
-        clock, pages, more = Clock(), [], False
+        """Build a snapshot, and apply it as a new broker does."""
+        clock, pages, has_more = Clock(), [], False
         while True:
-            body = await self._ask(more_of_snapshot=more)
+            body = await self._request(more_of_snapshot=has_more)
             pages.append(body)
-            answer, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
-            more = answer.more_follows
-            if not more:
-                self.position = answer.position
+            response, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
+            has_more = response.more_follows
+            if not has_more:
+                self.position = response.position
                 break
         decoding = Clock()
         for body in pages:
@@ -163,13 +167,13 @@ class World:
         self.figures["snapshot_make_s"] = clock.lap_s() - 2 * decoding.lap_s()
         fresh = ClusterImage()
         for body in pages:
-            answer, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
-            for node in nodes_of(answer):
+            response, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
+            for node in nodes_of(response):
                 fresh.apply(node.path, node.data, node.version)
         self.figures["snapshot_take_s"] = clock.lap_s()
         self.figures["snapshot_mb"] = sum(map(len, pages)) / 1e6
 
-    async def _ask(self, *, more_of_snapshot: bool = False) -> bytes:
+    async def _request(self, *, more_of_snapshot: bool = False) -> bytes:
         return await self.feed.ask_encoded(
             ControllerFeedRequest(
                 broker_id=OBSERVER,
@@ -179,39 +183,42 @@ class World:
             )
         )
 
-    async def heard(self) -> list[bytes]:
-        """What a broker is told that was up to date. A change may be alone in what is told, and usually is."""
+    async def read_changes(self) -> list[bytes]:
+        """Return the responses that an up-to-date broker receives.
+
+        A response may have a single change, and usually does.
+        """
         bodies: list[bytes] = []
         while True:
-            body = await self._ask()
-            answer, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
-            if answer.position == self.position:
+            body = await self._request()
+            response, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
+            if response.position == self.position:
                 return bodies
             bodies.append(body)
-            self.position = answer.position
+            self.position = response.position
 
     async def change(self, name: str, steps: Sequence[Callable[[], Awaitable[Any]]]) -> None:
-        """Changes, one after the other, each told to a broker that was up to date; the figures are for one of them."""
+        """Apply changes one by one, each sent to an up-to-date broker; figures are per change."""
         before = self.store.multis, self.store.writes, self.store.bytes
-        controller = broker = fed = 0.0
+        controller_s = broker_s = fed_bytes = 0.0
         for step in steps:
             clock = Clock()
             await step()
-            controller += clock.lap_s()
-            bodies = await self.heard()
-            fed += sum(len(body) + FRAME_BYTES for body in bodies)
+            controller_s += clock.lap_s()
+            bodies = await self.read_changes()
+            fed_bytes += sum(len(body) + FRAME_BYTES for body in bodies)
             clock.lap_s()
             for body in bodies:
-                answer, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
-                for node in nodes_of(answer):
+                response, _ = ControllerFeedResponse.decode(memoryview(body), 0, 0)
+                for node in nodes_of(response):
                     self.image.apply(node.path, node.data, node.version)
-            broker += clock.lap_s()
+            broker_s += clock.lap_s()
         after = self.store.multis, self.store.writes, self.store.bytes
-        for what, a, b in zip(("multis", "znodes", "zk_bytes"), before, after, strict=True):
-            self.figures[f"{name}_{what}"] = (b - a) / len(steps)
-        self.figures[f"{name}_ms"] = controller * 1000 / len(steps)
-        self.figures[f"{name}_take_ms"] = broker * 1000 / len(steps)
-        self.figures[f"{name}_fed_bytes"] = fed / len(steps)
+        for counter, a, b in zip(("multis", "znodes", "zk_bytes"), before, after, strict=True):
+            self.figures[f"{name}_{counter}"] = (b - a) / len(steps)
+        self.figures[f"{name}_ms"] = controller_s * 1000 / len(steps)
+        self.figures[f"{name}_take_ms"] = broker_s * 1000 / len(steps)
+        self.figures[f"{name}_fed_bytes"] = fed_bytes / len(steps)
 
     async def all(self) -> dict[str, float]:
         self.load()
@@ -219,71 +226,74 @@ class World:
         await self.snapshot()
         await self.change("isr", [partial(self._shrink_isr, tp) for tp in self._some(0)])
         await self.change("leader", [partial(self._change_leader, tp) for tp in self._some(1)])
-        await self.change("failure", [self._lose_a_broker])
-        await self.change("join", [self._gain_a_broker])
-        await self.change("topic_move", [partial(self._move, tp) for tp in self._some(2)])
+        await self.change("failure", [self._remove_broker])
+        await self.change("join", [self._add_broker])
+        await self.change("topic_move", [partial(self._reassign, tp) for tp in self._some(2)])
         return self.figures
 
     def _state(self, tp: TopicPartition) -> PartitionState:
         return self.image.topics[tp.topic].states[tp.partition]
 
     async def _shrink_isr(self, tp: TopicPartition) -> None:
-        """The leader proposes an ISR without the last member."""
+        """Propose, as the leader, an ISR without its last member."""
         state, topic_id = self._state(tp), self.image.topics[tp.topic].topic_id
         isr = tuple((node, node + 1) for node in state.isr[:-1])
         request = IsrRequest(topic_id, tp.partition, state.leader_epoch, state.partition_epoch, isr)
-        await self.control.alter_partitions(state.leader, state.leader + 1, [request])
+        await self.control.isr.alter_partitions(state.leader, state.leader + 1, [request])
 
     async def _change_leader(self, tp: TopicPartition) -> None:
-        """Another replica is preferred, and elected."""
+        """Make another replica preferred, and elect it."""
         topic = self.image.topics[tp.topic]
         replicas = topic.replicas[tp.partition]
         topic.replicas[tp.partition] = (*replicas[1:], replicas[0])
-        # Without waiting for brokers that are not there.
-        await inspect.unwrap(PartitionControl.elect_leaders)(self.control, [tp], unclean=False)
+        # Do not wait for brokers, which do not exist here.
+        await inspect.unwrap(LeaderElections.elect_leaders)(self.control.elections, [tp], unclean=False)
 
-    async def _lose_a_broker(self) -> None:
+    async def _remove_broker(self) -> None:
         node = self.size.brokers // 2
         leaders = sum(s.leader == node for t in self.image.topics.values() for s in t.states.values())
         self.figures["failure_leaders"] = leaders
-        found = {n: one for n, one in self.image.brokers.items() if n != node}
-        await self.control.brokers_changed(found)
+        remaining = {n: broker for n, broker in self.image.brokers.items() if n != node}
+        await self.control.brokers.brokers_changed(remaining)
 
-    async def _gain_a_broker(self) -> None:
+    async def _add_broker(self) -> None:
         node = self.size.brokers
-        await self.control.brokers_changed({**self.image.brokers, node: registration(node)})
+        await self.control.brokers.brokers_changed({**self.image.brokers, node: registration(node)})
 
-    async def _move(self, tp: TopicPartition) -> None:
-        """One of the replicas goes elsewhere: the write carries the replicas of the whole topic."""
-        wanted = (*self._state(tp).isr[:2], self.size.brokers)
-        await inspect.unwrap(PartitionControl.reassign)(self.control, {tp: wanted})
+    async def _reassign(self, tp: TopicPartition) -> None:
+        """Move one replica: the write contains the replicas of the whole topic."""
+        replicas = (*self._state(tp).isr[:2], self.size.brokers)
+        await inspect.unwrap(PartitionReassignments.reassign)(self.control.reassignments, {tp: replicas})
 
-    def _some(self, number_: int) -> list[TopicPartition]:
-        return [TopicPartition(f"topic-{number_:06}", i) for i in range(CHANGES)]
+    def _some(self, topic_number: int) -> list[TopicPartition]:
+        return [TopicPartition(f"topic-{topic_number:06}", i) for i in range(CHANGES)]
 
 
-# ---- a real ZooKeeper -----------------------------------------------------------------------------------------------
+# ---- a real ZooKeeper ----
 
 
 async def _from_zookeeper(size: Size, connect: str) -> dict[str, float]:
-    """Writes the tree, and loads it as a controller does that begins. Wall time: most of it is waiting."""
+    """Write the tree, and load it as a new controller does.
+
+    The figure is wall time, because most of it is waiting.
+    """
     from millstream.ports.coordination import sliced
     from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
     store = await ZooKeeperCoordination(connect).open(30_000)
     try:
         await store.multi([Create(znodes.CONTROLLER_EPOCH, b"1")])
-        began = time.perf_counter()
+        started = time.perf_counter()
         for nodes in topics(size):
             for writes in sliced([], [[Put(path, data)] for path, data in nodes]):
                 await store.multi(writes)
-        written_s = time.perf_counter() - began
-        began, clock = time.perf_counter(), Clock()
+        written_s = time.perf_counter() - started
+        started, clock = time.perf_counter(), Clock()
         tree: Mapping[str, Node] = await store.load()
         image = ClusterImage()
         for path, node in sorted(tree.items()):
             image.apply(path, node.data, node.version)
-        loaded_s = time.perf_counter() - began
+        loaded_s = time.perf_counter() - started
         states = sum(len(topic.states) for topic in image.topics.values())
         if states != size.partitions:
             raise RuntimeError(f"{states} of {size.partitions} partitions were loaded")
@@ -304,7 +314,7 @@ def from_zookeeper(size: Size) -> dict[str, float]:
             server.stop()
 
 
-# ---- telling --------------------------------------------------------------------------------------------------------
+# ---- the report ----
 
 ROWS: tuple[tuple[str, str, str], ...] = (
     ("partition_bytes", "image, memory per partition", "B"),
@@ -337,13 +347,13 @@ ROWS: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def table(found: Mapping[Size, Mapping[str, float]]) -> str:
-    heads = ["", *(f"{size.brokers:,} brokers, {size.partitions:,} partitions" for size in found)]
-    lines = [heads, ["--", *("-:" for _ in found)]]
+def table(results: Mapping[Size, Mapping[str, float]]) -> str:
+    heads = ["", *(f"{size.brokers:,} brokers, {size.partitions:,} partitions" for size in results)]
+    lines = [heads, ["--", *("-:" for _ in results)]]
     for name, label, unit in ROWS:
         cells = [
             f"{number(figures[name])} {unit}".strip() if name in figures else "–"
-            for figures in found.values()
+            for figures in results.values()
         ]
         if any(cell != "–" for cell in cells):
             lines.append([label, *cells])
@@ -380,17 +390,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         figures = from_zookeeper(size) if options.zookeeper else asyncio.run(World(size).all())
         print(json.dumps(figures))
         return 0
-    found: dict[Size, dict[str, float]] = {}
+    results: dict[Size, dict[str, float]] = {}
     for size in map(parse_size, options.sizes.split(",")):
-        found[size] = in_child(size)
+        results[size] = in_child(size)
         if options.zookeeper and size in ZOOKEEPER_SIZES:
-            found[size] |= in_child(size, "--zookeeper")
-        print(f"{size}: {json.dumps(found[size])}", file=sys.stderr, flush=True)
-    print(table(found))
+            results[size] |= in_child(size, "--zookeeper")
+        print(f"{size}: {json.dumps(results[size])}", file=sys.stderr, flush=True)
+    print(table(results))
     if options.docs:
         machine = facts(Path(tempfile.gettempdir()))
-        told = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}."
-        write_docs(DOCS, f"{table(found)}\n{told}\n", BEGIN)
+        description = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}."
+        write_docs(DOCS, f"{table(results)}\n{description}\n", BEGIN)
     return 0
 
 

@@ -1,9 +1,10 @@
-"""Runs a Python program while timing every callback of its asyncio loop.
+"""Run a Python program and time every callback of its asyncio loop.
 
-`python -m bench.timed_loop REPORT MODULE [ARGUMENT ...]` runs MODULE as `python -m MODULE ARGUMENT ...` would.
-SIGUSR1 writes the slowest callbacks to REPORT (JSON), SIGUSR2 forgets what was seen so far; the exit writes too.
-An alarm five milliseconds into a callback notes the line that is running then, so that a slow one can be placed.
-Works on asyncio's own loop only: uvloop runs its callbacks in C, where nothing can be patched.
+`python -m bench.timed_loop REPORT MODULE [ARGUMENT ...]` runs MODULE as `python -m MODULE ARGUMENT
+...` would. SIGUSR1 writes the slowest callbacks to REPORT (JSON), and so does the exit. SIGUSR2
+drops all measurements so far. An alarm five milliseconds into a callback stores the line that is
+running, to locate slow ones. This works with asyncio's own loop only: uvloop runs callbacks in C,
+which cannot be patched.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from typing import Any
 STANDARD_LIBRARY = Path(os.__file__).parent
 KEEP = 20  # slowest callbacks in the report
 ALARM_S = 0.005
-FRAMES = 3  # innermost frames of the program itself that are told
+FRAMES = 3  # innermost frames of the program in the report
 
 
 class Watch:
-    """Wall and CPU seconds of callbacks. Wall time alone would blame the loop for a core taken by a neighbour."""
+    """Wall and CPU seconds of callbacks: wall time includes cores taken by other programs."""
 
     def __init__(self, report: Path) -> None:
         self.report = report
@@ -41,7 +42,7 @@ class Watch:
         self.busiest: tuple[float, str, str] = (0.0, "", "")
         self.slowest: list[tuple[float, int, float, str, str]] = [(0.0, -i, 0.0, "", "") for i in range(KEEP)]
 
-    def note(self, wall_s: float, cpu_s: float, callback: Any) -> None:
+    def record(self, wall_s: float, cpu_s: float, callback: Any) -> None:
         self.count += 1
         self.busy_s += wall_s
         if cpu_s > self.busiest[0]:
@@ -50,8 +51,8 @@ class Watch:
             heappushpop(self.slowest, (wall_s, self.count, cpu_s, name_of(callback), self.line))
         self.line = ""
 
-    def note_turn(self, cpu_s: float) -> None:
-        """A turn of the loop is all callbacks that were ready at once."""
+    def record_turn(self, cpu_s: float) -> None:
+        """Record a turn of the loop: all callbacks that were ready at once."""
         if cpu_s > self.turn_cpu_s:
             self.turn_cpu_s = cpu_s
 
@@ -65,7 +66,7 @@ class Watch:
             for wall, _, cpu, name, line in sorted(self.slowest, reverse=True)
             if name
         ]
-        record = {
+        report = {
             "written": self.written,
             "callbacks": self.count,
             "busy_s": self.busy_s,
@@ -75,12 +76,12 @@ class Watch:
             "slowest": slowest,
         }
         temporary = self.report.with_suffix(".tmp")
-        temporary.write_text(json.dumps(record))
+        temporary.write_text(json.dumps(report))
         os.replace(temporary, self.report)
 
 
 def where(frame: FrameType | None) -> str:
-    """The innermost lines outside the standard library and the import system, as `file:line < caller:line`."""
+    """Return the innermost lines outside of the standard library, as `file:line < caller:line`."""
     lines: list[str] = []
     while frame is not None and len(lines) < FRAMES:
         path = Path(frame.f_code.co_filename)
@@ -92,7 +93,7 @@ def where(frame: FrameType | None) -> str:
 
 
 def name_of(callback: Any) -> str:
-    """A coroutine's name rather than `Task.__step`, a bound method with its class."""
+    """Return the name of the coroutine instead of `Task.__step`, and of a method with its class."""
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         coro = owner.get_coro()
@@ -111,7 +112,7 @@ def install(watch: Watch) -> None:
         cpu_before, before = cpu(), wall()
         original(self)
         elapsed = wall() - before
-        watch.note(elapsed, cpu() - cpu_before, callback)
+        watch.record(elapsed, cpu() - cpu_before, callback)
         set_alarm(real, 0)
 
     events.Handle._run = timed  # type: ignore[method-assign]
@@ -120,7 +121,7 @@ def install(watch: Watch) -> None:
     def timed_turn(self: Any) -> None:
         before = cpu()
         turn(self)
-        watch.note_turn(cpu() - before)
+        watch.record_turn(cpu() - before)
 
     asyncio.BaseEventLoop._run_once = timed_turn  # type: ignore[attr-defined]
 

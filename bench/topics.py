@@ -11,7 +11,7 @@ OFFSETS_TIMEOUT_S = 30
 def create_topics(
     address: str, names: list[str], partitions: int, settings: Mapping[str, Any], replication: int = 1
 ) -> None:
-    """In requests of 100 topics."""
+    """Create topics in requests of 100."""
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     admin = _admin(address)
@@ -24,7 +24,7 @@ def create_topics(
 
 
 def delete_topics(address: str, names: list[str]) -> None:
-    """All of them in one request."""
+    """Delete all topics in one request."""
     admin = _admin(address)
     _wait(admin.delete_topics(names, operation_timeout=60, request_timeout=60).values(), "delete topics")
 
@@ -47,7 +47,10 @@ def alter_topic(address: str, topic: str, settings: Mapping[str, str]) -> None:
 
 
 def end_offsets(address: str, topic: str, partitions: int) -> int:
-    """Of all partitions together, asked for at once: a thousand questions one by one take longer than a load."""
+    """Return the sum of the end offsets of all partitions.
+
+    One request for all: a thousand single ones take longer than a load.
+    """
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
@@ -59,7 +62,10 @@ def end_offsets(address: str, topic: str, partitions: int) -> int:
 
 
 def wait_served(address: str, topic: str, partitions: int) -> None:
-    """A topic that has been made is not there at once: Apache Kafka opens its logs one after the other."""
+    """Wait until a new topic is usable.
+
+    Apache Kafka opens its logs one after the other.
+    """
     from confluent_kafka import KafkaException
 
     def served() -> bool:
@@ -72,32 +78,32 @@ def wait_served(address: str, topic: str, partitions: int) -> None:
 
 
 def leaders(address: str, topic: str, partitions: int) -> list[str]:
-    """The address of the leader of each of so many partitions, once all have one."""
-    found: dict[int, str] = {}
+    """Return the address of each partition's leader, when all have one."""
+    addresses: dict[int, str] = {}
 
     def all_led() -> bool:
-        told = _admin(address).list_topics(topic, timeout=10)
-        for row in told.topics[topic].partitions.values():
-            if row.leader in told.brokers:
-                found[row.id] = f"{told.brokers[row.leader].host}:{told.brokers[row.leader].port}"
-        return len(found) >= partitions
+        metadata = _admin(address).list_topics(topic, timeout=10)
+        for row in metadata.topics[topic].partitions.values():
+            if row.leader in metadata.brokers:
+                addresses[row.id] = f"{metadata.brokers[row.leader].host}:{metadata.brokers[row.leader].port}"
+        return len(addresses) >= partitions
 
     wait_for(all_led, f"a leader for each of {partitions} partitions")
-    return [found[partition] for partition in range(partitions)]
+    return [addresses[partition] for partition in range(partitions)]
 
 
 def _admin(address: str) -> Any:
     from confluent_kafka.admin import AdminClient
 
-    # The caller must hold it until the futures are done: without it they fail.
+    # The caller must keep a reference until the futures are done: they fail without it.
     return AdminClient({"bootstrap.servers": address, "log_level": 0})
 
 
-def _wait(futures: Iterable[Any], what: str) -> None:
+def _wait(futures: Iterable[Any], action: str) -> None:
     from confluent_kafka import KafkaException
 
     try:
         for future in futures:
             future.result()
     except KafkaException as error:
-        raise BenchFailed(f"cannot {what}: {error.args[0].str()}") from None
+        raise BenchFailed(f"cannot {action}: {error.args[0].str()}") from None

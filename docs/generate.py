@@ -18,6 +18,7 @@ from millstream.cli.support.declare import ArgumentDeclaration
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.errors import ErrorCode
 from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
+from millstream.core.kafka_settings import IGNORED, REFUSED
 from millstream.core.settings import Setting, Update
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 from millstream.wire.apis import APIS, NEVER_FLEXIBLE, Api, Pipelining
@@ -116,10 +117,45 @@ def settings_page() -> str:
             ),
             "## Accepted without effect",
             "",
-            "Settings of Apache Kafka without an effect here. The broker logs a note at startup if one is set.",
+            prose(
+                "The broker knows every broker setting of Apache Kafka 3.9 and 4.3. These have no "
+                "effect here, and the broker logs a line at startup that names those that are set."
+            ),
             "",
-            prose(", ".join(f"`{r.name}`" for r in inert) + "."),
+            prose("No counterpart here: " + ", ".join(f"`{r.name}`" for r in inert) + "."),
             "",
+            *(
+                line
+                for ignored in IGNORED
+                for line in (
+                    prose(
+                        f"For {ignored.reason}: "
+                        + ", ".join(f"`{name}`" for name in sorted(ignored.names))
+                        + "."
+                    ),
+                    "",
+                )
+            ),
+            "## Refused",
+            "",
+            prose(
+                "These settings promise something that nothing here provides. The broker does not "
+                "start with them, and does not accept them at run time, because ignoring them would "
+                "be dangerous. A name that ends with a dot stands for all names that begin so, also "
+                "behind `listener.name.NAME.`. Empty values are accepted."
+            ),
+            "",
+            table(
+                ("names", "accepted values", "reason"),
+                (
+                    (
+                        ", ".join(f"`{name}`" for name in refused.names),
+                        ", ".join(f"`{value}`" for value in sorted(refused.harmless)),
+                        refused.reason,
+                    )
+                    for refused in REFUSED
+                ),
+            ),
         ]
     )
 

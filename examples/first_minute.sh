@@ -21,7 +21,8 @@ show() {
 }
 
 printf '$ millstream serve\n'
-millstream serve --set listeners=PLAINTEXT://127.0.0.1:0 --set log.dirs="$directory/data" >"$directory/log" 2>&1 &
+: >"$directory/log" # the broker may not have opened it when it is first read
+millstream serve --set listeners=PLAINTEXT://127.0.0.1:0 --set log.dirs="$directory/data" >>"$directory/log" 2>&1 &
 broker=$!
 until grep -q '^millstream ready' "$directory/log"; do
   if ! kill -0 "$broker" 2>/dev/null; then

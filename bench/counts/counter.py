@@ -1,7 +1,8 @@
-"""Counts calls on one thread, through ``sys.setprofile``: functions of the broker, and functions written in C that these call.
+"""Count calls on one thread with ``sys.setprofile``: functions of the broker, and C functions they
+call.
 
-What the standard library does among itself is not counted, so that asyncio's own changes from one Python to the next do not matter.
-Nor are comprehensions, which are functions up to Python 3.11 and are not after.
+Calls within the standard library are not counted, so that changes of asyncio between versions of
+Python do not matter. Neither are comprehensions, which are functions only up to Python 3.11.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ _TURN = asyncio.BaseEventLoop._run_once.__code__  # type: ignore[attr-defined]
 
 
 class Counts(NamedTuple):
-    """What one piece of work took."""
+    """The counts of one operation."""
 
     python: int  # functions of the broker that were called
     c: int  # functions written in C that those called
@@ -43,19 +44,19 @@ class Calls:
         self.python.clear()
         self.c.clear()
         self.files = self.turns = 0
-        sys.setprofile(self._note)
+        sys.setprofile(self._on_event)
 
     def stop(self) -> None:
         sys.setprofile(None)
 
     def where(self) -> Counter[str]:
-        """How often each function was called; those in C with the caller."""
-        found: Counter[str] = Counter({_place(code): count for code, count in self.python.items()})
+        """Return how often each function was called; C functions with their caller."""
+        calls: Counter[str] = Counter({_location(code): count for code, count in self.python.items()})
         for (code, name), count in self.c.items():
-            found[f"{_place(code)} -> {name}"] += count
-        return found
+            calls[f"{_location(code)} -> {name}"] += count
+        return calls
 
-    def _note(self, frame: FrameType, event: str, arg: Any) -> None:
+    def _on_event(self, frame: FrameType, event: str, arg: Any) -> None:
         code = frame.f_code
         ours = self._ours.get(code)
         if ours is None:
@@ -72,7 +73,9 @@ class Calls:
 
 
 def _is_file(code: CodeType) -> bool:
-    """Also what the broker has generated, whose file has no name: codecs, tuples with names."""
+    """Return whether code is the broker's, or generated and without a file name: codecs, named
+    tuples.
+    """
     name = code.co_filename
     return name.startswith(_PACKAGE) or (name.startswith("<") and not name.startswith("<frozen"))
 
@@ -81,6 +84,6 @@ def _is_ours(code: CodeType) -> bool:
     return code.co_name not in _INLINE and _is_file(code)
 
 
-def _place(code: CodeType) -> str:
+def _location(code: CodeType) -> str:
     path = code.co_filename.removeprefix(_PACKAGE).lstrip("/")
     return f"{path}:{code.co_firstlineno} {code.co_qualname}"

@@ -1,7 +1,8 @@
-"""The same work done by a broker process under strace or callgrind: its system calls, and the instructions it executes.
+"""The same operations in a broker process under strace or callgrind.
 
-Start and end of the broker are taken out by running it twice, with less and with more work, and taking the difference. These counts vary a
-little from run to run (timers, threads), so they are for looking, not for a test.
+They count its system calls and instructions. The broker runs twice, with less and with more work;
+the difference excludes its startup and shutdown. These counts vary slightly between runs (timers,
+threads), so they are not for a test.
 """
 
 import os
@@ -28,17 +29,17 @@ TOOLS = {
 INSTRUCTIONS = "instructions"
 
 
-def is_there(tool: str) -> bool:
+def is_installed(tool: str) -> bool:
     return shutil.which(TOOLS[tool][0]) is not None
 
 
-def per_piece(tool: str, name: str) -> dict[str, float]:
-    """System calls by name, or instructions, for one piece of work (for one MB where it is one)."""
+def per_operation(tool: str, name: str) -> dict[str, float]:
+    """Return system calls by name, or instructions, for one operation (or for one MB)."""
     work = WORK[name]
-    few, many = (FEW_MB, MANY_MB) if work.megabytes else (FEW, MANY)
-    less, more = _run(tool, work, few), _run(tool, work, many)
-    found = {key: (more[key] - less.get(key, 0)) / (many - few) for key in more}
-    return {key: value for key, value in found.items() if value >= 0.05}
+    small, large = (FEW_MB, MANY_MB) if work.megabytes else (FEW, MANY)
+    less, more = _run(tool, work, small), _run(tool, work, large)
+    counts = {key: (more[key] - less.get(key, 0)) / (large - small) for key in more}
+    return {key: value for key, value in counts.items() if value >= 0.05}
 
 
 def _run(tool: str, work: Work, times: int) -> dict[str, int]:
@@ -62,7 +63,7 @@ def _run(tool: str, work: Work, times: int) -> dict[str, int]:
 
 
 def _stop(process: subprocess.Popen[bytes], tool: str) -> None:
-    """strace passes no signal on: its child is the broker."""
+    """Send SIGTERM to the broker: strace does not forward signals to its child."""
     broker = process.pid
     if tool == "strace":
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -72,26 +73,26 @@ def _stop(process: subprocess.Popen[bytes], tool: str) -> None:
 
 
 class _Client:
-    """A connection to it."""
+    """A connection to the broker."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
 
     def ask(self, frame: bytes) -> bytes:
         self._sock.sendall(frame)
-        return frames.read_answer(self._sock)
+        return frames.read_response(self._sock)
 
 
 def _drive(address: str, work: Work, times: int) -> None:
     with _connected(address) as sock:
         client = _Client(sock)
-        make = work.prepare(client)
+        frames_of = work.prepare(client)
         for number in range(times):
-            made = make(number)
-            for frame in made:
+            operation = frames_of(number)
+            for frame in operation:
                 sock.sendall(frame)
-            answers = [frames.read_answer(sock) for _ in made]
-            if error := error_of(work, answers[-1]):
+            responses = [frames.read_response(sock) for _ in operation]
+            if error := error_of(work, responses[-1]):
                 raise AssertionError(f"the broker answers with error {error}")
 
 
@@ -118,7 +119,7 @@ def _read_strace(file: Path) -> dict[str, int]:
 
 
 def _read_callgrind(file: Path) -> dict[str, int]:
-    found = re.search(r"^(?:totals|summary): (\d+)", file.read_text(), re.M)
-    if found is None:
+    match = re.search(r"^(?:totals|summary): (\d+)", file.read_text(), re.M)
+    if match is None:
         raise AssertionError("callgrind has written no total")
-    return {INSTRUCTIONS: int(found[1])}
+    return {INSTRUCTIONS: int(match[1])}

@@ -1,4 +1,4 @@
-"""The pieces of work that are counted, by name."""
+"""The operations that are counted, by name."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,24 +16,27 @@ CREATE_TOPICS = 19
 
 
 class Broker(Protocol):
-    """Of this process or another."""
+    """A broker in this process or another."""
 
     def ask(self, frame: bytes) -> bytes:
-        """The answer to a frame."""
+        """Return the response to a frame."""
 
 
 class Work(NamedTuple):
-    """What is asked; how its frames are made, given the number of the time, once the broker is prepared; and where the answer
-    to its last frame has the error code."""
+    """An operation.
 
-    what: str
+    ``prepare`` returns a function that builds the frames, given the number of the repetition.
+    ``error_at`` is the position of the error code in the response to the last frame.
+    """
+
+    title: str
     prepare: Callable[[Broker], Frames]
     error_at: int
     megabytes: int = 0
 
 
-def error_of(work: Work, answer: bytes) -> int:
-    return int.from_bytes(answer[work.error_at : work.error_at + 2], "big", signed=True)
+def error_of(work: Work, response: bytes) -> int:
+    return int.from_bytes(response[work.error_at : work.error_at + 2], "big", signed=True)
 
 
 def _topic(world: Broker, name: str) -> str:
@@ -41,7 +44,7 @@ def _topic(world: Broker, name: str) -> str:
         topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)], timeout_ms=30_000
     )
     world.ask(frames.request(CREATE_TOPICS, 4, 1, request.encode(4)))
-    # Made when it is answered, and led a moment later.
+    # It exists when the response arrives, and gets a leader a moment later.
     at = frames.error_position(frames.PRODUCE, name)
     while any(world.ask(_produce(name, [b"first"]))[at : at + 2]):
         time.sleep(0.01)
@@ -52,15 +55,15 @@ def _produce(topic: str, values: list[bytes], acks: int = 1) -> bytes:
     return frames.produce(topic, 0, frames.record_batch(values, int(time.time() * 1000)), acks=acks)
 
 
-def _producing(what: str, topic: str, size: int, acks: int = 1) -> Work:
+def _producing(title: str, topic: str, size: int, acks: int = 1) -> Work:
     def prepare(world: Broker) -> Frames:
         _topic(world, topic)
         return lambda number: [_produce(topic, [bytes(size)], acks)]
 
-    return Work(what, prepare, frames.error_position(frames.PRODUCE, topic), round(size / MB))
+    return Work(title, prepare, frames.error_position(frames.PRODUCE, topic), round(size / MB))
 
 
-def _fetching(what: str, topic: str, size: int) -> Work:
+def _fetching(title: str, topic: str, size: int) -> Work:
     def prepare(world: Broker) -> Frames:
         _topic(world, topic)
         world.ask(_produce(topic, [bytes(size)]))
@@ -68,11 +71,14 @@ def _fetching(what: str, topic: str, size: int) -> Work:
         assert len(world.ask(frame)) > size
         return lambda number: [frame]
 
-    return Work(what, prepare, frames.error_position(frames.FETCH, topic), round(size / MB))
+    return Work(title, prepare, frames.error_position(frames.FETCH, topic), round(size / MB))
 
 
 def _tailing(world: Broker) -> Frames:
-    """A fetch waits, a record comes: the two share a connection, and so the fetch's answer goes first."""
+    """A fetch that waits, and a record that completes it.
+
+    They share a connection, so the response to the fetch is sent first.
+    """
     topic = _topic(world, "tail")
     return lambda number: [
         _waiting_fetch(topic, 1 + number),
@@ -97,8 +103,8 @@ def _beating(world: Broker) -> Frames:
     _coordinator(world)
     topic = _topic(world, "heartbeat")
     metadata = group_frames.subscription(topic)
-    asked = group_frames.joined(world.ask(group_frames.join(GROUP, "", "range", metadata)))
-    joined = group_frames.joined(world.ask(group_frames.join(GROUP, asked.member_id, "range", metadata)))
+    first_join = group_frames.joined(world.ask(group_frames.join(GROUP, "", "range", metadata)))
+    joined = group_frames.joined(world.ask(group_frames.join(GROUP, first_join.member_id, "range", metadata)))
     plan = {joined.member_id: group_frames.assignment(topic, [0])}
     world.ask(group_frames.sync(GROUP, joined.generation, joined.member_id, plan))
     frame = group_frames.heartbeat(GROUP, joined.generation, joined.member_id)

@@ -1,7 +1,8 @@
-"""A broker in this process whose client is a piece of memory: what is sent arrives whole, what is answered is taken whole, and time stands still
-while it is counted, so that nothing happens but the request.
+"""A broker in this process with a client in memory.
 
-Files are real. Of the network all is real but the one stream, whose calls stand for the system calls of a socket.
+Requests arrive whole, responses are taken whole, and time stands still while it is counted, so that
+only the request is processed. Files are real. The network is real except for that one stream, whose
+calls stand for the system calls of a socket.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ WARM_UP, MEASURED = 20, 21
 
 
 class _StillLoop(asyncio.SelectorEventLoop):
-    """Its time can be stopped: then no timer runs."""
+    """An event loop whose time can be stopped: then no timer runs."""
 
     stopped_s: float | None = None
 
@@ -31,7 +32,7 @@ class _StillLoop(asyncio.SelectorEventLoop):
 
 
 class _Memory:
-    """A Stream. The client's side: ``deliver`` and ``answers``."""
+    """A Stream in memory. The client uses ``deliver`` and ``answers``."""
 
     peer_host, peer_port, descriptor = "127.0.0.1", 1, 1_000
 
@@ -51,8 +52,8 @@ class _Memory:
 
     def send(self, buffers: Sequence[bytes | bytearray | memoryview]) -> int:
         self.sends += 1
-        for one in buffers:
-            self._sent += one
+        for buffer in buffers:
+            self._sent += buffer
         self._changed.set()
         return sum(map(len, buffers))
 
@@ -60,7 +61,7 @@ class _Memory:
         self._read = callback
 
     def watch_writable(self, callback: Callable[[], None] | None) -> None:
-        """Never asked for: everything is taken at once."""
+        """Never called: everything is written at once."""
 
     def peer_is_gone(self) -> bool:
         return False
@@ -69,32 +70,32 @@ class _Memory:
         self._read = None
 
     def deliver(self, frame: bytes) -> None:
-        """As a socket does: whoever reads is called while there is something to be read."""
+        """Call the reader, as a socket does, while there is data."""
         self._arrived = memoryview(frame)
         while self._arrived:
             if self._read is None:
-                raise ConnectionError("the broker has closed the connection, or reads no more")
+                raise ConnectionError("the broker has closed the connection, or has stopped reading")
             self._read()
 
     async def answers(self, count: int) -> list[bytes]:
-        while len(found := _split(self._sent)) < count:
+        while len(complete := _split(self._sent)) < count:
             self._changed.clear()
             await self._changed.wait()
         self._sent.clear()
-        return found
+        return complete
 
 
 def _split(data: bytearray) -> list[bytes]:
-    """The whole answers, each with its length."""
-    found, at = [], 0
+    """Return the complete responses, each with its length."""
+    responses, at = [], 0
     while len(data) - at >= 4 and len(data) - at >= (size := 4 + struct.unpack_from(">i", data, at)[0]):
-        found.append(bytes(data[at : at + size]))
+        responses.append(bytes(data[at : at + size]))
         at += size
-    return found
+    return responses
 
 
 class _Tapped(SocketNetwork):
-    """The real network, and the door that new streams of the broker come through."""
+    """The real network, which stores the callback for new connections."""
 
     def __init__(self) -> None:
         self.accept: Callable[[Stream], None] | None = None
@@ -110,21 +111,21 @@ class World:
     def __init__(self, loop: _StillLoop, broker: Broker, stream: _Memory) -> None:
         self.broker = broker
         self.calls = Calls()
-        self.answers: list[bytes] = []  # of what was counted last
+        self.answers: list[bytes] = []  # responses of the last counted operation
         self._loop = loop
         self._stream = stream
 
     def ask(self, frame: bytes) -> bytes:
-        """Not counted; time goes on."""
+        """Send a frame without counting, while time runs."""
         return self._run([frame], 1)[0]
 
     def count(self, frames: Callable[[int], Sequence[bytes]]) -> Counts:
-        """What the frames for one piece of work take, the median of many. Each frame has one answer."""
+        """Return the median counts of an operation over many runs. Each frame has one response."""
         for number in range(WARM_UP):
-            made = frames(number)
-            self._run(made, len(made))
-        found = [self._count_once(frames(WARM_UP + number)) for number in range(MEASURED)]
-        return Counts(*(int(statistics.median_low(column)) for column in zip(*found, strict=True)))
+            operation = frames(number)
+            self._run(operation, len(operation))
+        runs = [self._count_once(frames(WARM_UP + number)) for number in range(MEASURED)]
+        return Counts(*(int(statistics.median_low(column)) for column in zip(*runs, strict=True)))
 
     def _count_once(self, frames: Sequence[bytes]) -> Counts:
         stream, calls = self._stream, self.calls
@@ -162,7 +163,7 @@ class World:
 
 @contextmanager
 def world(directory: Path) -> Iterator[World]:
-    """A broker with Kafka's settings but for the number of partitions of the topics it makes for itself."""
+    """Start a broker with Kafka's defaults, except for the partitions of internal topics."""
     loop = _StillLoop()
     network = _Tapped()
     config = BrokerConfig.from_texts(

@@ -1,6 +1,8 @@
-"""How much faster a pool of workers is than a single one: handlers that wait, and handlers that compute outside of the interpreter's lock.
+"""The speedup of a pool of workers, with handlers that wait and handlers that compute without the
+GIL.
 
-Job: address, topic, waiting {records, wait_ms, workers}, computing {records, kilobytes, workers}. The records are written here.
+Job: address, topic, waiting {records, wait_ms, workers}, computing {records, kilobytes, workers}.
+The records are written here.
 """
 
 import os
@@ -17,7 +19,7 @@ GROUP = "pool-{name}-{workers}-{turn}"
 def seconds(
     job: Job, name: str, records: int, workers: int, turn: int, handle: Callable[..., object]
 ) -> float:
-    """Between the first and the last of so many records, handled by so many workers; joining the group is not part of it."""
+    """Return the time from the first to the last of the records; joining is not included."""
     ends: list[float] = []
 
     def timed(record: object) -> None:

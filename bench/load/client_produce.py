@@ -1,7 +1,7 @@
-"""`millstream.client` beside bare confluent-kafka: the same records to the same broker, in turns, in one process.
+"""`millstream.client` beside bare confluent-kafka, alternately in one process.
 
-Job: address, topic, message_bytes, messages, turns, settings (librdkafka's). Each turn sends all messages with one producer of its own and
-waits until they are delivered; which of the two begins changes from turn to turn.
+Job: address, topic, message_bytes, messages, turns, settings (librdkafka's). Each turn sends all
+messages with a new producer and waits until they are delivered. The order of the two alternates.
 """
 
 import time

@@ -1,8 +1,9 @@
 """Thousands of members of one consumer group (KIP-848) that join at once, on a few raw connections.
 
-Job: address, topic, partitions, group, members, connections, interval_ms. Says ready when a coordinator is found; a line on stdin lets the
-members join. Each beats again at the interval, and at once when it was given or asked for partitions. The run ends when all are in one
-epoch and every partition is with one of them.
+Job: address, topic, partitions, group, members, connections, interval_ms. It is ready when the
+coordinator is found; a line on stdin lets the members join. Each sends a heartbeat at the interval,
+and at once when its assignment changes. The run ends when all members are in one epoch and every
+partition is assigned.
 """
 
 import heapq
@@ -15,7 +16,7 @@ from bench.load.groups import Line
 from bench.load.job import Job, latency_us, run, say_ready, wait_go
 
 SETTLE_S = 300.0
-LOOK_S = 0.05
+CHECK_S = 0.05
 
 
 class Crowd:
@@ -33,15 +34,15 @@ class Crowd:
             self._selector.register(line.sock, selectors.EVENT_READ, line)
 
     def join(self) -> tuple[float, float]:
-        """Seconds until all have been answered once, and until the group is stable."""
-        started = look_at = time.monotonic()
+        """Return the seconds until all have had a response, and until the group is stable."""
+        started = next_check = time.monotonic()
         joined_s = 0.0
         for member in self.members:
             self._line(member).send(member, member.start())
-        while not (time.monotonic() >= look_at and self._settled()):
-            if time.monotonic() >= look_at:
-                look_at = time.monotonic() + LOOK_S
-            self._listen(LOOK_S)
+        while not (time.monotonic() >= next_check and self._settled()):
+            if time.monotonic() >= next_check:
+                next_check = time.monotonic() + CHECK_S
+            self._listen(CHECK_S)
             self._beat()
             if not joined_s and len(self.samples) >= len(self.members):
                 joined_s = time.monotonic() - started
@@ -57,9 +58,9 @@ class Crowd:
 
     def _listen(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
-            for member, asked_ns, answer in key.data.answers():
-                self.samples.append(time.perf_counter_ns() - asked_ns)
-                following = member.heard(answer)
+            for member, sent_ns, response in key.data.responses():
+                self.samples.append(time.perf_counter_ns() - sent_ns)
+                following = member.handle(response)
                 if following is not None:
                     key.data.send(member, following)
                 else:

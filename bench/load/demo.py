@@ -1,7 +1,8 @@
-"""One run of the demo, with what it costs: all processes that it starts, also those that end in between or are killed.
+"""One run of the demo, with the cost of all its processes, including those that end early.
 
-Job: side ("ours" or "spark"), seconds, rate, jars (of Spark's connector), work (a directory). Processes whose parent is gone come to this one (Linux:
-PR_SET_CHILD_SUBREAPER), which waits for them all: the kernel's sum of the processor time of its children is then complete.
+Job: side ("ours" or "spark"), seconds, rate, jars (of Spark's connector), work (a directory).
+Orphaned processes become children of this one (Linux: PR_SET_CHILD_SUBREAPER), which waits for them
+all. The kernel's sum of the processor time of its children is then complete.
 """
 
 import ctypes
@@ -18,11 +19,11 @@ from bench.first_run import has_row
 from bench.load.job import Job, run, say_ready, wait_go
 
 PR_SET_CHILD_SUBREAPER = 36
-LOOK_S = 0.25
+POLL_S = 0.25
 
 
 def adopt_orphans() -> bool:
-    """Whether the kernel gives this process the children of those that were killed."""
+    """Return whether the kernel makes this process the parent of orphans."""
     try:
         return ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     except (OSError, AttributeError):
@@ -37,7 +38,7 @@ def command(job: Job) -> list[str]:
 
 
 def family() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children(recursive=True) if _alive(one)]
+    return [process for process in psutil.Process().children(recursive=True) if _alive(process)]
 
 
 def _alive(process: psutil.Process) -> bool:
@@ -48,9 +49,9 @@ def _alive(process: psutil.Process) -> bool:
 
 
 def cpu_s() -> float:
-    """Of the children: those that have been waited for, and those that live (with what they have waited for)."""
-    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total = spent.ru_utime + spent.ru_stime
+    """Return the CPU time of children that have ended, and of live ones with their children."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = usage.ru_utime + usage.ru_stime
     for process in psutil.Process().children(recursive=True):
         try:
             total += sum(process.cpu_times()[:4])
@@ -60,7 +61,7 @@ def cpu_s() -> float:
 
 
 def reap(leader: int) -> int | None:
-    """Wait for every child that has ended; the exit code of the leader if it is among them."""
+    """Wait for every child that has ended; return the exit code of the leader if it is one."""
     code = None
     while True:
         try:
@@ -74,34 +75,34 @@ def reap(leader: int) -> int | None:
 
 
 def queries(work: Path) -> int:
-    """How many checkpoints there are: each query of Spark has one."""
+    """Count the checkpoints: each query of Spark has one."""
     return len(list(work.glob("millstream-demo-*/checkpoints/*/*/offsets")))
 
 
 def work(job: Job) -> Job:
-    place, log = Path(job["work"]), Path(job["work"]) / "output"
+    folder, log = Path(job["work"]), Path(job["work"]) / "output"
     say_ready()
     wait_go()
     adopted = adopt_orphans()
-    began_s, began_cpu_s = time.monotonic(), cpu_s()
+    started_s, started_cpu_s = time.monotonic(), cpu_s()
     result: Job = {"first_row_s": None, "first_row_cpu_s": None, "queries": 0, "processes": 0}
     with log.open("wb") as output:
-        environment = os.environ | {"TMPDIR": str(place), "COLUMNS": "200"}
+        environment = os.environ | {"TMPDIR": str(folder), "COLUMNS": "200"}
         process = subprocess.Popen(
             command(job), stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
         )
         code = None
         while code is None:
             if result["first_row_s"] is None and has_row(log):
-                result["first_row_s"] = time.monotonic() - began_s
-                result["first_row_cpu_s"] = cpu_s() - began_cpu_s
+                result["first_row_s"] = time.monotonic() - started_s
+                result["first_row_cpu_s"] = cpu_s() - started_cpu_s
             result["processes"] = max(result["processes"], len(family()))
-            result["queries"] = max(result["queries"], queries(place))
-            time.sleep(LOOK_S)
+            result["queries"] = max(result["queries"], queries(folder))
+            time.sleep(POLL_S)
             code = reap(process.pid)
-    result["seconds"] = time.monotonic() - began_s
-    for left in family():  # of a demo that failed
-        left.kill()
+    result["seconds"] = time.monotonic() - started_s
+    for process_left in family():  # of a demo that failed
+        process_left.kill()
     while psutil.Process().children():
         reap(process.pid)
         time.sleep(0.01)
@@ -109,7 +110,7 @@ def work(job: Job) -> Job:
     if code or result["first_row_s"] is None:
         raise RuntimeError(f"the demo ended with exit code {code}: {' / '.join(lines[-8:])}")
     checks = [line.strip() for line in lines if line.endswith((" OK", " FAILED"))]
-    return result | {"cpu_s": cpu_s() - began_cpu_s, "complete": adopted, "checks": checks}
+    return result | {"cpu_s": cpu_s() - started_cpu_s, "complete": adopted, "checks": checks}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The demo's job with Spark's own Kafka connector: the same broker, generator, kill and queries, without exactly-once.
+"""The demo's job with Spark's own Kafka connector, without exactly-once.
 
-`python -m bench.load.demo_spark story SECONDS RATE JARS` tells the story of `millstream demo` with a driver of this file;
-`... driver BOOTSTRAP DIRECTORY JARS` is that driver. It writes the same status file, so that table and kill are the same.
+Broker, generator, kill and queries are the same. `python -m bench.load.demo_spark story SECONDS
+RATE JARS` runs the story of `millstream demo` with a driver of this file; `... driver BOOTSTRAP
+DIRECTORY JARS` is that driver. It writes the same status file, so that table and kill are the same.
 """
 
 import json
@@ -27,7 +28,7 @@ POLL_S = 0.1
 
 
 class SparkDriver(Driver):
-    """The driver of this file in the place of `millstream pipeline run`."""
+    """The driver of this file instead of `millstream pipeline run`."""
 
     def __init__(self, bootstrap: str, directory: Path, jars: str) -> None:
         super().__init__(bootstrap, directory)
@@ -36,7 +37,10 @@ class SparkDriver(Driver):
 
 
 class SparkStory(Story):
-    """The story with that driver. It commits no consumer groups: whether everything was read is seen in what came out."""
+    """The story with that driver.
+
+    It commits no consumer groups, so the results show whether everything was read.
+    """
 
     def __init__(self, *, seconds: int, rate: int, jars: str) -> None:
         super().__init__(seconds=seconds, rate=rate, keep=False)
@@ -48,7 +52,7 @@ class SparkStory(Story):
         return SparkDriver(bootstrap, directory, self._jars)
 
     def _settled(self, bootstrap: str, driver: Driver, books: dict[str, Any]) -> bool:
-        """At least what was generated is in every result; after a kill some of it may be there twice."""
+        """Return whether all results are complete; after a kill they may have duplicates."""
         paid = checks._values(bootstrap, "paid-orders")
         if len({json.loads(value)["id"] for value in paid}) < books["paid"]:
             return False
@@ -61,7 +65,7 @@ class SparkStory(Story):
 
 
 class Flows:
-    """The demo's flows on Spark's connector; each query has the checkpoint that the demo would give it."""
+    """The demo's flows on Spark's connector, with the same checkpoint for each query."""
 
     def __init__(self, spark: Any, bootstrap: str, directory: Path) -> None:
         self.spark, self.bootstrap, self.directory = spark, bootstrap, directory
@@ -113,12 +117,12 @@ class Flows:
         self.begin(name, records.option("topic", topic))
 
     def begin(self, name: str, writer: Any) -> None:
-        place = str(self.checkpoints / name)
-        self.queries[name] = writer.queryName(name).option("checkpointLocation", place).start()
+        folder = str(self.checkpoints / name)
+        self.queries[name] = writer.queryName(name).option("checkpointLocation", folder).start()
 
 
 def _good(schema: str) -> str:
-    """Every column has a value, as the demo's schemas ask for."""
+    """Return the condition that every column has a value, as the demo's schemas require."""
     names = [column.strip().split()[0] for column in schema.replace("(12,2)", "").split(",")]
     return " AND ".join(f"v.{name} IS NOT NULL" for name in names)
 
@@ -133,7 +137,7 @@ def create_topics(bootstrap: str) -> None:
 
 
 def drive(bootstrap: str, directory: Path, jars: str) -> None:
-    """Run the flows until SIGTERM, and write how they are doing where the demo looks for it."""
+    """Run the flows until SIGTERM, and write their status where the demo reads it."""
     from millstream.pipelines.runner import SESSION_CONF
     from millstream.spark.session import session
 
@@ -149,8 +153,8 @@ def drive(bootstrap: str, directory: Path, jars: str) -> None:
     flows.start()
     layout = Layout(PIPELINE, str(directory / "checkpoints"))
     figures = {name: FlowProgress(name) for name in flows.queries}
-    for one in figures.values():
-        one.begin(now_ms())
+    for progress in figures.values():
+        progress.begin(now_ms())
     while not stopping:
         for name, query in flows.queries.items():
             if query.exception() is not None:
@@ -158,7 +162,7 @@ def drive(bootstrap: str, directory: Path, jars: str) -> None:
             for report in query.recentProgress:
                 if figures[name].report(report, now_ms()):
                     figures[name].wrote(max(0, (report["sink"] or {}).get("numOutputRows") or 0))
-        rows = [one.figures("running", now_ms())._asdict() for one in figures.values()]
+        rows = [progress.figures("running", now_ms())._asdict() for progress in figures.values()]
         layout.write_status({"pid": os.getpid(), "state": "running", "flows": rows})
         time.sleep(POLL_S)
     for query in flows.queries.values():
@@ -171,11 +175,11 @@ def now_ms() -> int:
 
 
 def main() -> None:
-    role, *given = sys.argv[1:]
+    role, *arguments = sys.argv[1:]
     if role == "driver":
-        drive(given[0], Path(given[1]), given[2])
+        drive(arguments[0], Path(arguments[1]), arguments[2])
         return
-    SparkStory(seconds=int(given[0]), rate=int(given[1]), jars=given[2]).run()
+    SparkStory(seconds=int(arguments[0]), rate=int(arguments[1]), jars=arguments[2]).run()
 
 
 if __name__ == "__main__":

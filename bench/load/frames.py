@@ -1,5 +1,8 @@
-"""The few Kafka frames that the raw generators send, written by hand so that no client or broker code is measured
-with them: ApiVersions v0, CreateTopics v2, Produce v7, Fetch v4, and a record batch (v2) to put inside."""
+"""The Kafka frames of the raw generators.
+
+They are written by hand, so that no client or broker code is measured with them: ApiVersions v0,
+CreateTopics v2, Produce v7, Fetch v4, and a record batch (v2).
+"""
 
 import socket
 import struct
@@ -7,11 +10,8 @@ import struct
 from crc32c import crc32c
 
 PRODUCE, FETCH, API_VERSIONS, CREATE_TOPICS = 0, 1, 18, 19
-PRODUCE_VERSION, FETCH_VERSION, CREATE_TOPICS_VERSION = (
-    7,
-    4,
-    2,
-)  # served by librdkafka's mock, Apache Kafka 4.x and Millstream alike
+# Served by librdkafka's mock, Apache Kafka 4.x and Millstream.
+PRODUCE_VERSION, FETCH_VERSION, CREATE_TOPICS_VERSION = 7, 4, 2
 CLIENT_ID = b"bench"
 
 
@@ -54,15 +54,14 @@ def fetch(topic: str, partition: int, offset: int, max_bytes: int, *, correlatio
 
 
 def error_position(api_key: int, topic: str) -> int:
-    """Where in an answer (length included) the error code of the only partition stands."""
-    named = (
-        4 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4
-    )  # length, correlation, topics, name, partitions, partition
+    """Return the position of the only partition's error code in a response with its length."""
+    # length, correlation, topics, name, partitions, partition
+    named = 4 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4
     return named if api_key == PRODUCE else named + 4  # Fetch puts the throttle time in front
 
 
 def record_batch(values: list[bytes], timestamp_ms: int) -> bytes:
-    """Uncompressed, without keys or headers, not idempotent."""
+    """Return an uncompressed batch without keys or headers, not idempotent."""
     records = b"".join(_record(i, value) for i, value in enumerate(values))
     last = len(values) - 1
     body = struct.pack(">hiqqqhii", 0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
@@ -90,8 +89,8 @@ def connect(address: str, timeout_s: float = 10.0) -> socket.socket:
     return sock
 
 
-def read_answer(sock: socket.socket) -> bytes:
-    """One whole answer, its length included."""
+def read_response(sock: socket.socket) -> bytes:
+    """Read one whole response, including its length."""
     head = _read_exactly(sock, 4)
     return head + _read_exactly(sock, struct.unpack(">i", head)[0])
 

@@ -1,6 +1,8 @@
-"""Writes to one partition every few milliseconds and notes the longest time between two acknowledgements.
+"""Write to one partition every few milliseconds and measure the longest time between
+acknowledgements.
 
-Job: address, topic, partition, interval_ms, settings. Ready after the first acknowledgement; ends at the word.
+Job: address, topic, partition, interval_ms, settings. It is ready after the first acknowledgement,
+and ends at a line on stdin.
 """
 
 import threading
@@ -31,7 +33,7 @@ class Acknowledged:
         self.count, self.last_s = self.count + 1, now
 
 
-def _wait_for_the_word(over: threading.Event) -> None:
+def _wait_for_end(over: threading.Event) -> None:
     wait_go()
     over.set()
 
@@ -45,7 +47,7 @@ def work(job: Job) -> Job:
     if producer.flush(FIRST_S):
         raise TimeoutError("the first message was not acknowledged")
     say_ready()
-    threading.Thread(target=_wait_for_the_word, args=(over,), daemon=True).start()
+    threading.Thread(target=_wait_for_end, args=(over,), daemon=True).start()
     while not over.is_set():
         producer.produce(job["topic"], b"x", partition=job["partition"], on_delivery=acknowledged)
         producer.poll(job["interval_ms"] / 1000)

@@ -1,5 +1,8 @@
-"""Frames of group members, written by hand like those in `frames.py`: FindCoordinator v1, JoinGroup v5, SyncGroup v3,
-Heartbeat v3, OffsetCommit v7, ConsumerGroupHeartbeat v1, and what stands in their answers."""
+"""Frames of group members, written by hand like those in `frames.py`.
+
+FindCoordinator v1, JoinGroup v5, SyncGroup v3, Heartbeat v3, OffsetCommit v7 and
+ConsumerGroupHeartbeat v1, and the fields of their responses.
+"""
 
 import socket
 import struct
@@ -7,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from bench.load.frames import CLIENT_ID, connect, read_answer, request
+from bench.load.frames import CLIENT_ID, connect, read_response, request
 
 OFFSET_COMMIT, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 8, 10, 11, 12, 14
 CONSUMER_GROUP_HEARTBEAT = 68
@@ -15,9 +18,9 @@ SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS = 45_000, 300_000  # Kafka's defaults
 
 NONE, LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR = 0, 14, 15, 16
 ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 22, 27, 79
-NOT_YET = frozenset({LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR})  # the coordinator is being made
+NOT_YET = frozenset({LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR})  # the coordinator is not ready
 
-BODY_AT = 8  # of an answer with header v0: behind its length and its correlation id
+BODY_AT = 8  # in a response with header v0: after its length and correlation id
 COORDINATOR_TIMEOUT_S = 30.0
 
 
@@ -30,7 +33,7 @@ def _bytes(value: bytes) -> bytes:
     return struct.pack(">i", len(value)) + value
 
 
-# ---- classic protocol: requests -----------------------------------------------------------------------------
+# ---- classic protocol: requests ----
 
 
 def find_coordinator(group: str) -> bytes:
@@ -38,20 +41,23 @@ def find_coordinator(group: str) -> bytes:
 
 
 def wait_for_coordinator(address: str, group: str) -> None:
-    """Until it serves the group: it is made when it is first asked for, and may have to read its log."""
+    """Wait until the coordinator serves the group.
+
+    It is created by the first request for it, and may have to read its log.
+    """
     deadline, member = time.monotonic() + COORDINATOR_TIMEOUT_S, heartbeat(group, -1, "nobody")
     with connect(address) as sock:
-        for question in (find_coordinator(group), member):
-            while _asked(sock, question) in NOT_YET:
+        for frame in (find_coordinator(group), member):
+            while _error_of(sock, frame) in NOT_YET:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"no coordinator in {COORDINATOR_TIMEOUT_S:.0f} s")
                 time.sleep(0.05)
 
 
-def _asked(sock: socket.socket, question: bytes) -> int:
-    """The error code of FindCoordinator or Heartbeat, which stands at the same place."""
-    sock.sendall(question)
-    return heartbeat_error(read_answer(sock))
+def _error_of(sock: socket.socket, frame: bytes) -> int:
+    """Return the error code of FindCoordinator or Heartbeat, which is at the same position."""
+    sock.sendall(frame)
+    return heartbeat_error(read_response(sock))
 
 
 def subscription(topic: str) -> bytes:
@@ -85,7 +91,7 @@ def sync(
 ) -> bytes:
     """`plan` is the leader's: member id -> assignment."""
     parts = [_member(group, generation, member_id), struct.pack(">i", len(plan))]
-    parts += [_text(name) + _bytes(given) for name, given in plan.items()]
+    parts += [_text(name) + _bytes(share) for name, share in plan.items()]
     return request(SYNC_GROUP, 3, correlation_id, b"".join(parts))
 
 
@@ -98,18 +104,18 @@ def _member(group: str, generation: int, member_id: str) -> bytes:
 
 
 def offset_commit(group: str, topic: str, partition: int, offset: int, *, correlation_id: int = 1) -> bytes:
-    """Of a consumer that assigned itself: no member, no generation."""
+    """Return the request of a consumer that assigned itself: no member, no generation."""
     body = _member(group, -1, "") + struct.pack(">i", 1) + _text(topic)
     body += struct.pack(">iiqih", 1, partition, offset, -1, -1)
     return request(OFFSET_COMMIT, 7, correlation_id, body)
 
 
 def offset_commit_error_at(topic: str) -> int:
-    """Where in its answer the error code of the only partition stands."""
+    """Return the position of the only partition's error code in the response."""
     return BODY_AT + 4 + 4 + len(_text(topic)) + 4 + 4
 
 
-# ---- classic protocol: answers ------------------------------------------------------------------------------
+# ---- classic protocol: responses ----
 
 
 class Joined(NamedTuple):
@@ -117,48 +123,48 @@ class Joined(NamedTuple):
     generation: int
     leader: str
     member_id: str
-    members: tuple[str, ...]  # told to the leader only
+    members: tuple[str, ...]  # only for the leader
 
 
-def sync_error(answer: bytes) -> int:
-    return _error(answer, BODY_AT + 4)
+def sync_error(response: bytes) -> int:
+    return _error(response, BODY_AT + 4)
 
 
-def heartbeat_error(answer: bytes) -> int:
-    return _error(answer, BODY_AT + 4)
+def heartbeat_error(response: bytes) -> int:
+    return _error(response, BODY_AT + 4)
 
 
-def _error(answer: bytes, at: int) -> int:
-    return int.from_bytes(answer[at : at + 2], "big", signed=True)
+def _error(response: bytes, at: int) -> int:
+    return int.from_bytes(response[at : at + 2], "big", signed=True)
 
 
-def joined(answer: bytes) -> Joined:
-    _throttle, error, generation = struct.unpack_from(">ihi", answer, BODY_AT)
-    _protocol, at = _read_text(answer, BODY_AT + 10)
-    leader, at = _read_text(answer, at)
-    member_id, at = _read_text(answer, at)
-    (count,), members = struct.unpack_from(">i", answer, at), []
+def joined(response: bytes) -> Joined:
+    _throttle, error, generation = struct.unpack_from(">ihi", response, BODY_AT)
+    _protocol, at = _read_text(response, BODY_AT + 10)
+    leader, at = _read_text(response, at)
+    member_id, at = _read_text(response, at)
+    (count,), members = struct.unpack_from(">i", response, at), []
     at += 4
     for _ in range(count):
-        name, at = _read_text(answer, at)
-        _instance, at = _read_text(answer, at)
-        at += 4 + struct.unpack_from(">i", answer, at)[0]
+        name, at = _read_text(response, at)
+        _instance, at = _read_text(response, at)
+        at += 4 + struct.unpack_from(">i", response, at)[0]
         members.append(name)
     return Joined(error, generation, leader, member_id, tuple(members))
 
 
-def _read_text(answer: bytes, at: int) -> tuple[str, int]:
-    (length,) = struct.unpack_from(">h", answer, at)
+def _read_text(response: bytes, at: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from(">h", response, at)
     end = at + 2 + max(0, length)
-    return answer[at + 2 : end].decode(), end
+    return response[at + 2 : end].decode(), end
 
 
-# ---- consumer protocol (KIP-848) ----------------------------------------------------------------------------
+# ---- consumer protocol (KIP-848) ----
 
 Partitions = Mapping[bytes, tuple[int, ...]]  # by topic id
 
 
-class Beaten(NamedTuple):
+class HeartbeatResponse(NamedTuple):
     error: int
     member_id: str
     epoch: int
@@ -175,7 +181,9 @@ def consumer_heartbeat(
     owned: Partitions | None = None,
     correlation_id: int = 1,
 ) -> bytes:
-    """With `topics` a joining member's, with `owned` one that tells what it holds, else one that says it is alive."""
+    """Return a heartbeat: with `topics` to join, with `owned` to report partitions, else to stay
+    alive.
+    """
     names = None if topics is None else [_compact(name) for name in topics]
     joins = names is not None
     body = _compact(group) + _compact(member_id) + struct.pack(">i", epoch)
@@ -185,14 +193,14 @@ def consumer_heartbeat(
     return _flexible(CONSUMER_GROUP_HEARTBEAT, 1, correlation_id, body + _compact_array(rows) + _NO_TAGS)
 
 
-def beaten(answer: bytes) -> Beaten:
+def heartbeat_response(response: bytes) -> HeartbeatResponse:
     at = BODY_AT + 1 + 4  # the tags of header v1, the throttle time
-    error = _error(answer, at)
-    _message, at = _read_compact(answer, at + 2)
-    member_id, at = _read_compact(answer, at)
-    epoch, interval_ms, present = struct.unpack_from(">iib", answer, at)
-    given = _read_assignment(answer, at + 9) if present >= 0 else None
-    return Beaten(error, member_id, epoch, interval_ms, given)
+    error = _error(response, at)
+    _message, at = _read_compact(response, at + 2)
+    member_id, at = _read_compact(response, at)
+    epoch, interval_ms, present = struct.unpack_from(">iib", response, at)
+    assigned = _read_assignment(response, at + 9) if present >= 0 else None
+    return HeartbeatResponse(error, member_id, epoch, interval_ms, assigned)
 
 
 _NULL, _NO_TAGS = b"\0", b"\0"
@@ -227,28 +235,28 @@ def _flexible(api_key: int, version: int, correlation_id: int, body: bytes) -> b
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-def _read_unsigned(answer: bytes, at: int) -> tuple[int, int]:
+def _read_unsigned(response: bytes, at: int) -> tuple[int, int]:
     number, shift = 0, 0
     while True:
-        byte = answer[at]
+        byte = response[at]
         number |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return number, at
 
 
-def _read_compact(answer: bytes, at: int) -> tuple[str, int]:
-    length, at = _read_unsigned(answer, at)
+def _read_compact(response: bytes, at: int) -> tuple[str, int]:
+    length, at = _read_unsigned(response, at)
     end = at + max(0, length - 1)
-    return answer[at:end].decode(), end
+    return response[at:end].decode(), end
 
 
-def _read_assignment(answer: bytes, at: int) -> Partitions:
-    found: dict[bytes, tuple[int, ...]] = {}
-    topics, at = _read_unsigned(answer, at)
+def _read_assignment(response: bytes, at: int) -> Partitions:
+    partitions: dict[bytes, tuple[int, ...]] = {}
+    topics, at = _read_unsigned(response, at)
     for _ in range(topics - 1):
-        topic_id = answer[at : at + 16]
-        count, at = _read_unsigned(answer, at + 16)
-        found[topic_id] = struct.unpack_from(f">{count - 1}i", answer, at)
+        topic_id = response[at : at + 16]
+        count, at = _read_unsigned(response, at + 16)
+        partitions[topic_id] = struct.unpack_from(f">{count - 1}i", response, at)
         at += 4 * (count - 1) + 1  # and the tags
-    return found
+    return partitions

@@ -1,7 +1,7 @@
-"""Members of groups as little state machines: what they ask next, given what they were answered.
+"""Members of groups as small state machines: the next request for each response.
 
-`start` is a member's first request, `heard` takes an answer and gives the next request or None, `beat` is the request
-of a member that has nothing else to say. A group is settled when all its members are in one generation.
+`start` returns a member's first request, `handle` takes a response and returns the next request or
+None, `beat` returns a heartbeat. A group is settled when all its members are in one generation.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,28 +10,30 @@ from typing import Protocol
 from bench.load import group_frames as frames
 
 
-class Refused(RuntimeError):
+class Rejected(RuntimeError):
     """The broker answered a member with an error that ends the run."""
 
-    def __init__(self, what: str, code: int) -> None:
-        super().__init__(f"{what} was answered with error code {code}")
+    def __init__(self, request: str, code: int) -> None:
+        super().__init__(f"{request} failed with error code {code}")
 
 
 class Member(Protocol):
+    """A member of either protocol."""
+
     index: int
     group: str
 
     def start(self) -> bytes: ...
-    def heard(self, answer: bytes) -> bytes | None: ...
+    def handle(self, response: bytes) -> bytes | None: ...
     def beat(self) -> bytes: ...
 
     @property
     def idle(self) -> bool:
-        """Has nothing to ask of its own."""
+        """Whether it has no request to send."""
 
 
 class ClassicMember:
-    """JoinGroup (twice: the first gives it an id, KIP-394), SyncGroup, Heartbeat."""
+    """JoinGroup (the first one returns an id, KIP-394), SyncGroup, Heartbeat."""
 
     def __init__(self, index: int, group: str, topic: str, partitions: int, protocol: str) -> None:
         self.index, self.group, self.topic, self.partitions = index, group, topic, partitions
@@ -46,11 +48,11 @@ class ClassicMember:
     def start(self) -> bytes:
         return self._join()
 
-    def heard(self, answer: bytes) -> bytes | None:
-        return self._expects(answer)
+    def handle(self, response: bytes) -> bytes | None:
+        return self._expects(response)
 
     def beat(self) -> bytes:
-        self._expects = self._beaten
+        self._expects = self._heartbeat_done
         return frames.heartbeat(self.group, self.generation, self.member_id, correlation_id=self.index)
 
     def _join(self) -> bytes:
@@ -59,15 +61,15 @@ class ClassicMember:
             self.group, self.member_id, self.protocol, self.metadata, correlation_id=self.index
         )
 
-    def _joined(self, answer: bytes) -> bytes:
-        told = frames.joined(answer)
-        if told.error == frames.MEMBER_ID_REQUIRED:
-            self.member_id = told.member_id
+    def _joined(self, response: bytes) -> bytes:
+        result = frames.joined(response)
+        if result.error == frames.MEMBER_ID_REQUIRED:
+            self.member_id = result.member_id
             return self._join()
-        if told.error != frames.NONE:
-            raise Refused("a join", told.error)
-        self.member_id, self.generation, self._expects = told.member_id, told.generation, self._synced
-        plan = self._plan(told.members) if told.leader == told.member_id else {}
+        if result.error != frames.NONE:
+            raise Rejected("a join", result.error)
+        self.member_id, self.generation, self._expects = result.member_id, result.generation, self._synced
+        plan = self._plan(result.members) if result.leader == result.member_id else {}
         return frames.sync(self.group, self.generation, self.member_id, plan, correlation_id=self.index)
 
     def _plan(self, members: Sequence[str]) -> dict[str, bytes]:
@@ -76,48 +78,51 @@ class ClassicMember:
             name: frames.assignment(self.topic, share) for name, share in zip(members, shares, strict=True)
         }
 
-    def _synced(self, answer: bytes) -> bytes | None:
-        return self._in_step("a sync", frames.sync_error(answer))
+    def _synced(self, response: bytes) -> bytes | None:
+        return self._after_join("a sync", frames.sync_error(response))
 
-    def _beaten(self, answer: bytes) -> bytes | None:
-        return self._in_step("a heartbeat", frames.heartbeat_error(answer))
+    def _heartbeat_done(self, response: bytes) -> bytes | None:
+        return self._after_join("a heartbeat", frames.heartbeat_error(response))
 
-    def _in_step(self, what: str, error: int) -> bytes | None:
+    def _after_join(self, request: str, error: int) -> bytes | None:
         if error in (frames.REBALANCE_IN_PROGRESS, frames.ILLEGAL_GENERATION):
             return self._join()
         if error != frames.NONE:
-            raise Refused(what, error)
+            raise Rejected(request, error)
         self.stable = True
         return None
 
 
 class ConsumerMember:
-    """ConsumerGroupHeartbeat and nothing else (KIP-848): what it is given it takes at once, and says so."""
+    """Only ConsumerGroupHeartbeat (KIP-848).
+
+    It accepts an assignment at once, and reports it.
+    """
 
     def __init__(self, index: int, group: str, topic: str, partitions: int) -> None:
         self.index, self.group, self.topic, self.partitions = index, group, topic, partitions
         self.member_id, self.epoch, self.interval_ms = f"{group}-{index}", 0, 0
         self.held: frames.Partitions = {}
-        self._asking = False
+        self._pending = False
 
     @property
     def idle(self) -> bool:
-        return not self._asking
+        return not self._pending
 
     def start(self) -> bytes:
-        self._asking = True
+        self._pending = True
         return frames.consumer_heartbeat(
             self.group, self.member_id, 0, topics=[self.topic], owned={}, correlation_id=self.index
         )
 
-    def heard(self, answer: bytes) -> bytes | None:
-        told = frames.beaten(answer)
-        if told.error != frames.NONE:
-            raise Refused("a heartbeat", told.error)
-        self.epoch, self.interval_ms, self._asking = told.epoch, told.interval_ms, False
-        if told.assignment is None or told.assignment == self.held:
+    def handle(self, response: bytes) -> bytes | None:
+        result = frames.heartbeat_response(response)
+        if result.error != frames.NONE:
+            raise Rejected("a heartbeat", result.error)
+        self.epoch, self.interval_ms, self._pending = result.epoch, result.interval_ms, False
+        if result.assignment is None or result.assignment == self.held:
             return None
-        self.held, self._asking = told.assignment, True
+        self.held, self._pending = result.assignment, True
         return frames.consumer_heartbeat(
             self.group, self.member_id, self.epoch, owned=self.held, correlation_id=self.index
         )
@@ -131,7 +136,7 @@ def classic_settled(members: Sequence[ClassicMember]) -> bool:
 
 
 def consumer_settled(members: Sequence[ConsumerMember]) -> bool:
-    """All in one epoch, and every partition with one of them."""
+    """Return whether all are in one epoch, and every partition is assigned once."""
     held = [(topic, p) for m in members for topic, numbers in m.held.items() for p in numbers]
     return (
         all(member.idle for member in members)

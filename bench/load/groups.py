@@ -1,9 +1,10 @@
-"""Many groups whose members only heartbeat, on raw connections that each carry members of many groups.
+"""Many groups whose members only send heartbeats, on raw connections shared by many groups.
 
-Job: address, topic, partitions, protocol ("consumer", or the name of a classic one), groups, members (of each),
-connections, interval_ms, seconds. Says ready when a coordinator is found, when all have joined, and after a first
-round of heartbeats; each time a line on stdin lets it go on. Heartbeats are spread evenly over the interval, neighbours
-in time use different connections, and every answer is checked.
+Job: address, topic, partitions, protocol ("consumer", or the name of a classic assignor), groups,
+members (of each), connections, interval_ms, seconds. It is ready when a coordinator is found, when
+all have joined, and after a first round of heartbeats; each time a line on stdin lets it continue.
+Heartbeats are spread evenly over the interval, consecutive ones use different connections, and
+every response is checked.
 """
 
 import selectors
@@ -26,11 +27,11 @@ RECEIVE_BYTES = 1 << 18
 SILENCE_S = 30.0
 SETTLE_S = 120.0
 NUDGE_S = 0.01
-KEEP_ALIVE_S = 10.0  # who has joined says so while others join
+KEEP_ALIVE_S = 10.0  # heartbeat interval of joined members while others join
 
 
 class Line:
-    """A connection: who waits on it for which answer, in order, and since when."""
+    """A connection with its requests in flight: member and send time, in order."""
 
     def __init__(self, address: str) -> None:
         self.sock = connect(address)
@@ -41,18 +42,18 @@ class Line:
         self.waiting.append((member, time.perf_counter_ns()))
         self.sock.sendall(frame)
 
-    def answers(self) -> Iterator[tuple[Member, int, bytes]]:
-        """Whole answers among what came: to whom, asked when."""
+    def responses(self) -> Iterator[tuple[Member, int, bytes]]:
+        """Yield complete responses, with their member and send time."""
         data = self.sock.recv(RECEIVE_BYTES)
         if not data:
             raise ConnectionError("the broker closed the connection")
         data, at = self._rest + data, 0
         while len(data) - at >= 4 and (end := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= len(data):
-            answer, at = data[at:end], end
-            member, asked_ns = self.waiting.popleft()
-            if int.from_bytes(answer[4:8], "big") != member.index:
-                raise RuntimeError("an answer came out of turn")
-            yield member, asked_ns, answer
+            response, at = data[at:end], end
+            member, sent_ns = self.waiting.popleft()
+            if int.from_bytes(response[4:8], "big") != member.index:
+                raise RuntimeError("a response came out of order")
+            yield member, sent_ns, response
         self._rest = data[at:]
 
 
@@ -74,16 +75,19 @@ class Crowd:
         return self.lines[member.index % len(self.lines)]
 
     def join(self) -> None:
-        """Groups that share connections one after the other: answers come in order, so a member that has to wait for
-        the rest of its group would keep back the answer that the other group waits for."""
+        """Join groups that share connections one after the other.
+
+        Responses come in order. A member that waits for the rest of its group would delay the
+        response that the other group waits for.
+        """
         deadline, nudge_at = time.monotonic() + SETTLE_S, 0.0
-        places = max(1, len(self.lines) // len(self.groups[0]))
-        queues = [deque(self.groups[i::places]) for i in range(places)]
-        forming = [group for queue in queues for group in self._following(queue)]
+        slots = max(1, len(self.lines) // len(self.groups[0]))
+        queues = [deque(self.groups[i::slots]) for i in range(slots)]
+        forming = [group for queue in queues for group in self._start_next(queue)]
         while forming:
             self._listen(NUDGE_S)
             due = time.monotonic() >= nudge_at
-            forming = [group for old in forming for group in self._look_after(old, queues, due)]
+            forming = [group for old in forming for group in self._advance(old, queues, due)]
             self._keep_alive()
             if due:
                 nudge_at = time.monotonic() + NUDGE_S
@@ -99,8 +103,8 @@ class Crowd:
                 self.line(member).send(member, member.beat())
             self.joined.append((time.monotonic(), group))
 
-    def _following(self, queue: deque[Sequence[Member]]) -> list[Sequence[Member]]:
-        """The next group of a queue, its members' first requests sent."""
+    def _start_next(self, queue: deque[Sequence[Member]]) -> list[Sequence[Member]]:
+        """Start the next group of a queue: send the first requests of its members."""
         if not queue:
             return []
         group = queue.popleft()
@@ -108,15 +112,18 @@ class Crowd:
             self.line(member).send(member, member.start())
         return [group]
 
-    def _look_after(
-        self, group: Sequence[Member], queues: Sequence[deque[Sequence[Member]]], due: bool
+    def _advance(
+        self, group: Sequence[Member], queues: Sequence[deque[Sequence[Member]]], heartbeat_due: bool
     ) -> list[Sequence[Member]]:
-        """The group that forms in its place: itself, until it is settled. Heartbeats tell members to begin anew."""
+        """Return the group that is forming in this slot: itself until it is settled, then the next.
+
+        Heartbeats make members notice a rebalance.
+        """
         busy = {id(member) for m in group for member, _ in self.line(m).waiting}
         if not busy.intersection(map(id, group)) and self.settled(group):
             self.joined.append((time.monotonic(), group))
-            return self._following(queues[group[0].index // len(group) % len(queues)])
-        if due or not busy.intersection(map(id, group)):
+            return self._start_next(queues[group[0].index // len(group) % len(queues)])
+        if heartbeat_due or not busy.intersection(map(id, group)):
             for member in group:
                 if member.idle and id(member) not in busy:
                     self.line(member).send(member, member.beat())
@@ -124,13 +131,13 @@ class Crowd:
 
     def _listen(self, timeout_s: float) -> None:
         for key, _ in self.selector.select(timeout_s):
-            for member, _, answer in key.data.answers():
-                following = member.heard(answer)
+            for member, _, response in key.data.responses():
+                following = member.handle(response)
                 if following is not None:
                     key.data.send(member, following)
 
     def beat(self, interval_s: float, count: int) -> list[int]:
-        """That many heartbeats at the members' pace; the time of each answer in ns."""
+        """Send ``count`` heartbeats at the members' pace; return the response times in ns."""
         samples: list[int] = []
         beats = [(self.line(member), member, member.beat()) for member in self.members]
         gap_s, sent, started = interval_s / len(beats), 0, time.perf_counter()
@@ -144,14 +151,14 @@ class Crowd:
             ready = self.selector.select(pause_s)
             if not ready and sent == count:
                 raise TimeoutError(f"no answer in {SILENCE_S:.0f} s")
-            samples += [taken for key, _ in ready for taken in self._beaten(key.data)]
+            samples += [taken for key, _ in ready for taken in self._heartbeat_times(key.data)]
         return samples
 
-    def _beaten(self, line: Line) -> Iterator[int]:
-        for member, asked_ns, answer in line.answers():
-            if member.heard(answer) is not None:
+    def _heartbeat_times(self, line: Line) -> Iterator[int]:
+        for member, sent_ns, response in line.responses():
+            if member.handle(response) is not None:
                 raise RuntimeError("a group rebalanced while its members did nothing but heartbeat")
-            yield time.perf_counter_ns() - asked_ns
+            yield time.perf_counter_ns() - sent_ns
 
 
 def _chunks(members: list[Member], size: int) -> list[Sequence[Member]]:

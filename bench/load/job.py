@@ -1,4 +1,7 @@
-"""What every generator shares: the job on the command line, `ready` and the result on stdout, percentiles."""
+"""The common parts of generators.
+
+The job is on the command line, `ready` and the result go to stdout.
+"""
 
 import json
 import sys
@@ -11,7 +14,7 @@ CURVE = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 
 
 
 def run(work: Callable[[Job], Job]) -> None:
-    """Do the job given as JSON in the first argument; the last line of stdout is the result."""
+    """Run the job given as JSON in the first argument; the last line of stdout is the result."""
     print(json.dumps(work(json.loads(sys.argv[1]))), flush=True)
 
 
@@ -20,12 +23,12 @@ def say_ready() -> None:
 
 
 def wait_go() -> None:
-    """Block until the one who measures writes a line (or closes stdin)."""
+    """Block until the measuring process writes a line, or closes stdin."""
     sys.stdin.readline()
 
 
 def timed_send(send: Callable[[int], object], job: Job) -> Job:
-    """All messages of a job at once: how long that took, and what it cost the client."""
+    """Send all messages of a job; return the time and the client's CPU."""
     cpu, started = time.process_time(), time.perf_counter()
     send(job["messages"])
     seconds = time.perf_counter() - started

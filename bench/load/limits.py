@@ -1,6 +1,8 @@
-"""What this machine can do without any broker: bytes through a loopback connection, into the page cache, and onto the disk.
+"""The limits of this machine without a broker.
 
-Job: folder, loopback_megabytes, write_megabytes, syncs. The three one after the other, each ready and told to go on its own.
+They are bytes through a loopback connection, into the page cache, and onto the disk. Job: folder,
+loopback_megabytes, write_megabytes, syncs. The three run one after the other, each with a separate
+start signal.
 """
 
 import os
@@ -16,11 +18,11 @@ SYNC_BYTES = 4096
 
 
 def loopback(megabytes: int) -> float:
-    """Megabytes a second from this process to another, 1 MB a call."""
+    """Return megabytes per second from this process to another, 1 MB per call."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         child = os.fork()
         if not child:
-            _swallow(server)
+            _read_all(server)
         with socket.create_connection(server.getsockname()) as sock:
             block, count = bytes(CHUNK), megabytes * 1_000_000 // CHUNK
             started = time.perf_counter()
@@ -33,8 +35,8 @@ def loopback(megabytes: int) -> float:
     return count * CHUNK / 1e6 / seconds
 
 
-def _swallow(server: socket.socket) -> None:
-    """The other process: reads until the end, says so, and is gone."""
+def _read_all(server: socket.socket) -> None:
+    """Run the other process: read until the end, acknowledge, and exit."""
     sock, _ = server.accept()
     buffer = bytearray(CHUNK)
     while sock.recv_into(buffer):
@@ -45,7 +47,7 @@ def _swallow(server: socket.socket) -> None:
 
 
 def page_cache(path: Path, megabytes: int) -> float:
-    """Megabytes a second into a new file, 1 MB a call, without waiting for the disk."""
+    """Return megabytes per second into a new file, 1 MB per call, without waiting for the disk."""
     block, count = os.urandom(CHUNK), megabytes * 1_000_000 // CHUNK
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -59,7 +61,7 @@ def page_cache(path: Path, megabytes: int) -> float:
 
 
 def syncs(path: Path, count: int) -> float:
-    """How often a second 4 KB can be appended and made safe, one after the other."""
+    """Return how often per second 4 KB can be appended and synced, one after the other."""
     block = bytes(SYNC_BYTES)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
@@ -80,12 +82,12 @@ def work(job: Job) -> Job:
         "write_mb_per_s": lambda: page_cache(path, job["write_megabytes"]),
         "syncs_per_s": lambda: syncs(path, job["syncs"]),
     }
-    found = {}
+    results = {}
     for name, measure in steps.items():
         say_ready()
         wait_go()
-        found[name] = measure()
-    return found
+        results[name] = measure()
+    return results
 
 
 if __name__ == "__main__":

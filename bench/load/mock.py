@@ -1,8 +1,8 @@
-"""Holds librdkafka's mock broker so that other processes can use it as a peer.
+"""Run librdkafka's mock broker so that other processes can use it as a peer.
 
-Prints `mock ready: HOST:PORT`, then obeys lines on stdin (`topic NAME PARTITIONS`, answered `ok`) and ends with
-stdin. The mock is a thread inside librdkafka: the resident memory and the start of this process include a Python
-interpreter and librdkafka itself.
+It prints `mock ready: HOST:PORT`, then executes lines on stdin (`topic NAME PARTITIONS`, answered
+with `ok`) and ends with stdin. The mock is a thread inside librdkafka: the resident memory and the
+startup of this process include a Python interpreter and librdkafka.
 """
 
 import sys

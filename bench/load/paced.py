@@ -1,7 +1,7 @@
-"""A librdkafka producer at a fixed rate; each message carries the clock at which it was produced.
+"""A librdkafka producer at a fixed rate; each message carries the time of its production.
 
-Job: address, topic, message_bytes, messages, rate, settings. `late_ms` is by how much the last acknowledgement came after the time at which
-all would have been sent: a broker that does not keep up with the rate shows there.
+Job: address, topic, message_bytes, messages, rate, settings. `late_ms` is how long after the end of
+the schedule the last acknowledgement came. It shows a broker that does not keep up with the rate.
 """
 
 import ctypes as c
@@ -29,9 +29,8 @@ def work(job: Job) -> Job:
         while kafka.lib.rd_kafka_produce(topic, 0, COPY_PAYLOAD, payload, size, None, 0, None):
             if failed or (code := kafka.lib.rd_kafka_last_error()) != QUEUE_FULL:
                 raise RuntimeError(f"not sent: {kafka.error_name(failed[0] if failed else code)}")
-            kafka.poll(
-                10
-            )  # a broker that does not keep up is waited for, and the wait is part of the message's age
+            # Wait for a broker that does not keep up; the wait is part of the message's age.
+            kafka.poll(10)
         kafka.poll(0)
         due += gap_ns
     kafka.flush(30_000)

@@ -1,6 +1,7 @@
-"""Asks ApiVersions every millisecond on a connection of its own and records the slowest answers, until stdin ends.
+"""Send ApiVersions every millisecond on one connection and record the slowest responses.
 
-Job: address, interval_ms. What a client would notice of a stalled event loop, seen from outside.
+Job: address, interval_ms. It shows from outside how a client experiences a stalled event loop. It
+ends with stdin.
 """
 
 import select
@@ -14,7 +15,7 @@ KEEP = 5_000_000  # samples: more than an hour at one a millisecond
 
 
 def work(job: Job) -> Job:
-    sock, question, gap_s = (
+    sock, frame, gap_s = (
         frames.connect(job["address"], 60.0),
         frames.api_versions(),
         job["interval_ms"] / 1000,
@@ -23,8 +24,8 @@ def work(job: Job) -> Job:
     say_ready()
     while len(samples) < KEEP:
         started = time.perf_counter_ns()
-        sock.sendall(question)
-        frames.read_answer(sock)
+        sock.sendall(frame)
+        frames.read_response(sock)
         elapsed = time.perf_counter_ns() - started
         samples.append(elapsed)
         if select.select([sys.stdin], [], [], max(0.0, gap_s - elapsed / 1e9))[0]:

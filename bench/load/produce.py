@@ -1,8 +1,8 @@
 """One librdkafka producer at full speed.
 
-Job: address, topic, partitions, message_bytes, messages, warmup_messages, keys (0 = no keys), compressible,
-settings (librdkafka's). A first failed delivery ends the run, and the end offsets must have grown by exactly what
-was acknowledged: a figure never stands on lost messages.
+Job: address, topic, partitions, message_bytes, messages, warmup_messages, keys (0 = no keys),
+compressible, settings (librdkafka's). The first failed delivery ends the run. The end offsets must
+have grown by exactly the acknowledged messages, so that no figure includes lost ones.
 """
 
 import ctypes as c
@@ -30,17 +30,17 @@ class Producer:
         if code:
             self.failed.append(code)
 
-    def _enqueue(self, partition: int, wanted: int) -> None:
-        """The whole array, waiting while the queue is full (all messages are alike, so from its start again)."""
+    def _enqueue(self, partition: int, remaining: int) -> None:
+        """Enqueue messages of the array, which are all alike, and wait while the queue is full."""
         array, produce = self.payloads.messages, self.kafka.lib.rd_kafka_produce_batch
-        while wanted and not self.failed:
-            wanted -= produce(self.topic, partition, COPY_PAYLOAD, array, wanted)
-            if wanted:
+        while remaining and not self.failed:
+            remaining -= produce(self.topic, partition, COPY_PAYLOAD, array, remaining)
+            if remaining:
                 self.kafka.poll(1)
 
-    def enqueue_turn(self, wanted: int | None = None) -> int:
-        """An array, or so much of it, for the partition whose turn it is; how many messages that were."""
-        count: int = self.count if wanted is None else min(self.count, wanted)
+    def enqueue_turn(self, limit: int | None = None) -> int:
+        """Enqueue an array, or part of it, for the next partition; return its messages."""
+        count: int = self.count if limit is None else min(self.count, limit)
         self._enqueue(self.turn % self.partitions, count)
         self.turn += 1
         if self.failed:
@@ -48,7 +48,10 @@ class Producer:
         return count
 
     def send(self, messages: int, each: int | None = None) -> None:
-        """Enqueue and wait for every acknowledgement; partitions take turns array by array, or after `each` messages."""
+        """Enqueue messages and wait for every acknowledgement.
+
+        The partition changes with each array, or after `each` messages.
+        """
         left, self.turn = messages, 0
         while left:
             left -= self.enqueue_turn(min(left, each or left))
@@ -57,12 +60,15 @@ class Producer:
             raise RuntimeError(f"delivery failed: {self.kafka.error_name(self.failed[0])}")
 
     def warm_up(self, messages: int) -> None:
-        """Every partition gets its share: a first write opens files, which is not what a load measures."""
+        """Write to every partition: the first write opens files, which is not to be measured."""
         self.send(messages, max(1, messages // self.partitions))
 
 
 class Payloads:
-    """An array of messages over one block of memory, the same for every partition; keys and varied values only where the job asks."""
+    """An array of messages over one block of memory, the same for every partition.
+
+    Keys and varied values are optional.
+    """
 
     def __init__(self, count: int, job: Job) -> None:
         size, keys = job["message_bytes"], job.get("keys", 0)
@@ -79,7 +85,7 @@ class Payloads:
 
 
 def _values(count: int, size: int, compressible: bool) -> bytes:
-    """Random hexadecimal text (gzip halves it) or plain random bytes."""
+    """Return random hexadecimal text (gzip halves it) or plain random bytes."""
     source = random.Random(size)
     if compressible:
         return source.randbytes((count * size + 1) // 2).hex().encode()[: count * size]

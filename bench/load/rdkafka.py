@@ -1,8 +1,9 @@
-"""librdkafka at C speed: the library that confluent-kafka bundles, called through ctypes.
+"""librdkafka at C speed: the library in confluent-kafka, called through ctypes.
 
-confluent-kafka's own `produce_batch` reads a dict per message and tops out near one million messages a second on
-one core; the broker would wait for the client. Here a prepared array of messages goes to `rd_kafka_produce_batch`
-and consumed messages never become Python objects. Only what the generators need is bound.
+confluent-kafka's `produce_batch` reads a dict per message and reaches about one million messages
+per second on one core, so the broker would wait for the client. Here a prepared array of messages
+goes to `rd_kafka_produce_batch`, and consumed messages never become Python objects. Only the
+functions that the generators need are bound.
 """
 
 import ctypes as c
@@ -11,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PRODUCER, CONSUMER = 0, 1
-COPY_PAYLOAD = 2  # RD_KAFKA_MSG_F_COPY: what nearly every application uses
+COPY_PAYLOAD = 2  # RD_KAFKA_MSG_F_COPY, as in nearly every application
 OFFSET_BEGINNING = -2
 QUEUE_FULL = -184  # RD_KAFKA_RESP_ERR__QUEUE_FULL
 _ERROR_BYTES = 512
@@ -58,16 +59,19 @@ _DELIVERY = c.CFUNCTYPE(None, c.c_void_p, c.POINTER(Message), c.c_void_p)
 
 
 def library_path() -> Path:
-    """Where the wheel of confluent-kafka keeps its librdkafka (Linux: beside the package, macOS: inside it)."""
+    """Return the path of librdkafka in the wheel of confluent-kafka.
+
+    On Linux it is beside the package, on macOS inside it.
+    """
     spec = find_spec("confluent_kafka")
     if spec is None or spec.origin is None:
         raise RuntimeError("confluent-kafka is not installed")
     package = Path(spec.origin).parent
-    places = (package.parent / "confluent_kafka.libs", package / ".dylibs")
-    found = sorted(p for place in places for p in place.glob("librdkafka*"))
-    if not found:
+    folders = (package.parent / "confluent_kafka.libs", package / ".dylibs")
+    paths = sorted(p for folder in folders for p in folder.glob("librdkafka*"))
+    if not paths:
         raise RuntimeError("confluent-kafka here bundles no librdkafka; install its wheel from PyPI")
-    return found[0]
+    return paths[0]
 
 
 def _load() -> c.CDLL:
@@ -118,7 +122,10 @@ def _load() -> c.CDLL:
 
 
 class Rdkafka:
-    """One librdkafka handle. Not thread-safe, and made for programs that exit soon: nothing but `close` frees."""
+    """One librdkafka handle.
+
+    It is not thread-safe, and for short programs: only `close` frees memory.
+    """
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class Rdkafka:
             raise TimeoutError(f"{waiting} messages not acknowledged after {timeout_ms / 1000:.0f} s")
 
     def transaction(self, step: str, *arguments: int) -> None:
-        """`init_transactions`, `begin_transaction` or `commit_transaction`."""
+        """Run `init_transactions`, `begin_transaction` or `commit_transaction`."""
         error = getattr(self.lib, f"rd_kafka_{step}")(self.handle, *arguments)
         if error:
             raise RuntimeError(f"{step}: {self.lib.rd_kafka_error_string(error).decode()}")
@@ -173,13 +180,13 @@ class Rdkafka:
         return high.value
 
     def positions(self, topic: str, partitions: int) -> list[int]:
-        """The next offset that the application of this consumer would see, per partition (below 0: none seen)."""
+        """Return the next offset of each partition for this consumer; below 0 before the first."""
         handle = self.lib.rd_kafka_topic_partition_list_new(partitions)
         for partition in range(partitions):
             self.lib.rd_kafka_topic_partition_list_add(handle, topic.encode(), partition)
         self.lib.rd_kafka_position(self.handle, handle)
-        found = c.cast(handle, c.POINTER(TopicPartitions))[0]
-        offsets = [found.elements[i].offset for i in range(found.count)]
+        listed = c.cast(handle, c.POINTER(TopicPartitions))[0]
+        offsets = [listed.elements[i].offset for i in range(listed.count)]
         self.lib.rd_kafka_topic_partition_list_destroy(handle)
         return offsets
 

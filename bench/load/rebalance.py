@@ -1,7 +1,8 @@
-"""A group of confluent-kafka consumers under light load, of which one leaves, and later another comes in its place.
+"""A group of confluent-kafka consumers under light load; one leaves, and later another joins.
 
-Job: address, topic, partitions, members, leaves, rate (messages a second), message_bytes, settings. A sample is the time
-from the call of close() until the last of the others has been given its share of the partitions.
+Job: address, topic, partitions, members, leaves, rate (messages per second), message_bytes,
+settings. A sample is the time from the call of close() until the last of the others has its share
+of the partitions.
 """
 
 import random
@@ -17,27 +18,27 @@ from millstream.client.library import close_member
 
 GROUP = "bench"
 TIMEOUT_S = 60.0
-QUIET_S = 1.0  # nobody is given anything for so long: the rebalance is over
+QUIET_S = 1.0  # without an assignment for this long, the rebalance is over
 POLL_S = 0.1
 PHASE_S = 1.0
 
 
 class Board:
-    """Who holds what; all members write here, one looks on."""
+    """The partitions of all members, written by their threads and read by one."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.held: dict[int, set[int]] = {}
-        self.last_given_s = 0.0
+        self.last_assigned_s = 0.0
         self.failure: BaseException | None = None
 
-    def give(self, member: int, partitions: Sequence[Any]) -> None:
+    def assign(self, member: int, partitions: Sequence[Any]) -> None:
         with self.changed:
             self.held[member] |= {p.partition for p in partitions}
-            self.last_given_s = time.perf_counter()
+            self.last_assigned_s = time.perf_counter()
             self.changed.notify_all()
 
-    def take(self, member: int, partitions: Sequence[Any]) -> None:
+    def revoke(self, member: int, partitions: Sequence[Any]) -> None:
         with self.changed:
             self.held[member] -= {p.partition for p in partitions}
 
@@ -46,31 +47,31 @@ class Board:
             self.failure = error
             self.changed.notify_all()
 
-    def shared_out(self, members: Sequence[int], partitions: int) -> bool:
-        """Every partition is with one of them, and nobody has much more than another."""
+    def is_balanced(self, members: Sequence[int], partitions: int) -> bool:
+        """Return whether every partition has one owner, and the shares are equal within one."""
         shares = [self.held[member] for member in members]
         sizes = [len(share) for share in shares]
-        whole = sum(sizes) == len(set().union(*shares)) == partitions
-        return whole and max(sizes) - min(sizes) <= 1
+        is_complete = sum(sizes) == len(set().union(*shares)) == partitions
+        return is_complete and max(sizes) - min(sizes) <= 1
 
-    def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """Until it is so and has been for a while."""
+    def wait(self, ready: Callable[[], bool], event: str) -> None:
+        """Wait until the condition holds and no assignment has come for a while."""
         deadline = time.perf_counter() + TIMEOUT_S
         with self.changed:
             while True:
                 if self.failure is not None:
                     raise self.failure
                 now = time.perf_counter()
-                quiet_s = now - self.last_given_s
+                quiet_s = now - self.last_assigned_s
                 if ready() and quiet_s >= QUIET_S:
                     return
                 if now > deadline:
-                    raise TimeoutError(f"{what} not seen in {TIMEOUT_S:.0f} s")
+                    raise TimeoutError(f"{event} not seen in {TIMEOUT_S:.0f} s")
                 self.changed.wait(max(0.01, QUIET_S - quiet_s))
 
 
 class Member:
-    """A consumer with a thread of its own."""
+    """A consumer with a thread."""
 
     def __init__(self, number: int, job: Job, board: Board) -> None:
         self.number, self.board, self.messages = number, board, 0
@@ -85,8 +86,8 @@ class Member:
         try:
             self.consumer.subscribe(
                 [self._topic],
-                on_assign=lambda _, partitions: self.board.give(self.number, partitions),
-                on_revoke=lambda _, partitions: self.board.take(self.number, partitions),
+                on_assign=lambda _, partitions: self.board.assign(self.number, partitions),
+                on_revoke=lambda _, partitions: self.board.revoke(self.number, partitions),
             )
             while not self._leaves.is_set():
                 message = self.consumer.poll(POLL_S)
@@ -94,11 +95,11 @@ class Member:
                     self.messages += 1
             self.left_s = time.perf_counter()
             close_member(self.consumer)
-        except BaseException as error:  # whoever waits must hear of it
+        except BaseException as error:  # report it to the waiting thread
             self.board.fail(error)
 
     def leave(self) -> float:
-        """Returns when it began to."""
+        """Leave the group; return the time when that began."""
         self._leaves.set()
         self._thread.join(TIMEOUT_S)
         return self.left_s
@@ -135,19 +136,22 @@ class Group:
         self.members = [Member(i, job, self.board) for i in range(job["members"])]
         self._number, self._moments = job["members"], random.Random(job["partitions"])
 
-    def settle(self, what: str) -> None:
+    def settle(self, event: str) -> None:
         numbers = [member.number for member in self.members]
-        self.board.wait(lambda: self.board.shared_out(numbers, self.job["partitions"]), what)
+        self.board.wait(lambda: self.board.is_balanced(numbers, self.job["partitions"]), event)
 
-    def one_leaves(self) -> float:
-        """The oldest, which also leads a classic group; returns the seconds until the rest have its partitions. At any
-        moment: the members' heartbeats go in step with the last rebalance."""
+    def let_one_leave(self) -> float:
+        """Let the oldest member leave, which also leads a classic group.
+
+        Return the seconds until the rest have its partitions. The moment is random: heartbeats are
+        in step with the last rebalance.
+        """
         time.sleep(self._moments.uniform(0.0, PHASE_S))
         left_s = self.members.pop(0).leave()
         self.settle("all partitions with the remaining members")
-        return self.board.last_given_s - left_s
+        return self.board.last_assigned_s - left_s
 
-    def one_joins(self) -> None:
+    def let_one_join(self) -> None:
         self.members.append(Member(self._number, self.job, self.board))
         self._number += 1
         self.settle("all partitions with all members")
@@ -166,8 +170,8 @@ def work(job: Job) -> Job:
     samples = []
     for turn in range(job["leaves"]):
         if turn:
-            group.one_joins()
-        samples.append(group.one_leaves())
+            group.let_one_join()
+        samples.append(group.let_one_leave())
     messages = group.close()
     feeder.stop()
     if not messages:

@@ -1,8 +1,10 @@
-"""Request-level load on raw sockets: the same small request again and again, pipelined, over one or more connections.
+"""Request-level load on raw sockets: the same small request, pipelined over one or more
+connections.
 
-Job: routes (of each partition the address of its leader), topic, request ("produce", "fetch" or "offset-commit"), message_bytes,
-connections (to each), depth (in flight per connection), requests, warmup_requests. All answers to one request have the same size, so they are counted by bytes and their error
-codes checked by stride: the generator costs little more than its system calls.
+Job: routes (the address of each partition's leader), topic, request ("produce", "fetch" or
+"offset-commit"), message_bytes, connections (to each), depth (in flight per connection), requests,
+warmup_requests. All responses to one request have the same size. They are counted by bytes, and
+their error codes are checked by stride, so the generator costs little more than its system calls.
 """
 
 import selectors
@@ -19,14 +21,14 @@ GROUP = "bench"
 
 
 class Pipe:
-    """A connection with `depth` requests in flight, sent in half-depth blocks so that it never runs dry."""
+    """A connection with `depth` requests in flight, sent in half-depth blocks to keep it busy."""
 
-    def __init__(self, address: str, frame: bytes, depth: int, answer_bytes: int, error_at: int) -> None:
+    def __init__(self, address: str, frame: bytes, depth: int, response_bytes: int, error_at: int) -> None:
         self.sock: socket.socket = frames.connect(address)
         self.per_block = max(1, depth // 2)
         self.blocks = 2 if depth > 1 else 1
         self.block = frame * self.per_block
-        self.answer_bytes, self.error_at = answer_bytes, error_at
+        self.response_bytes, self.error_at = response_bytes, error_at
         self.waiting = bytearray()
 
     def start(self) -> int:
@@ -34,17 +36,17 @@ class Pipe:
         return self.per_block * self.blocks
 
     def receive(self) -> int:
-        """Whole answers among what came, their error codes checked."""
+        """Return the number of complete responses, after checking their error codes."""
         data = self.sock.recv(RECEIVE_BYTES)
         if not data:
             raise ConnectionError("the broker closed the connection")
         self.waiting += data
-        whole = len(self.waiting) // self.answer_bytes
+        whole = len(self.waiting) // self.response_bytes
         if whole:
-            end = whole * self.answer_bytes
+            end = whole * self.response_bytes
             for at in (self.error_at, self.error_at + 1):
-                if any(self.waiting[at : end : self.answer_bytes]):
-                    raise RuntimeError("a request was answered with an error")
+                if any(self.waiting[at : end : self.response_bytes]):
+                    raise RuntimeError("a request failed")
             del self.waiting[:end]
         return whole
 
@@ -56,9 +58,9 @@ class Generator:
         self.pipes: list[Pipe] = []
         for partition, address in enumerate(job["routes"]):
             frame = self._frame(job, address, partition)
-            answer = self._first_answer(address, frame, error_at)
+            response = self._first_response(address, frame, error_at)
             self.pipes += [
-                Pipe(address, frame, job["depth"], len(answer), error_at) for _ in range(job["connections"])
+                Pipe(address, frame, job["depth"], len(response), error_at) for _ in range(job["connections"])
             ]
         for pipe in self.pipes:
             self.selector.register(pipe.sock, selectors.EVENT_READ, pipe)
@@ -77,50 +79,50 @@ class Generator:
             group_frames.wait_for_coordinator(address, GROUP)
             return group_frames.offset_commit(GROUP, job["topic"], partition, 1)
         batch = frames.record_batch([b"x" * job["message_bytes"]], int(time.time() * 1000))
-        put = frames.produce(job["topic"], partition, batch)
+        produce_frame = frames.produce(job["topic"], partition, batch)
         if job["request"] == "produce":
-            return put
+            return produce_frame
         with frames.connect(address) as sock:
-            sock.sendall(put)
-            frames.read_answer(sock)
+            sock.sendall(produce_frame)
+            frames.read_response(sock)
         return frames.fetch(job["topic"], partition, 0, len(batch))
 
     @staticmethod
-    def _first_answer(address: str, frame: bytes, error_at: int) -> bytes:
+    def _first_response(address: str, frame: bytes, error_at: int) -> bytes:
         with frames.connect(address) as sock:
             sock.sendall(frame)
-            answer = frames.read_answer(sock)
-        if answer[error_at : error_at + 2] != b"\0\0":
-            code = int.from_bytes(answer[error_at : error_at + 2], "big", signed=True)
-            raise RuntimeError(f"the first request was answered with error code {code}")
-        return answer
+            response = frames.read_response(sock)
+        if response[error_at : error_at + 2] != b"\0\0":
+            code = int.from_bytes(response[error_at : error_at + 2], "big", signed=True)
+            raise RuntimeError(f"the first request failed with error code {code}")
+        return response
 
     def send(self, requests: int) -> int:
-        """At least `requests` answered requests; returns how many (whole blocks)."""
+        """Send at least `requests` (whole blocks) and wait for the responses; return how many."""
         sent = sum(pipe.start() for pipe in self.pipes)
-        got, credit = 0, dict.fromkeys(self.pipes, 0)
-        while got < sent:
+        received, credit = 0, dict.fromkeys(self.pipes, 0)
+        while received < sent:
             ready = self.selector.select(SILENCE_S)
             if not ready:
                 _silent()
             for key, _ in ready:
                 pipe: Pipe = key.data
                 answered = pipe.receive()
-                got += answered
+                received += answered
                 credit[pipe] += answered
                 while credit[pipe] >= pipe.per_block and sent < requests:
                     credit[pipe] -= pipe.per_block
                     pipe.sock.sendall(pipe.block)
                     sent += pipe.per_block
-        return got
+        return received
 
 
 def _silent() -> NoReturn:
     raise TimeoutError(f"no answer in {SILENCE_S:.0f} s")
 
 
-def _one_by_one(generator: Generator, requests: int) -> list[int]:
-    """Depth 1 on one connection: the round trip of each request."""
+def _round_trips(generator: Generator, requests: int) -> list[int]:
+    """Measure the round trip of each request, with depth 1 on one connection."""
     pipe, samples = generator.pipes[0], []
     for _ in range(requests):
         started = time.perf_counter_ns()
@@ -138,7 +140,7 @@ def work(job: Job) -> Job:
     wait_go()
     started = time.perf_counter()
     if job["depth"] == 1 and len(generator.pipes) == 1:
-        samples = _one_by_one(generator, job["requests"])
+        samples = _round_trips(generator, job["requests"])
         return latency_us(samples) | {"seconds": time.perf_counter() - started, "requests": len(samples)}
     done = generator.send(job["requests"])
     return {"seconds": time.perf_counter() - started, "requests": done}

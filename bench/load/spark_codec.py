@@ -1,6 +1,8 @@
-"""What an executor's Python does with a row, without Spark and without a broker: record batches to Arrow, and Arrow to record batches.
+"""The work of an executor's Python per row, without Spark and a broker.
 
-Job: rows, message_bytes, partitions, turns. Processor seconds of the fastest turn, which neighbours disturb least.
+It converts record batches to Arrow, and Arrow to record batches. Job: rows, message_bytes,
+partitions, turns. The result is the CPU time of the fastest turn, which other programs disturb
+least.
 """
 
 import time
@@ -54,7 +56,7 @@ def decoder(job: Job, keyed: bool) -> Callable[[], object]:
     schema = arrow_schema()
 
     def work() -> object:
-        return [to_record_batch(decode([one], 0, job["rows"], False), "t", 0, schema) for one in bodies]
+        return [to_record_batch(decode([body], 0, job["rows"], False), "t", 0, schema) for body in bodies]
 
     return work
 
@@ -69,14 +71,17 @@ def fastest_s(work: Callable[[], Any], turns: int) -> float:
 
 
 def work(job: Job) -> Job:
-    works = {
-        f"{what}_{'keyed' if keyed else 'bare'}": make(job, keyed)
-        for what, make in (("decode", decoder), ("encode", encoder))
+    conversions = {
+        f"{direction}_{'keyed' if keyed else 'bare'}": make(job, keyed)
+        for direction, make in (("decode", decoder), ("encode", encoder))
         for keyed in (False, True)
     }
     say_ready()
     wait_go()
-    return {name: fastest_s(one, job["turns"]) / job["rows"] * 1e9 for name, one in works.items()}
+    return {
+        name: fastest_s(conversion, job["turns"]) / job["rows"] * 1e9
+        for name, conversion in conversions.items()
+    }
 
 
 if __name__ == "__main__":

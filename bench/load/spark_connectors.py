@@ -1,8 +1,9 @@
-"""The same rows from one place to another, by our connectors and by Spark's own in turn, in one driver.
+"""The same rows by our connectors and by Spark's own, alternately in one driver.
 
-Job: kind (a name of KINDS), address, other (a second broker, for topic-topic), partitions, rows, batch_rows, turns, jars, extensions, database (a URL
-of PostgreSQL), jdbc (the same for Spark), work (a directory). Without jars only ours are measured. A turn goes from the start of a query to the
-end of the last batch; each has a target, and a checkpoint, of its own.
+Job: kind (a name of KINDS), address, other (a second broker, for topic-topic), partitions, rows,
+batch_rows, turns, jars, extensions, database (a URL of PostgreSQL), jdbc (the same for Spark), work
+(a directory). Without jars only ours are measured. A turn lasts from the start of a query to the
+end of its last batch; each has a new target and checkpoint.
 """
 
 import sqlite3
@@ -24,7 +25,7 @@ DELTA_CONF = {
 
 
 class Driver:
-    """A session, and what both sides need to do the same."""
+    """A session, and the operations that both sides need."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -36,7 +37,7 @@ class Driver:
         self.spark = start_session(**conf)
 
     def values(self) -> Any:
-        """Rows that both kinds of source and sink can take."""
+        """Return rows that both kinds of source and sink support."""
         rows = self.spark.range(0, self.job["rows"], numPartitions=self.job["partitions"])
         return rows.selectExpr(
             "id", "concat('customer ', id) AS name", "cast(id % 100000 AS decimal(9,2)) / 100 AS amount"
@@ -49,7 +50,7 @@ class Driver:
             admin.topics.create(topic, partitions=self.job["partitions"])
 
     def fill(self) -> None:
-        """A topic, or a directory with a file for each batch."""
+        """Create a topic, or a directory with a file for each batch."""
         if self.job["kind"] == "csv-topic":
             files = -(-self.job["rows"] // self.job["batch_rows"])
             self.values().repartition(files).write.option("header", True).csv(str(self.work / "in"))
@@ -62,15 +63,15 @@ class Driver:
             "append"
         ).save()
 
-    # ---------------------------------------------------------------- ours
+    # ---- ours ----
 
-    def ours(self, source: str, target: str, name: str, **wishes: Any) -> None:
-        """As `millstream connect FROM TO --once` does it, dead letters and all."""
+    def ours(self, source: str, target: str, name: str, **options: Any) -> None:
+        """Connect as `millstream connect FROM TO --once` does, including dead letters."""
         from millstream.connect.addresses import parse_address
-        from millstream.connect.build import Wishes, connection
+        from millstream.connect.build import ConnectOptions, connection
 
-        wanted = Wishes(self.job["address"], name, schema=SCHEMA, **wishes)
-        self.run_flows(connection(parse_address(source), parse_address(target), wanted))
+        connect_options = ConnectOptions(self.job["address"], name, schema=SCHEMA, **options)
+        self.run_flows(connection(parse_address(source), parse_address(target), connect_options))
 
     def run_flows(self, pipeline: Any) -> None:
         from millstream.pipelines.runner import Run, RunOptions
@@ -78,13 +79,13 @@ class Driver:
         events: list[dict[str, Any]] = []
         options = RunOptions(once=True, checkpoint=str(self.work / "checkpoints"))
         if not Run(pipeline, self.spark, options, events.append).run():
-            raise RuntimeError(str([one for one in events if "reason" in one]))
+            raise RuntimeError(str([event for event in events if "reason" in event]))
 
     @property
     def our_topic(self) -> str:
         return f"topic:{TOPIC}?records={self.job['batch_rows']}"
 
-    # ---------------------------------------------------------------- Spark's own
+    # ---- Spark's own ----
 
     def read_topic(self) -> Any:
         reader = self.spark.readStream.format("kafka").option("subscribe", TOPIC)
@@ -116,7 +117,7 @@ class Driver:
         self.finish(self.parsed().writeStream.foreachBatch(write), name)
 
 
-# ---------------------------------------------------------------- what is moved where: one function for each side
+# ---- the directions: one function for each side ----
 
 
 def parquet_ours(driver: Driver, name: str) -> None:
@@ -156,7 +157,11 @@ def sqlite_ours(driver: Driver, name: str) -> None:
 
 
 def sqlite_spark(driver: Driver, name: str) -> None:
-    """One writer: SQLite takes no more. The table is made here, since Spark takes the driver's word for a missing one for a failure."""
+    """Write with one writer: SQLite supports no more.
+
+    The table is created here, since Spark treats the JDBC driver's error for a missing table as a
+    failure.
+    """
     name, file = name.replace("-", "_"), driver.work / "spark.db"
     with sqlite3.connect(file) as connection:
         connection.execute(f"CREATE TABLE spark_{name} (id BIGINT, name TEXT, amount DECIMAL(9,2))")
@@ -175,10 +180,10 @@ def topic_ours(driver: Driver, name: str) -> None:
     from millstream.connect.mirror.declare import mirror
     from millstream.pipelines import Pipeline
 
-    made = Pipeline(name, bootstrap=driver.job["address"])
+    pipeline = Pipeline(name, bootstrap=driver.job["address"])
     ends = (f"{name}={driver.job['address']}", f"there={driver.job['other']}")
-    mirror(made, *ends, topics=TOPIC, groups=(), most_records=driver.job["batch_rows"])
-    driver.run_flows(made)
+    mirror(pipeline, *ends, topics=TOPIC, groups=(), most_records=driver.job["batch_rows"])
+    driver.run_flows(pipeline)
 
 
 def topic_spark(driver: Driver, name: str) -> None:
@@ -198,9 +203,9 @@ KINDS: dict[str, dict[str, Callable[[Driver, str], None]]] = {
 
 
 def turn(driver: Driver, side: str, number: int) -> Mark:
-    begun = mark()
+    started = mark()
     KINDS[driver.job["kind"]][side](driver, f"{side}-{number}")
-    return mark().since(begun)
+    return mark().since(started)
 
 
 def work(job: Job) -> Job:
@@ -212,18 +217,18 @@ def work(job: Job) -> Job:
     if "spark" in sides:
         try:
             turn(driver, "spark", 0)
-        except Exception as error:  # jars of another Spark version: whatever they lack is the finding
+        except Exception as error:  # jars of another Spark version: report what they lack
             missing = f"Spark's own does not run here: {reason(error)}"
             sides.remove("spark")
     say_ready()
     wait_go()
-    found: dict[str, list[Mark]] = {side: [] for side in sides}
+    turns_by_side: dict[str, list[Mark]] = {side: [] for side in sides}
     for number in range(1, job["turns"] + 1):
         for side in sides[:: 1 if number % 2 else -1]:
-            found[side].append(turn(driver, side, number))
+            turns_by_side[side].append(turn(driver, side, number))
     driver.spark.stop()
-    sums = {side: {"seconds": median(m.wall_s for m in marks), "cpu_s": median(m.cpu_s for m in marks)} for side, marks in found.items()}  # fmt: skip
-    turns = {side: [round(m.wall_s, 3) for m in marks] for side, marks in found.items()}
+    sums = {side: {"seconds": median(m.wall_s for m in marks), "cpu_s": median(m.cpu_s for m in marks)} for side, marks in turns_by_side.items()}  # fmt: skip
+    turns = {side: [round(m.wall_s, 3) for m in marks] for side, marks in turns_by_side.items()}
     return sums | {"turns": turns, "missing": missing}
 
 

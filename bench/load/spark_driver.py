@@ -1,4 +1,7 @@
-"""What the generators on Spark share: a driver of their own, the processor time of all its processes, and the batches of a query."""
+"""The common parts of generators on Spark.
+
+A driver process, the CPU time of all its processes, and the batches of a query.
+"""
 
 import itertools
 import tempfile
@@ -16,7 +19,10 @@ POLL_S = 0.02
 
 
 class Mark(NamedTuple):
-    """A moment: the clock, and the processor time so far of this process, the JVM and its Python workers (of these alone, too)."""
+    """A moment: the clock, and the CPU time so far of this process, the JVM and its Python workers.
+
+    ``python_cpu_s`` is that of the workers alone.
+    """
 
     wall_s: float
     cpu_s: float
@@ -27,7 +33,7 @@ class Mark(NamedTuple):
 
 
 def start_session(**conf: object) -> Any:
-    """Two cores, whatever the machine has: figures of several machines can then be compared."""
+    """Start a session with two cores, so that figures of several machines are comparable."""
     from millstream.spark.session import session
 
     settings = {"spark.driver.memory": "2g", "spark.local.dir": tempfile.gettempdir()}
@@ -47,7 +53,7 @@ def mark() -> Mark:
 
 
 class Batches:
-    """The batches of a running query: rows and the time from the start of the first to the end of the last that counts."""
+    """The batches of a running query: their rows, and the time of those after the warm-up."""
 
     def __init__(self, query: Any, warm_up: int) -> None:
         self.query, self.warm_up = query, warm_up
@@ -56,34 +62,36 @@ class Batches:
         self.detail: list[dict[str, Any]] = []
 
     def run(self) -> "Batches":
-        """To the end of a query that ends by itself."""
-        begun: Mark | None = None
+        """Run to the end of a query that ends without a stop."""
+        started: Mark | None = None
         while self.query.isActive:
-            if begun is None and len(self._finished()) >= self.warm_up:
-                begun = mark()
+            if started is None and len(self._finished()) >= self.warm_up:
+                started = mark()
             time.sleep(POLL_S)
         self.query.awaitTermination()
-        if begun is None:
+        if started is None:
             raise RuntimeError("the query ended before the warm-up")
-        self._count(mark().since(begun))
+        self._count(mark().since(started))
         return self
 
     def _finished(self) -> list[Any]:
-        return [one for one in self.query.recentProgress if one["numInputRows"]]
+        return [progress for progress in self.query.recentProgress if progress["numInputRows"]]
 
-    def _count(self, took: Mark) -> None:
-        """Wall time by Spark's own notes, batch by batch; polling is too coarse for that."""
+    def _count(self, elapsed: Mark) -> None:
+        """Sum up the batches. Wall time is Spark's own, batch by batch: polling is too coarse."""
         counted = self._finished()[self.warm_up :]
-        wall_ms = sum(one["durationMs"]["triggerExecution"] for one in counted)
-        self.batches, self.rows = len(counted), sum(one["numInputRows"] for one in counted)
-        self.took = took._replace(wall_s=wall_ms / 1000)
-        self.detail = [{"rows": one["numInputRows"]} | dict(one["durationMs"]) for one in counted]
+        wall_ms = sum(progress["durationMs"]["triggerExecution"] for progress in counted)
+        self.batches, self.rows = len(counted), sum(progress["numInputRows"] for progress in counted)
+        self.took = elapsed._replace(wall_s=wall_ms / 1000)
+        self.detail = [
+            {"rows": progress["numInputRows"]} | dict(progress["durationMs"]) for progress in counted
+        ]
 
 
 def intervals(start: Callable[[Any], Any], batches: int, warm_up: int) -> list[Mark]:
-    """From the start of one micro-batch to the start of the next, without the first ones.
+    """Return the times from the start of each micro-batch to the next, after the warm-up.
 
-    ``start`` gets a function to be called at the start of each batch, and returns the running query.
+    ``start`` gets a function to call at the start of each batch, and returns the running query.
     """
     marks: list[Mark] = []
     query = start(lambda: marks.append(mark()))
@@ -102,7 +110,7 @@ def intervals(start: Callable[[Any], Any], batches: int, warm_up: int) -> list[M
 
 
 def source(spark: Any, job: Job, **options: object) -> Any:
-    """The topic of the job as a stream, from its beginning."""
+    """Return the topic of the job as a stream, from its beginning."""
     reader = spark.readStream.format("millstream").option("kafka.bootstrap.servers", job["address"])
     reader = reader.option("subscribe", job["topic"]).option("startingOffsets", "earliest")
     for name, value in options.items():

@@ -1,4 +1,5 @@
-"""Micro-batches of one row: Spark's own (a source of its own, foreachBatch with a no-op write), and those with our source and sink.
+"""Micro-batches of one row: with Spark's own source and a no-op write, and with our source and
+sink.
 
 Job: address, topic (filled, one partition), out (a topic), batches, warmup_batches, turns.
 """
@@ -30,12 +31,12 @@ def noop(batch: Any, batch_id: int) -> None:
 def sink_of(job: Job, number: str) -> Any:
     from millstream.spark.sink.topic_sink import TopicSink
 
-    found = TopicSink(job["address"], f"one-row-{number}", topic=job["out"])
-    found.open()
-    return found
+    sink = TopicSink(job["address"], f"one-row-{number}", topic=job["out"])
+    sink.open()
+    return sink
 
 
-# What is measured: where the row comes from, and whether our sink takes it.
+# The source of the row, and whether our sink writes it.
 KINDS: dict[str, tuple[Callable[[Any, Job], Any], bool]] = {
     "floor": (rate, False),
     "source": (topic, False),
@@ -48,9 +49,9 @@ def turn(spark: Any, job: Job, kind: str, number: int) -> list[Mark]:
     rows, with_sink = KINDS[kind]
     sink: Sink = sink_of(job, f"{kind}-{number}") if with_sink else noop
 
-    def start(noted: Callable[[], None]) -> Any:
+    def start(on_batch: Callable[[], None]) -> Any:
         def write(batch: Any, batch_id: int) -> None:
-            noted()
+            on_batch()
             sink(batch, batch_id)
 
         writer = rows(spark, job).writeStream.foreachBatch(write)
@@ -66,14 +67,20 @@ def work(job: Job) -> Job:
         turn(spark, job, kind, 0)
     say_ready()
     wait_go()
-    found: dict[str, list[Mark]] = {kind: [] for kind in KINDS}
-    for number in range(job["turns"]):  # in turn, since a machine is never twice the same
-        for kind, marks in found.items():
+    marks_by_kind: dict[str, list[Mark]] = {kind: [] for kind in KINDS}
+    for number in range(job["turns"]):  # alternately, since the speed of a machine varies
+        for kind, marks in marks_by_kind.items():
             marks += turn(spark, job, kind, number + 1)
     spark.stop()
-    result: Job = {f"{kind}_ms": 1000 * median(m.wall_s for m in marks) for kind, marks in found.items()}
-    result |= {f"{kind}_cpu_ms": 1000 * median(m.cpu_s for m in marks) for kind, marks in found.items()}
-    return result | {"batches": {kind: [round(m.wall_s, 4) for m in marks] for kind, marks in found.items()}}
+    result: Job = {
+        f"{kind}_ms": 1000 * median(m.wall_s for m in marks) for kind, marks in marks_by_kind.items()
+    }
+    result |= {
+        f"{kind}_cpu_ms": 1000 * median(m.cpu_s for m in marks) for kind, marks in marks_by_kind.items()
+    }
+    return result | {
+        "batches": {kind: [round(m.wall_s, 4) for m in marks] for kind, marks in marks_by_kind.items()}
+    }
 
 
 if __name__ == "__main__":

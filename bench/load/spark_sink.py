@@ -1,4 +1,4 @@
-"""Micro-batches of many rows through the sink, exactly once and at least once in turn, in one driver.
+"""Micro-batches of many rows through the sink, exactly once and at least once alternately.
 
 Job: address, topics (delivery -> topic), batch_rows, batches, warmup_batches, turns, message_bytes.
 """
@@ -15,7 +15,9 @@ KEYS = 10_000
 
 
 def rows(spark: Any, job: Job) -> Any:
-    """Made by Spark itself, the same number in every batch: nothing but the sink is measured beside it."""
+    """Made by Spark itself, the same number in every batch: nothing but the sink is measured beside
+    it.
+    """
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", job["batch_rows"])
     return (
         rate.option("numPartitions", CORES)
@@ -28,14 +30,14 @@ def rows(spark: Any, job: Job) -> Any:
 
 
 def turn(spark: Any, job: Job, delivery: str, number: int) -> list[Mark]:
-    """One query of its own, with some batches that do not count."""
+    """Run one query, with some batches that do not count."""
     from millstream.spark.sink.topic_sink import TopicSink
 
     sink = TopicSink(job["address"], f"{delivery}-{number}", topic=job["topics"][delivery], delivery=delivery)  # type: ignore[arg-type]
 
-    def start(noted: Callable[[], None]) -> Any:
+    def start(on_batch: Callable[[], None]) -> Any:
         def write(batch: Any, batch_id: int) -> None:
-            noted()
+            on_batch()
             sink(batch, batch_id)
 
         sink.open()
@@ -43,9 +45,9 @@ def turn(spark: Any, job: Job, delivery: str, number: int) -> list[Mark]:
         return writer.option("checkpointLocation", directory).start()
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
-        found = intervals(start, job["batches"], job["warmup_batches"])
+        marks = intervals(start, job["batches"], job["warmup_batches"])
     sink.close()
-    return found
+    return marks
 
 
 def work(job: Job) -> Job:
@@ -54,15 +56,15 @@ def work(job: Job) -> Job:
         turn(spark, job | {"batches": 1}, delivery, 0)
     say_ready()
     wait_go()
-    found: dict[str, list[Mark]] = {delivery: [] for delivery in job["topics"]}
+    marks_by_delivery: dict[str, list[Mark]] = {delivery: [] for delivery in job["topics"]}
     for number in range(job["turns"]):
-        for delivery in list(found)[:: 1 if number % 2 else -1]:
-            found[delivery] += turn(spark, job, delivery, number + 1)
+        for delivery in list(marks_by_delivery)[:: 1 if number % 2 else -1]:
+            marks_by_delivery[delivery] += turn(spark, job, delivery, number + 1)
     spark.stop()
     return {
         delivery: {"seconds": median(m.wall_s for m in marks), "cpu_s": median(m.cpu_s for m in marks)}
         | {"batches": [round(m.wall_s, 3) for m in marks]}
-        for delivery, marks in found.items()
+        for delivery, marks in marks_by_delivery.items()
     }
 
 

@@ -1,7 +1,7 @@
 """A streaming query over a filled topic, in micro-batches of a fixed size, until its end.
 
-Job: address, topic, batch_rows, warmup_batches, messages, query ("noop": every column into nowhere; "windowed-count": rows of each key in
-windows of ten seconds).
+Job: address, topic, batch_rows, warmup_batches, messages, query. The query is "noop" (discard every
+column) or "windowed-count" (rows of each key in windows of ten seconds).
 """
 
 import tempfile

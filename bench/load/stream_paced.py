@@ -1,4 +1,4 @@
-"""A writer at a fixed rate over a protocol of bench.streams; each message carries the clock at which it was sent.
+"""A writer at a fixed rate over a protocol of bench.streams; each message carries its send time.
 
 Job: protocol, address, topic, message_bytes, messages, rate.
 """

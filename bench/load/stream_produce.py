@@ -1,6 +1,7 @@
 """One writer at full speed over a protocol of bench.streams.
 
-Job: protocol, address, topic, message_bytes, messages, warmup_messages. The stream must have grown by exactly what was acknowledged.
+Job: protocol, address, topic, message_bytes, messages, warmup_messages. The stream must have grown
+by exactly the acknowledged messages.
 """
 
 from bench.load.job import Job, check_stored, run, say_ready, timed_send, wait_go

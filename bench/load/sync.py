@@ -1,6 +1,6 @@
-"""Sync produce latency: one librdkafka message in flight, linger 0, from the call to its delivery report.
+"""Sync produce latency: one librdkafka message in flight, from the call to its delivery report.
 
-Job: address, topic, message_bytes, messages, warmup_messages, settings.
+Linger is 0. Job: address, topic, message_bytes, messages, warmup_messages, settings.
 """
 
 import ctypes as c

@@ -1,6 +1,7 @@
-"""How long a test waits for its broker, in a process that has imported nothing yet: the first one, and every further one.
+"""The time that a test waits for its broker, in a new process: the first broker, and further ones.
 
-Job: brokers. From the import of `millstream.testing` to the first record that was read back.
+Job: brokers. It lasts from the import of `millstream.testing` to the first record that was read
+back.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Small transactions, one after the other, from one librdkafka producer.
 
-Job: address, topic, partitions, message_bytes, messages (per transaction), transactions, warmup_transactions, settings.
-A sample is the time of commit_transaction(): the messages still on their way, and EndTxn. The end offsets must have
-grown by at least what was committed.
+Job: address, topic, partitions, message_bytes, messages (per transaction), transactions,
+warmup_transactions, settings. A sample is the time of commit_transaction(): the messages still in
+flight, and EndTxn. The end offsets must have grown by at least the committed messages.
 """
 
 import time
@@ -22,7 +22,7 @@ class Transactions:
         self.producer.init_transactions(TIMEOUT_S)
 
     def once(self) -> int:
-        """One transaction; the time of its commit in ns."""
+        """Run one transaction; return the time of its commit in ns."""
         producer, topic = self.producer, self.job["topic"]
         producer.begin_transaction()
         for i in range(self.job["messages"]):
@@ -33,7 +33,7 @@ class Transactions:
 
 
 def committed(job: Job) -> int:
-    """End offsets as a reader of committed messages sees them: nothing may hang behind them."""
+    """Return the sum of the last stable offsets: no open transaction may hold them back."""
     consumer = Consumer(
         {"bootstrap.servers": job["address"], "group.id": "bench", "isolation.level": "read_committed"}
     )
@@ -54,9 +54,9 @@ def work(job: Job) -> Job:
     started = time.perf_counter()
     samples = [transactions.once() for _ in range(job["transactions"])]
     seconds = time.perf_counter() - started
-    wanted, grown = job["messages"] * job["transactions"], committed(job) - before
-    if grown < wanted:
-        raise RuntimeError(f"committed {wanted} messages, {grown} can be read")
+    expected, grown = job["messages"] * job["transactions"], committed(job) - before
+    if grown < expected:
+        raise RuntimeError(f"committed {expected} messages, {grown} can be read")
     return latency_us(samples) | {"seconds": seconds, "transactions": len(samples)}
 
 

@@ -1,7 +1,8 @@
 """One librdkafka producer at full speed in transactions of a fixed duration.
 
-Job: that of bench.load.produce without `messages`, and interval_ms, seconds. A sample is the time of the commit: the messages that are
-still on their way, and EndTxn. The end offsets must have grown by at least what was committed.
+Job: that of bench.load.produce without `messages`, and interval_ms, seconds. A sample is the time
+of the commit: the messages still in flight, and EndTxn. The end offsets must have grown by at least
+the committed messages.
 """
 
 import time
@@ -21,7 +22,7 @@ class Transactions:
         self.kafka.transaction("init_transactions", TIMEOUT_MS)
 
     def once(self) -> tuple[int, int]:
-        """Messages of one transaction, and the time of its commit in ns."""
+        """Run one transaction; return its messages, and the time of its commit in ns."""
         self.kafka.transaction("begin_transaction")
         messages, ends_at = 0, time.monotonic() + self.interval_s
         while time.monotonic() < ends_at:

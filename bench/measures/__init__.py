@@ -15,7 +15,7 @@ TOPIC = "bench"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One measurement of one peer: metric -> value, and what else is worth keeping in the JSON."""
+    """One measurement of one peer: values by metric, and details for the JSON."""
 
     values: Mapping[str, float]
     detail: Mapping[str, Any] = field(default_factory=dict)
@@ -23,6 +23,8 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
+    """A way to measure, with its metrics."""
+
     name: str
     metrics: tuple[Metric, ...]
     run: Callable[[Workshop, Scenario, Peer], Reading]

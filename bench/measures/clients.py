@@ -1,4 +1,6 @@
-"""What our clients add to the library below them, how a pool of workers scales, and how long a test waits for a broker."""
+"""The cost of our clients on top of librdkafka, the scaling of a worker pool, and test broker
+startup.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A cluster with many partitions: how long it takes to start, to fail over, to hand over, and to be whole again."""
+"""A cluster with many partitions: startup, failover, controlled shutdown, and restart."""
 
 import shutil
 import time
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bench.cluster import Cluster, Partition, make_topics, topic_sizes
+from bench.cluster import Cluster, Partition, create_topics_of_sizes, topic_sizes
 from bench.measures import Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.processes import BenchFailed
 from bench.running import Workshop
 
-# A producer that looks for the new leader as soon as it has lost the old one.
-QUICK = {
+# Settings of a producer that looks for the new leader as soon as it has lost the old one.
+FAST_FAILOVER = {
     "topic.metadata.refresh.fast.interval.ms": 50,
     "retry.backoff.ms": 50,
     "reconnect.backoff.ms": 50,
@@ -25,7 +25,7 @@ INTERVAL_MS = 5
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     work = workshop.new_work()
     try:
-        values = _filled(workshop, scenario, peer, work)
+        values = _fill(workshop, scenario, peer, work)
         started = time.perf_counter()
         with workshop.broker(peer, scenario.settings, work=work) as broker:
             many = _Many(workshop, Cluster(broker), scenario)
@@ -39,56 +39,60 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _filled(workshop: Workshop, scenario: Scenario, peer: Peer, work: Any) -> dict[str, float]:
-    """Makes the topics, writes to each partition, and stops the cluster in good order."""
+def _fill(workshop: Workshop, scenario: Scenario, peer: Peer, work: Any) -> dict[str, float]:
+    """Create the topics, write to each partition, and shut the cluster down cleanly."""
     with workshop.broker(peer, scenario.settings, work=work) as broker:
         cluster, amount = Cluster(broker), scenario.amount
-        began = time.perf_counter()
-        make_topics(cluster, dict(topic_sizes(amount["partitions"], amount["partitions_per_topic"])))
+        started = time.perf_counter()
+        create_topics_of_sizes(
+            cluster, dict(topic_sizes(amount["partitions"], amount["partitions_per_topic"]))
+        )
         cluster.wait_led(amount["partitions"], in_sync=peer.replication)
-        created_s = time.perf_counter() - began
+        created_s = time.perf_counter() - started
         cluster.write_everywhere(cluster.partitions())
         return {"create_s": created_s}
 
 
 class _Many:
+    """The operations on a cluster with many partitions."""
+
     def __init__(self, workshop: Workshop, cluster: Cluster, scenario: Scenario) -> None:
         self.workshop, self.cluster = workshop, cluster
         self.count: int = scenario.amount["partitions"]
 
     def killed(self) -> dict[str, float]:
-        """The controller, with -9; then it comes back."""
+        """Kill the controller with -9, then restart it."""
         node = self.cluster.controller()
         values = self._without(node, lambda: self.cluster.kill(node), "kill")
-        began = time.perf_counter()
+        started = time.perf_counter()
         self.cluster.start(node)
-        self.cluster.ask()
+        self.cluster.connect()
         self.cluster.wait_led(self.count, in_sync=self.cluster.broker.peer.replication)
-        values["rejoin_s"] = time.perf_counter() - began
+        values["rejoin_s"] = time.perf_counter() - started
         self.cluster.prefer()
         return values
 
     def stopped(self) -> dict[str, float]:
-        """Whoever leads most, in good order."""
+        """Shut down cleanly the broker that leads most partitions."""
         leaders = [row.leader for row in self.cluster.partitions()]
         node = max(set(leaders), key=leaders.count)
         return self._without(node, lambda: self.cluster.stop(node), "stop")
 
-    def _without(self, node: int, go: Callable[[], None], how: str) -> dict[str, float]:
+    def _without(self, node: int, remove_broker: Callable[[], None], name: str) -> dict[str, float]:
         rows = self.cluster.partitions()
-        self.cluster.ask(without=node)
+        self.cluster.connect(without=node)
         with self._writing(rows, node) as gap:
-            began = time.perf_counter()
-            go()
+            started = time.perf_counter()
+            remove_broker()
             self.cluster.wait_led(self.count, without=node)
-            led_s = time.perf_counter() - began
+            led_s = time.perf_counter() - started
             self.cluster.write_everywhere(rows, without=node)
-            written_s = time.perf_counter() - began
-        return {f"{how}_led_s": led_s, f"{how}_written_s": written_s, f"{how}_gap_s": gap[0]}
+            written_s = time.perf_counter() - started
+        return {f"{name}_led_s": led_s, f"{name}_written_s": written_s, f"{name}_gap_s": gap[0]}
 
     @contextmanager
     def _writing(self, rows: list[Partition], node: int) -> Iterator[list[float]]:
-        """A producer that writes to a partition which this broker leads; yields its longest silence, once it is over."""
+        """Write to a partition that this broker leads; yield a list for its longest pause."""
         led = next((row for row in rows if row.leader == node), None)
         if led is None:
             raise BenchFailed(f"broker {node} leads nothing")
@@ -97,14 +101,14 @@ class _Many:
             "topic": led.topic,
             "partition": led.index,
             "interval_ms": INTERVAL_MS,
-            "settings": QUICK,
+            "settings": FAST_FAILOVER,
         }
-        found: list[float] = []
+        pauses: list[float] = []
         with self.workshop.load("gap", job) as load:
             load.wait_ready()
-            yield found
+            yield pauses
             load.go()
-            found.append(load.result()["longest_s"])
+            pauses.append(load.result()["longest_s"])
 
 
 METRICS = (

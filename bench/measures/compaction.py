@@ -1,4 +1,4 @@
-"""How fast a topic full of old versions of a few keys is compacted, and what a megabyte of it costs."""
+"""The rate of compacting a topic with many old versions of a few keys, and its CPU per megabyte."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ from bench.topics import alter_topic
 
 
 def log_bytes(folder: Path) -> int:
-    """Sizes of the live segments (a file may vanish while we look)."""
+    """Return the size of the live segments; files may vanish during the scan."""
     total = 0
     for path in folder.glob(f"{TOPIC}-*/*.log"):
         try:
@@ -23,7 +23,7 @@ def log_bytes(folder: Path) -> int:
 
 
 def compact(broker: Broker, share: float) -> None:
-    """From now on the topic is compacted; until no more than this share of its bytes is left."""
+    """Enable compaction, and wait until at most this share of the bytes is left."""
     full = log_bytes(broker.data)
     alter_topic(broker.address, TOPIC, {"cleanup.policy": "compact"})
     wait_for(lambda: log_bytes(broker.data) <= full * share, f"compaction to {share:.0%} of the size")

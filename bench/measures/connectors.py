@@ -1,4 +1,7 @@
-"""Our connectors beside Spark's own, on one broker and in one driver, in turns. What Maven cannot bring is named, and ours measured alone."""
+"""Our connectors beside Spark's own, alternately on one broker and in one driver.
+
+If Maven cannot fetch Spark's jars, only ours are measured, with the reason.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ from bench.running import Workshop
 
 
 def jars_of(kind: str) -> tuple[str, ...]:
-    """What Spark needs for its side; jars.Missing where that cannot be had."""
+    """Return the jars for Spark's side; jars.Missing if they are not available."""
     import pyspark
 
     more = {
@@ -27,15 +30,15 @@ def jars_of(kind: str) -> tuple[str, ...]:
 
 @contextmanager
 def postgresql(kind: str) -> Iterator[dict[str, str]]:
-    """A server for as long as a measurement takes, as the tests have it; as a URL for us, and for Java."""
+    """Run a server for a measurement, as the tests do; yield its URL for us and for Java."""
     if kind != "topic-postgresql":
         yield {}
         return
     sys.path.insert(0, str(HERE.parent / "tests"))
     from support import postgres
 
-    if why := postgres.why_not():
-        raise BenchFailed(why)
+    if reason := postgres.why_not():
+        raise BenchFailed(reason)
     with postgres.server(address="127.0.0.1") as server:
         yield {"database": server.url, "jdbc": server.jdbc}
 
@@ -44,10 +47,10 @@ def measure_connector(workshop: Workshop, scenario: Scenario, peer: Peer) -> Rea
     amount, missing = dict(scenario.amount), ""
     kind = amount["kind"]
     try:
-        found = jars_of(kind)
-    except jars.Missing as reason:
-        found, missing = (), f"Spark's own: {reason}"
-    job: dict[str, Any] = amount | {"jars": found, "partitions": scenario.load["partitions"]}
+        spark_jars = jars_of(kind)
+    except jars.Missing as error:
+        spark_jars, missing = (), f"Spark's own: {error}"
+    job: dict[str, Any] = amount | {"jars": spark_jars, "partitions": scenario.load["partitions"]}
     with ExitStack() as stack:
         broker = stack.enter_context(workshop.broker(peer, scenario.settings))
         job |= {"address": broker.address, "work": str(workshop.new_work()), "other": ""}
@@ -62,8 +65,8 @@ def measure_connector(workshop: Workshop, scenario: Scenario, peer: Peer) -> Rea
             values[f"{side}_cpu_us_per_row"] = result[side]["cpu_s"] * 1e6 / amount["rows"]
     if "spark" in result:
         values["ratio"] = result["spark"]["seconds"] / result["ours"]["seconds"]
-    why = missing or result["missing"]
-    return Reading(values, result | ({"missing": why} if why else {}))
+    reason = missing or result["missing"]
+    return Reading(values, result | ({"missing": reason} if reason else {}))
 
 
 CONNECTOR = (

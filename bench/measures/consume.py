@@ -1,4 +1,7 @@
-"""Throughput of librdkafka consumers over a filled topic, from the page cache or cold from the disk; and while it is being filled."""
+"""Throughput of librdkafka consumers over a filled topic, and while it is being filled.
+
+The topic is read from the page cache, or cold from the disk.
+"""
 
 from typing import Any
 
@@ -8,13 +11,14 @@ from bench.measures.produce import BALLAST, RATES, fill, producer_job, rates
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
-# With librdkafka's default a partition is not fetched for a second once 64 MB of its client's queue are full. A broker that fills it sooner than
-# the client empties it would be measured by how often that happens.
+# With librdkafka's default a partition is not fetched for a second after its queue of 64 MB was
+# full. A broker that fills the queue faster than the client empties it would be measured by how
+# often that happens.
 READER = {"fetch.queue.backoff.ms": 10}
 
 
 def reader_job(scenario: Scenario, filled: dict[str, Any]) -> dict[str, Any]:
-    """What the producer of this job has written, or is about to."""
+    """Return a job to read everything that the producer of this job writes."""
     messages = filled["messages"] + filled["warmup_messages"]
     return filled | {"messages": messages, "groups": scenario.load["groups"], "settings": READER}
 
@@ -35,7 +39,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
 
 
 def together(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    """A producer and a consumer, both as fast as they can; the consumer has read what was there before, too."""
+    """Run a producer and a consumer at full speed; the consumer also reads the warm-up."""
     with workshop.broker(peer, scenario.settings) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
         job = producer_job(scenario, broker.address)

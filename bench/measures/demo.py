@@ -1,4 +1,7 @@
-"""The demo: what its broker, generator and pipeline cost, and the same job with Spark's own Kafka connector where Maven can bring it."""
+"""The demo: the cost of its broker, generator and pipeline.
+
+The same job runs with Spark's own Kafka connector, if Maven can fetch it.
+"""
 
 from typing import Any
 
@@ -12,8 +15,8 @@ TIMEOUT_S = 1800.0
 FIGURES = ("first_row_s", "seconds", "cpu_s", "first_row_cpu_s", "queries", "processes")
 
 
-def once(workshop: Workshop, scenario: Scenario, side: str, found: tuple[str, ...]) -> dict[str, Any]:
-    job = dict(scenario.amount) | {"side": side, "jars": found, "work": str(workshop.new_work())}
+def once(workshop: Workshop, scenario: Scenario, side: str, spark_jars: tuple[str, ...]) -> dict[str, Any]:
+    job = dict(scenario.amount) | {"side": side, "jars": spark_jars, "work": str(workshop.new_work())}
     with workshop.load("demo", job) as load:
         load.wait_ready()
         load.go()
@@ -21,7 +24,7 @@ def once(workshop: Workshop, scenario: Scenario, side: str, found: tuple[str, ..
 
 
 def measure_demo(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    """Ours, then Spark's own. A failure of the latter is told, and ours measured alone."""
+    """Measure ours, then Spark's own. If the latter fails, the reason is reported."""
     import pyspark
 
     result: dict[str, Any] = {"ours": once(workshop, scenario, "ours", ())}

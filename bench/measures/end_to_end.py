@@ -1,4 +1,7 @@
-"""End-to-end latency at a fixed rate: from the producer's call to the consumer's, in two processes on one clock."""
+"""End-to-end latency at a fixed rate, in two processes with one clock.
+
+It is the time from the producer's call to the consumer's.
+"""
 
 from bench.measures import TOPIC, Measure, Reading
 from bench.measures.produce import producer_settings
@@ -6,9 +9,10 @@ from bench.measures.sync import LATENCIES
 from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
-# As many as Kafka's own producer and every idempotent one keep. librdkafka's default is a million: with no linger each message is then a
-# request of its own however many are waiting, and Apache Kafka, which takes the next request of a connection when it has answered the last
-# one, would be measured by how many small requests it can answer.
+# The limit of Kafka's producer, and of every idempotent one. librdkafka's default is a million:
+# without linger, each message is then a separate request however many are waiting. Apache Kafka
+# reads the next request of a connection only after its response to the last, so it would be
+# measured by how many small requests it can answer.
 IN_FLIGHT = 5
 
 

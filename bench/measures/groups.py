@@ -1,4 +1,4 @@
-"""What it costs the broker that the members of many groups are alive."""
+"""The broker's cost of heartbeats of many groups."""
 
 from typing import Any
 
@@ -7,7 +7,8 @@ from bench.model import Metric, Peer, Scenario
 from bench.running import Broker, Workshop
 
 KIB = 1 << 10
-CONNECTIONS_OF_A_MEMBER = 10  # of as many groups as share them; no two members of a group share one
+# Groups share connections; no two members of a group share one.
+CONNECTIONS_PER_MEMBER = 10
 
 
 def _job(scenario: Scenario, broker: Broker) -> dict[str, Any]:
@@ -17,7 +18,7 @@ def _job(scenario: Scenario, broker: Broker) -> dict[str, Any]:
         "topic": TOPIC,
         "partitions": amount["members"],
         "protocol": scenario.load["protocol"],
-        "connections": amount["members"] * CONNECTIONS_OF_A_MEMBER,
+        "connections": amount["members"] * CONNECTIONS_PER_MEMBER,
     }
 
 

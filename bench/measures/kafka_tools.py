@@ -1,4 +1,4 @@
-"""Apache Kafka's own load tools, with its Java client, against every broker: what its users measure with."""
+"""Apache Kafka's own load tools, with its Java client, against every broker."""
 
 import re
 import subprocess
@@ -12,16 +12,16 @@ from bench.processes import BenchFailed
 from bench.running import Broker, Workshop
 from bench.topics import end_offsets
 
-HEAP = "512M"  # what kafka-producer-perf-test sets for itself
+HEAP = "512M"  # the default of kafka-producer-perf-test
 TIMEOUT_S = 300
-# The last such line is that of the whole run after the warm-up.
+# The last matching line is that of the whole run after the warm-up.
 SENT = re.compile(
     r"records sent, (?P<messages_per_s>[\d.]+) records/sec .* (?P<average_ms>[\d.]+) ms avg latency, .* "
     r"(?P<p50_ms>\d+) ms 50th, .* (?P<p99_ms>\d+) ms 99th"
 )
 AVERAGE = re.compile(r"Avg latency: (?P<average_ms>[\d.]+) ms")
 PERCENTILES = re.compile(r"50th = (?P<p50_ms>[\d.]+), 99th = (?P<p99_ms>[\d.]+)")
-# Columns of ConsumerPerformance: messages, and messages a second since the group has met.
+# Columns of ConsumerPerformance: messages, and messages per second since the group has formed.
 READ, FETCH_RATE = 4, -1
 
 
@@ -33,20 +33,20 @@ def _tool(name: str, *arguments: object) -> str:
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{name} did not end within {TIMEOUT_S} s") from None
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        raise BenchFailed(f"{name}: {said[-1] if said else done.returncode}")
+        output = (done.stdout + done.stderr).strip().splitlines()
+        raise BenchFailed(f"{name}: {output[-1] if output else done.returncode}")
     return done.stdout
 
 
-def found(pattern: re.Pattern[str], output: str, name: str) -> dict[str, float]:
+def parse(pattern: re.Pattern[str], output: str, name: str) -> dict[str, float]:
     matches = list(pattern.finditer(output))
     if not matches:
-        raise BenchFailed(f"{name} said nothing that is understood: {output.strip()[-200:]}")
+        raise BenchFailed(f"cannot parse the output of {name}: {output.strip()[-200:]}")
     return {key: float(value) for key, value in matches[-1].groupdict().items()}
 
 
 def fetch_rate(output: str, messages: int) -> float:
-    """Messages a second of ConsumerPerformance, which must have read all of them."""
+    """Return messages per second of ConsumerPerformance, which must have read all of them."""
     columns = output.strip().rpartition("\n")[2].split(",")
     if len(columns) < 10 or float(columns[READ]) < messages:
         raise BenchFailed(f"ConsumerPerformance did not read everything: {output.strip()[-200:]}")
@@ -54,7 +54,7 @@ def fetch_rate(output: str, messages: int) -> float:
 
 
 def _properties(load: Any) -> list[str]:
-    """The factors of a scenario by the Java client's names."""
+    """Return the factors of a scenario with the Java client's names."""
     return [
         f"acks={load['acks']}",
         f"linger.ms={load['linger_ms']}",
@@ -81,9 +81,9 @@ def produce(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             *("--num-records", records, "--warmup-records", records // 5, "--throughput", -1),
             *("--record-size", load["message_bytes"], "--command-property", *_properties(load)),
         )
-        values = found(SENT, output, "ProducerPerformance")
+        values = parse(SENT, output, "ProducerPerformance")
         values["cpu_us_per_mb"] = _cpu_per_mb(broker, cpu, megabytes)
-        # The tool prints a failed record's error and goes on.
+        # The tool prints the error of a failed record and continues.
         if (stored := end_offsets(broker.address, TOPIC, load["partitions"])) != records:
             raise BenchFailed(f"ProducerPerformance sent {records} records, the log has {stored}")
         return Reading(values, {"output": output.splitlines()[-2:]})
@@ -116,7 +116,7 @@ def latency(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             *("--num-records", scenario.amount["messages"], "--producer-acks", load["acks"]),
             *("--record-size", load["message_bytes"]),
         )
-        values = found(AVERAGE, output, "EndToEndLatency") | found(PERCENTILES, output, "EndToEndLatency")
+        values = parse(AVERAGE, output, "EndToEndLatency") | parse(PERCENTILES, output, "EndToEndLatency")
         return Reading(values, {"output": output.splitlines()[-2:]})
 
 

@@ -1,8 +1,8 @@
-"""What one change of a leader costs a cluster, beside what it costs when nothing happens."""
+"""The cost of one leader change in a cluster, beside the cost of an idle cluster."""
 
 import time
 
-from bench.cluster import Cluster, Fed, Observer, Partition, make_topics, topic_sizes
+from bench.cluster import Cluster, Observer, Partition, Received, create_topics_of_sizes, topic_sizes
 from bench.measures import Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.processes import BenchFailed
@@ -18,7 +18,7 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     partitions, amount = scenario.load["partitions"], scenario.amount
     with workshop.broker(peer, scenario.settings) as broker:
         cluster = Cluster(broker)
-        make_topics(cluster, dict(topic_sizes(partitions, amount["partitions_per_topic"])))
+        create_topics_of_sizes(cluster, dict(topic_sizes(partitions, amount["partitions_per_topic"])))
         cluster.wait_led(partitions, in_sync=peer.replication)
         with cluster.failures_explained(), Admin(cluster.addresses()) as admin:
             rows = cluster.partitions()[: amount["changes"]]
@@ -29,20 +29,20 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
 
 
 def prefer_others(admin: object, rows: list[Partition]) -> None:
-    """The same replicas in another order: another one is preferred, and none is moved."""
+    """Reorder the replicas: another one is preferred, and none is moved."""
     from millstream.core.types import TopicPartition
 
-    wanted = {TopicPartition(r.topic, r.index): (*r.replicas[1:], r.replicas[0]) for r in rows}
-    refused = admin.reassignments.start(wanted)  # type: ignore[attr-defined]
-    if refused:
-        raise BenchFailed(f"cannot change what is preferred: {next(iter(refused.values()))}")
+    assignments = {TopicPartition(r.topic, r.index): (*r.replicas[1:], r.replicas[0]) for r in rows}
+    rejected = admin.reassignments.start(assignments)  # type: ignore[attr-defined]
+    if rejected:
+        raise BenchFailed(f"cannot change the preferred replicas: {next(iter(rejected.values()))}")
 
 
 def _busy(cluster: Cluster, work: object) -> float:
-    """The share of one core that all processes together use meanwhile."""
-    cpu, began = cluster.broker.cpu_s(), time.perf_counter()
+    """Return the share of one core that all processes together use during ``work``."""
+    cpu, started = cluster.broker.cpu_s(), time.perf_counter()
     work()  # type: ignore[operator]
-    return (cluster.broker.cpu_s() - cpu) / (time.perf_counter() - began)
+    return (cluster.broker.cpu_s() - cpu) / (time.perf_counter() - started)
 
 
 def _changes(cluster: Cluster, admin: object, rows: list[Partition], idle: float) -> dict[str, float]:
@@ -50,27 +50,27 @@ def _changes(cluster: Cluster, admin: object, rows: list[Partition], idle: float
 
     observer = Observer(cluster.address(cluster.controller()))
     try:
-        snapshot, fed = observer.snapshot(), Fed()
-        snapshot.add(observer.changes())  # since it was made, for whoever asked first
-        writes, cpu, began = cluster.zookeeper_writes(), cluster.broker.cpu_s(), time.perf_counter()
+        snapshot, received = observer.snapshot(), Received()
+        snapshot.add(observer.changes())  # since the snapshot was built, for its first reader
+        writes, cpu, started = cluster.zookeeper_writes(), cluster.broker.cpu_s(), time.perf_counter()
         for row in rows:
             changed = admin.reassignments.elect_leaders([TopicPartition(row.topic, row.index)])  # type: ignore[attr-defined]
             if list(changed.values()) != [None]:
                 raise BenchFailed(f"{row.topic}-{row.index} got no other leader: {changed}")
-            fed.add(observer.changes())
-        took_s = time.perf_counter() - began
-        time.sleep(SETTLE_S)  # what the change costs later counts too
-        cpu_s = cluster.broker.cpu_s() - cpu - idle * (time.perf_counter() - began)
+            received.add(observer.changes())
+        elapsed_s = time.perf_counter() - started
+        time.sleep(SETTLE_S)  # later costs of the change count too
+        cpu_s = cluster.broker.cpu_s() - cpu - idle * (time.perf_counter() - started)
         writes = cluster.zookeeper_writes() - writes
-        fed.add(observer.changes())
+        received.add(observer.changes())
     finally:
         observer.close()
     count = len(rows)
     return {
-        "change_ms": took_s * 1000 / count,
+        "change_ms": elapsed_s * 1000 / count,
         "cpu_ms": max(cpu_s, 0.0) * 1000 / count,
-        "fed_bytes": fed.bytes / count,
-        "fed_nodes": fed.nodes / count,
+        "fed_bytes": received.bytes / count,
+        "fed_nodes": received.nodes / count,
         "zookeeper_writes": writes / count,
         "snapshot_kb": snapshot.bytes / 1000,
         "idle_percent": idle * 100,

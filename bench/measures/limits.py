@@ -1,4 +1,4 @@
-"""What the machine can do without a broker: the figures that no broker on it can exceed."""
+"""The limits of the machine without a broker, which no broker on it can exceed."""
 
 from bench.measures import Measure, Reading
 from bench.measures.produce import BALLAST

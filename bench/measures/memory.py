@@ -1,4 +1,4 @@
-"""Resident memory of the broker's processes: idle, and its growth while much is produced."""
+"""Resident memory of the broker's processes: idle, and its growth during a long produce."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ def idle(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
 
 
 class Sampler:
-    """Resident memory over time, taken by a thread."""
+    """Samples resident memory in a thread."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -41,7 +41,7 @@ class Sampler:
 
 
 def growth(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    """A fresh broker with an empty topic, against the peak while producing and what remains after."""
+    """Compare a new broker with its peak while producing and its size afterwards."""
     with workshop.broker(peer, scenario.settings, warm=False) as broker:
         broker.create_topic(TOPIC, scenario.load["partitions"], scenario.topic_settings)
         with Sampler(broker) as sampler:

@@ -1,4 +1,4 @@
-"""Throughput of one librdkafka producer, and what a megabyte costs the broker."""
+"""Throughput of one librdkafka producer, and the broker's CPU per megabyte."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from bench.measures import TOPIC, Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.running import Broker, Workshop
 
-BALLAST = 1.25  # of what is produced: batches and indexes come on top
+BALLAST = 1.25  # share of the payload: batch headers and indexes are on top
 
 
 def producer_settings(load: Any) -> dict[str, Any]:
-    """librdkafka's names for the factors of a scenario."""
+    """Return the factors of a scenario with librdkafka's names."""
     return {
         "acks": load["acks"],
         "linger.ms": load["linger_ms"],
@@ -40,7 +40,7 @@ def producer_job(scenario: Scenario, address: str) -> dict[str, Any]:
 
 
 def produce(workshop: Workshop, broker: Broker, job: dict[str, Any]) -> tuple[dict[str, Any], float]:
-    """Run a producer; returns its result and the CPU seconds of the broker while it ran."""
+    """Run a producer; return its result and the broker's CPU seconds in that time."""
     if broker.peer.stores:
         workshop.ballast.hold(job["messages"] * job["message_bytes"] * BALLAST / 1e6)
     with workshop.load("produce", job, broker.peer) as load:
@@ -54,7 +54,7 @@ def produce(workshop: Workshop, broker: Broker, job: dict[str, Any]) -> tuple[di
 
 
 def fill(workshop: Workshop, scenario: Scenario, broker: Broker) -> dict[str, Any]:
-    """Produce the scenario's amount without timing; returns the job."""
+    """Produce the scenario's amount without timing; return the job."""
     job = producer_job(scenario, broker.address) | {"warmup_messages": 0}
     produce(workshop, broker, job)
     return job

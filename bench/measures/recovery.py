@@ -1,4 +1,4 @@
-"""From exec to the first acknowledged record after kill -9, with a log that was never closed."""
+"""The time from exec to the first acknowledged record after kill -9, with an unclosed log."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""Small requests from a raw generator: how many a second when pipelined, and the round trip of one at a time."""
+"""Small requests from a raw generator: the pipelined rate, and single round trips."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def send(
     requests: int | None = None,
     depth: int | None = None,
 ) -> Reading:
-    """As many requests as the scenario says, as deep as it says, where nothing else is asked for."""
+    """Send requests; their number and depth are those of the scenario unless given."""
     job = _job(scenario, broker, requests or scenario.amount["requests"], depth or scenario.load["depth"])
     with workshop.load("requests", job) as load:
         load.wait_ready()

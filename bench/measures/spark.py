@@ -1,6 +1,7 @@
-"""Spark on a broker: the source's rate, the sink's two ways to write, the smallest micro-batch, and the share of Python in a row.
+"""Spark on a broker: rates of source and sink, the smallest micro-batch, and Python's share of a
+row.
 
-Each measurement has a driver process of its own, which the generator is; what it does first is not counted.
+Each measurement has a separate driver process, which is the generator. Its startup is not counted.
 """
 
 from dataclasses import replace
@@ -13,12 +14,12 @@ from bench.running import Broker, Workshop
 
 START_TIMEOUT_S = 180.0
 TIMEOUT_S = 300.0
-SPARE_ROWS = 50  # a query that is being stopped may take some more
+SPARE_ROWS = 50  # a query that is being stopped may read a few more
 DELIVERIES = {"at-least-once": "out-a", "exactly-once": "out-e"}
 
 
 def driver(workshop: Workshop, name: str, job: dict[str, Any], broker: Broker | None) -> tuple[Any, float]:
-    """Its result, and the CPU seconds of the broker meanwhile."""
+    """Return the result of a driver, and the broker's CPU seconds in that time."""
     with workshop.load(name, job) as load:
         load.wait_ready(START_TIMEOUT_S)
         cpu = broker.cpu_s() if broker else 0.0
@@ -63,12 +64,12 @@ def measure_sink(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             broker.create_topic(topic, load["partitions"], scenario.topic_settings)
         job = dict(amount) | {"address": broker.address, "topics": DELIVERIES}
         result, _ = driver(workshop, "spark_sink", job | {"message_bytes": load["message_bytes"]}, broker)
-        once, least = result["exactly-once"], result["at-least-once"]
+        exactly_once, at_least_once = result["exactly-once"], result["at-least-once"]
         values = {
-            "exactly_once_rows_per_s": amount["batch_rows"] / once["seconds"],
-            "at_least_once_rows_per_s": amount["batch_rows"] / least["seconds"],
-            "cost_percent": 100 * (once["seconds"] / least["seconds"] - 1),
-            "cpu_cost_percent": 100 * (once["cpu_s"] / least["cpu_s"] - 1),
+            "exactly_once_rows_per_s": amount["batch_rows"] / exactly_once["seconds"],
+            "at_least_once_rows_per_s": amount["batch_rows"] / at_least_once["seconds"],
+            "cost_percent": 100 * (exactly_once["seconds"] / at_least_once["seconds"] - 1),
+            "cpu_cost_percent": 100 * (exactly_once["cpu_s"] / at_least_once["cpu_s"] - 1),
         }
         return Reading(values, result)
 

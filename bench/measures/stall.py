@@ -1,7 +1,7 @@
-"""How long the event loop is held by one callback while something heavy goes on.
+"""How long one callback blocks the event loop during heavy work.
 
-The broker runs in bench.timed_loop (on asyncio's loop, whose callbacks can be timed), and a probe asks ApiVersions
-every millisecond from outside. What goes on is an activity, named by the scenario.
+The broker runs in bench.timed_loop (on asyncio's loop, whose callbacks can be timed), and a probe
+sends ApiVersions every millisecond from outside. The scenario names the work as its activity.
 """
 
 import shutil
@@ -24,7 +24,7 @@ PROBE_MS = 1
 
 
 class Activity:
-    """Something heavy. `prepare` is not watched, `run` is."""
+    """Heavy work. `run` is measured, `prepare` is not."""
 
     def __init__(self, workshop: Workshop, scenario: Scenario, broker: Broker) -> None:
         self.workshop, self.scenario, self.broker = workshop, scenario, broker
@@ -37,21 +37,21 @@ class Activity:
 
 
 class Idle(Activity):
-    """Nothing but the probe: what this machine alone does to the figures."""
+    """Only the probe: the influence of the machine on the figures."""
 
     def run(self) -> None:
         time.sleep(self.scenario.amount["seconds"])
 
 
 class FirstUse(Activity):
-    """The first produce of a fresh broker, with whatever is imported and opened for it."""
+    """The first produce of a new broker, including its imports and opening of files."""
 
     def run(self) -> None:
         fill(self.workshop, self.scenario, self.broker)
 
 
 class Produce(FirstUse):
-    """The same once a first megabyte has come."""
+    """Producing after a first megabyte."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -63,6 +63,8 @@ class Produce(FirstUse):
 
 
 class ColdRead(Activity):
+    """Consuming from the disk."""
+
     def prepare(self) -> None:
         super().prepare()
         self.job = reader_job(self.scenario, fill(self.workshop, self.scenario, self.broker))
@@ -76,7 +78,7 @@ class ColdRead(Activity):
 
 
 class Compact(Activity):
-    """The topic becomes compacted once it is full, and is watched until its segments have shrunk."""
+    """Compaction of a full topic, until its segments have shrunk."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -87,6 +89,8 @@ class Compact(Activity):
 
 
 class DeleteTopics(Activity):
+    """Deleting many topics, until their directories are removed."""
+
     def prepare(self) -> None:
         self.names = [f"{TOPIC}-{i}" for i in range(self.scenario.amount["topics"])]
         create_topics(self.broker.address, self.names, 1, self.scenario.topic_settings)
@@ -97,7 +101,7 @@ class DeleteTopics(Activity):
 
 
 class Crowd(Activity):
-    """Thousands of members join one group of the consumer protocol at once; until it is stable."""
+    """Thousands of members that join one group of the consumer protocol at once."""
 
     def prepare(self) -> None:
         self.broker.create_topic(TOPIC, self.scenario.amount["partitions"], self.scenario.topic_settings)
@@ -143,7 +147,7 @@ def _reading(report: dict[str, Any], probe: dict[str, Any], seconds: float) -> R
 def _watched(workshop: Workshop, broker: Broker, run: Callable[[], None]) -> Reading:
     with workshop.load("probe", {"address": broker.address, "interval_ms": PROBE_MS}) as probe:
         probe.wait_ready()
-        broker.forget_callbacks()
+        broker.reset_callbacks()
         started = time.perf_counter()
         run()
         seconds = time.perf_counter() - started
@@ -161,8 +165,11 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
 
 
 def recovery(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
-    """kill -9 of a full broker and a new start, then two seconds of answers. Before it listens a broker can stall
-    nobody: what it does then counts as the duration of the start, and is kept in the JSON."""
+    """Kill a full broker with -9 and restart it, then measure two seconds of responses.
+
+    A broker that does not listen yet cannot stall a client. Its callbacks before that count as the
+    duration of the start, and are stored in the JSON.
+    """
     work = workshop.new_work()
     try:
         with workshop.broker(peer, scenario.settings, work=work) as broker:

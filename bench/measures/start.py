@@ -1,6 +1,7 @@
-"""From exec to the first answered ApiVersions and to the first acknowledged record, on raw sockets and an empty data directory.
+"""The time from exec to the first response to ApiVersions and to the first acknowledged record.
 
-A first start is not counted: it finds programs on the disk and Python modules uncompiled.
+It is measured on raw sockets with an empty data directory. The first start is not counted: programs
+are not in the page cache and Python modules not compiled.
 """
 
 from bench.first_record import create_and_write

@@ -1,4 +1,7 @@
-"""Transactions of one librdkafka producer: small ones, how many a second; and at full speed, with a commit every so often."""
+"""Transactions of one librdkafka producer.
+
+Small ones, how many per second; and at full speed, with a commit at a fixed interval.
+"""
 
 from bench.measures import TOPIC, Measure, Reading
 from bench.measures.produce import RATES, producer_settings, rates

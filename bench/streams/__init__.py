@@ -1,7 +1,9 @@
-"""Systems beside Kafka that keep streams, each spoken to over its own protocol: raw sockets, many messages in flight, no client library.
+"""Systems beside Kafka that store streams, each over its own protocol.
 
-A module per protocol has `ping` (the first answer), `create` (a stream that keeps what it is given in files), a `Writer` and a `Reader`.
-Payloads are hexadecimal text or start with a clock, always of one size, so that messages can be counted without being taken apart.
+The clients use raw sockets and many messages in flight, without a client library. A module per
+protocol has `ping` (the first response), `create` (a stream that is stored in files), a `Writer`
+and a `Reader`. Payloads are hexadecimal text or start with a clock, and all have the same size, so
+that messages can be counted without parsing.
 """
 
 import importlib
@@ -13,32 +15,32 @@ from typing import Any
 from bench.load.frames import connect
 
 RECEIVE_BYTES = 1 << 20
-BLOCK_BYTES = 500_000  # of messages that are sent at once
-IN_FLIGHT = 4  # blocks without an acknowledgement
+BLOCK_BYTES = 500_000  # of messages sent at once
+IN_FLIGHT = 4  # blocks that are not acknowledged
 SILENCE_S = 20.0
 
 
 def protocol(name: str) -> Any:
-    """The module of this protocol."""
+    """Return the module of this protocol."""
     return importlib.import_module(f"bench.streams.{name}")
 
 
 class Line:
-    """A connection whose reader asks for bytes until it has enough of them."""
+    """A connection with a buffer that grows until it has enough bytes."""
 
     def __init__(self, address: str) -> None:
         self.sock = connect(address, SILENCE_S)
         self.buffer = bytearray()
 
     def more(self) -> None:
-        """At least another byte."""
+        """Receive at least one byte."""
         data = self.sock.recv(RECEIVE_BYTES)
         if not data:
             raise ConnectionError("the server closed the connection")
         self.buffer += data
 
     def until(self, end: bytes) -> bytes:
-        """Up to and with these bytes."""
+        """Return the bytes up to and including ``end``."""
         while (at := self.buffer.find(end)) < 0:
             self.more()
         return self.take(at + len(end))
@@ -46,13 +48,13 @@ class Line:
     def take(self, count: int) -> bytes:
         while len(self.buffer) < count:
             self.more()
-        found = bytes(self.buffer[:count])
+        data = bytes(self.buffer[:count])
         del self.buffer[:count]
-        return found
+        return data
 
 
 class BlockWriter:
-    """Sends blocks of messages and counts acknowledgements as they come; neither side ever waits for the other to read."""
+    """Sends blocks of messages and counts acknowledgements; neither side waits for the other."""
 
     def __init__(self, sock: socket.socket, message_bytes: int) -> None:
         self.sock = sock
@@ -60,15 +62,15 @@ class BlockWriter:
         self.unsent = memoryview(b"")
 
     def block(self, count: int) -> bytes:
-        """So many messages as the protocol has them."""
+        """Return ``count`` messages in the format of the protocol."""
         raise NotImplementedError
 
     def acknowledged(self, data: bytes) -> int:
-        """How many messages these bytes acknowledge, with what came before."""
+        """Return how many messages these bytes acknowledge, with the bytes before."""
         raise NotImplementedError
 
     def send(self, messages: int) -> None:
-        """Until every one is acknowledged."""
+        """Send messages, and wait until all are acknowledged."""
         whole, sent, done = self.block(self.per_block), 0, 0
         self.sock.setblocking(False)
         while done < messages:
@@ -80,7 +82,7 @@ class BlockWriter:
         self.sock.setblocking(True)
 
     def post(self, message: bytes) -> int:
-        """One message, as the protocol has it, without waiting; how many earlier ones have been acknowledged meanwhile."""
+        """Send one encoded message without waiting; return how many were acknowledged."""
         self.sock.setblocking(False)
         self.unsent, done = memoryview(message), 0
         while self.unsent:
@@ -88,7 +90,7 @@ class BlockWriter:
         return done
 
     def settle(self, messages: int) -> None:
-        """Until so many more are acknowledged."""
+        """Wait until ``messages`` more are acknowledged."""
         while messages > 0:
             messages -= self._turn()
 
@@ -107,21 +109,21 @@ class BlockWriter:
 
 
 class LineWriter(BlockWriter):
-    """One message after the other, each acknowledged by lines of text."""
+    """Sends one message after the other; each is acknowledged by lines of text."""
 
     def __init__(self, sock: socket.socket, message_bytes: int) -> None:
         super().__init__(sock, message_bytes)
         self.payload, self._rest = text(message_bytes), b""
 
     def message(self, payload: bytes) -> bytes:
-        """One, as the protocol has it."""
+        """Return one message in the format of the protocol."""
         raise NotImplementedError
 
     def block(self, count: int) -> bytes:
         return self.message(self.payload) * count
 
     def whole_lines(self, data: bytes) -> bytes:
-        """What has come, up to the last end of a line; the rest waits for more."""
+        """Return the data up to the last end of a line; keep the rest for later."""
         data = self._rest + data
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
@@ -129,7 +131,7 @@ class LineWriter(BlockWriter):
 
 
 def text(message_bytes: int) -> bytes:
-    """A payload that is not all the same byte."""
+    """Return a payload of different bytes."""
     return (b"0123456789abcdef" * (message_bytes // 16 + 1))[:message_bytes]
 
 

@@ -1,4 +1,7 @@
-"""NATS JetStream over its text protocol: PUB with a place for the acknowledgement, pulls of many messages, a push for latency."""
+"""NATS JetStream over its text protocol.
+
+PUB with a subject for the acknowledgement, pulls of many messages, and a push consumer for latency.
+"""
 
 import json
 import re
@@ -8,7 +11,7 @@ from typing import Any
 from bench.streams import SILENCE_S, Line, LineWriter, Payloads
 
 ACKS = "_INBOX.acks"
-ANSWER = "_INBOX.answer"
+REPLY = "_INBOX.answer"
 INBOX = "_INBOX.read"
 PULL, PULLS = 5000, 3  # messages of one request; requests in flight
 _HEAD = re.compile(rb"MSG (\S+) \S+(?: \S+)? (\d+)\r\n")
@@ -28,36 +31,39 @@ class Client:
 
     def request(self, subject: str, body: dict[str, Any]) -> dict[str, Any]:
         data = json.dumps(body).encode()
-        self.subscribe(ANSWER, 9)
-        self.line.sock.sendall(f"PUB {subject} {ANSWER} {len(data)}\r\n".encode() + data + b"\r\n")
-        answer: dict[str, Any] = json.loads(self._answer())
+        self.subscribe(REPLY, 9)
+        self.line.sock.sendall(f"PUB {subject} {REPLY} {len(data)}\r\n".encode() + data + b"\r\n")
+        response: dict[str, Any] = json.loads(self._response())
         self.line.sock.sendall(b"UNSUB 9\r\n")
-        if "error" in answer:
-            raise RuntimeError(f"{subject}: {answer['error'].get('description')}")
-        return answer
+        if "error" in response:
+            raise RuntimeError(f"{subject}: {response['error'].get('description')}")
+        return response
 
-    def _answer(self) -> bytes:
-        """A consumer that is pushed to may get its first messages before it is told that there is one: they are kept."""
+    def _response(self) -> bytes:
+        """Return the response; keep messages that arrive before it.
+
+        A push consumer may get its first messages before the response to its creation.
+        """
         while True:
             subject, payload = self._message()
-            if subject == ANSWER.encode():
+            if subject == REPLY.encode():
                 return payload
             self._early.append(payload)
 
     def next(self) -> bytes:
-        """The payload of the next message."""
+        """Return the payload of the next message."""
         return self._early.popleft() if self._early else self._message()[1]
 
     def _message(self) -> tuple[bytes, bytes]:
-        """Subject and payload; what the server asks between is answered."""
+        """Return subject and payload, and answer PINGs in between."""
         while True:
             head = self.line.until(b"\r\n")
             if head == b"PING\r\n":
                 self.line.sock.sendall(b"PONG\r\n")
             elif head.startswith(b"-ERR"):
                 raise RuntimeError(head.decode().strip())
-            elif found := _HEAD.match(head):
-                return found[1], self.line.take(int(found[2]) + 2)[:-2]
+            elif match := _HEAD.match(head):
+                return match[1], self.line.take(int(match[2]) + 2)[:-2]
             elif head.startswith(b"HMSG"):  # headers only: a pull that is over
                 self.line.take(int(head.split()[-1]) + 2)
 
@@ -90,16 +96,16 @@ class Writer(LineWriter):
         return self.head + payload + b"\r\n"
 
     def acknowledged(self, data: bytes) -> int:
-        """A PING between them may go unanswered: the server allows for two, minutes apart."""
+        """Count acknowledgements. PINGs may stay unanswered: the server allows two."""
         data = self.whole_lines(data)
         if b'"error"' in data or b"-ERR" in data:
-            raise RuntimeError(f"refused: {data[:200]!r}")
+            raise RuntimeError(f"rejected: {data[:200]!r}")
         return data.count(b'"seq":')
 
     def length(self) -> int:
         self.sock.setblocking(True)
-        found = self.client.request(f"$JS.API.STREAM.INFO.{_stream(self.name)}", {})
-        return int(found["state"]["messages"])
+        info = self.client.request(f"$JS.API.STREAM.INFO.{_stream(self.name)}", {})
+        return int(info["state"]["messages"])
 
 
 class Reader:
@@ -117,19 +123,19 @@ class Reader:
         self.client.line.sock.sendall(f"PUB {subject} {INBOX} {len(body)}\r\n".encode() + body + b"\r\n")
 
     def read(self, messages: int) -> int:
-        """Messages are counted by the subject of their acknowledgement, which each has once."""
+        """Count messages by the subject of their acknowledgement, which each has once."""
         self._consumer()
         self.client.subscribe(INBOX, 2)
         for _ in range(PULLS):
             self._pull()
-        line, mark, read, asked = self.client.line, b" $JS.ACK.", 0, PULLS * PULL
+        line, mark, read, requested = self.client.line, b" $JS.ACK.", 0, PULLS * PULL
         while read < messages:
             end = line.buffer.rfind(b"\n") + 1
             read += line.buffer.count(mark, 0, end)
             del line.buffer[:end]
-            while asked - read <= (PULLS - 1) * PULL:
+            while requested - read <= (PULLS - 1) * PULL:
                 self._pull()
-                asked += PULL
+                requested += PULL
             if read < messages:
                 line.more()
         return read

@@ -1,4 +1,7 @@
-"""RabbitMQ's streams over their own binary protocol: publish frames of many messages, chunks delivered against credit."""
+"""RabbitMQ streams over their binary protocol.
+
+Publish frames hold many messages; chunks are delivered against credit.
+"""
 
 import struct
 
@@ -7,13 +10,12 @@ from bench.streams import BlockWriter, Line, Payloads, text
 DECLARE_PUBLISHER, PUBLISH, CONFIRM, SUBSCRIBE, DELIVER, CREDIT = 0x01, 0x02, 0x03, 0x07, 0x08, 0x09
 CREATE, PROPERTIES, SASL_HANDSHAKE, SASL_AUTHENTICATE, TUNE, OPEN = 0x0D, 0x11, 0x12, 0x13, 0x14, 0x15
 HEARTBEAT, METADATA_UPDATE = 0x17, 0x10
-ANSWER = 0x8000
+RESPONSE = 0x8000
 OK, EXISTS = 1, 5
 FRAME_BYTES = 1 << 20
 CHUNKS_AHEAD = 10
-_CHUNK = struct.Struct(
-    ">bbHIqQQIIII"
-)  # magic, type, entries, records, timestamp, epoch, offset, crc, sizes, reserved
+# magic, type, entries, records, timestamp, epoch, offset, crc, sizes, reserved
+_CHUNK = struct.Struct(">bbHIqQQIIII")
 
 
 def _string(text: str) -> bytes:
@@ -25,7 +27,7 @@ def frame(key: int, body: bytes) -> bytes:
 
 
 class Client:
-    """A connection of the user that a fresh server has."""
+    """A connection as the default user of a new server."""
 
     def __init__(self, address: str) -> None:
         self.line = Line(address)
@@ -33,13 +35,13 @@ class Client:
         self.ask(SASL_HANDSHAKE, b"")
         secret = b"\0guest\0guest"
         self.ask(SASL_AUTHENTICATE, _string("PLAIN") + struct.pack(">i", len(secret)) + secret)
-        while (told := self.next())[0] != TUNE:
+        while (received := self.next())[0] != TUNE:
             pass
-        self.line.sock.sendall(frame(TUNE | ANSWER, told[1]))
+        self.line.sock.sendall(frame(TUNE | RESPONSE, received[1]))
         self.ask(OPEN, _string("/"))
 
     def next(self) -> tuple[int, bytes]:
-        """Key and body of the next frame."""
+        """Return key and body of the next frame."""
         (size,) = struct.unpack(">I", self.line.take(4))
         key, _ = struct.unpack(">HH", self.line.take(4))
         return key, self.line.take(size - 4)
@@ -47,12 +49,12 @@ class Client:
     def ask(self, key: int, body: bytes, allowed: tuple[int, ...] = (OK,)) -> None:
         self.line.sock.sendall(frame(key, struct.pack(">I", 1) + body))
         while True:
-            answered, told = self.next()
-            if answered == key | ANSWER:
+            received_key, response = self.next()
+            if received_key == key | RESPONSE:
                 break
-        code = struct.unpack_from(">IH", told)[1]
+        code = struct.unpack_from(">IH", response)[1]
         if code not in allowed:
-            raise OSError(f"command {key} was answered with {code}")
+            raise OSError(f"command {key} failed with code {code}")
 
 
 def ping(address: str) -> None:
@@ -78,7 +80,10 @@ class Writer(BlockWriter):
 
     @staticmethod
     def _entry(payload: bytes) -> bytes:
-        """An id (without a name of the publisher nothing is made of it), and the payload as a data section of AMQP 1.0."""
+        """Return a publishing id and the payload as a data section of AMQP 1.0.
+
+        Without a publisher name the id has no effect.
+        """
         section = b"\x00\x53\x75\xb0" + struct.pack(">I", len(payload)) + payload
         return struct.pack(">QI", 0, len(section)) + section
 
@@ -95,20 +100,20 @@ class Writer(BlockWriter):
             if key == CONFIRM:
                 done += struct.unpack_from(">I", self._rest, at + 9)[0]
             elif key not in (HEARTBEAT, METADATA_UPDATE):
-                raise RuntimeError(f"refused with frame {key}")
+                raise RuntimeError(f"rejected with frame {key}")
             at += 4 + size
         del self._rest[:at]
         self.confirmed += done
         return done
 
     def length(self) -> int:
-        """A stream does not tell its length; the offset of the chunk that a reader of the end is given does."""
+        """Return the length, from the offset of the last chunk: a stream does not report it."""
         client = Client(self.address)
         client.ask(SUBSCRIBE, b"\0" + _string(self.name) + struct.pack(">HH", 2, 1))
-        while (told := client.next())[0] != DELIVER:
+        while (received := client.next())[0] != DELIVER:
             pass
         client.line.sock.close()
-        fields = _CHUNK.unpack_from(told[1], 1)
+        fields = _CHUNK.unpack_from(received[1], 1)
         return int(fields[6] + fields[3])
 
 
@@ -117,7 +122,7 @@ class Reader:
         self.client, self.name, self.message_bytes = Client(address), name, message_bytes
 
     def _chunks(self) -> Payloads:
-        """From the first on; each is asked for when an earlier one has come."""
+        """Yield chunks from the first on; each arrival gives credit for one more."""
         first = 1
         subscription = b"\0" + _string(self.name) + struct.pack(">HH", first, CHUNKS_AHEAD)
         self.client.line.sock.sendall(frame(SUBSCRIBE, struct.pack(">I", 1) + subscription))
@@ -127,8 +132,8 @@ class Reader:
             if key == DELIVER:
                 self.client.line.sock.sendall(credit)
                 yield body
-            elif key == SUBSCRIBE | ANSWER and struct.unpack_from(">IH", body)[1] != OK:
-                raise RuntimeError("the subscription was refused")
+            elif key == SUBSCRIBE | RESPONSE and struct.unpack_from(">IH", body)[1] != OK:
+                raise RuntimeError("the subscription was rejected")
 
     def read(self, messages: int) -> int:
         read = 0

@@ -23,7 +23,7 @@ def ping(address: str) -> None:
 
 
 def create(_address: str, _name: str) -> None:
-    """The first XADD does it."""
+    """Do nothing: the first XADD creates the stream."""
 
 
 class Writer(LineWriter):
@@ -35,10 +35,10 @@ class Writer(LineWriter):
         return command(b"XADD", self.name, b"*", b"d", payload)
 
     def acknowledged(self, data: bytes) -> int:
-        """Each answer is the id as a string of its own; errors begin with a minus."""
+        """Count the responses: each is an id as a bulk string; errors begin with a minus."""
         data = self.whole_lines(data)
         if data.startswith(b"-") or b"\n-" in data:
-            raise RuntimeError(f"refused: {data[data.find(b'-') :][:100]!r}")
+            raise RuntimeError(f"rejected: {data[data.find(b'-') :][:100]!r}")
         return data.count(b"$")
 
     def length(self) -> int:
@@ -52,23 +52,23 @@ class Reader:
         self.line, self.name, self.message_bytes = Line(address), name.encode(), message_bytes
         self.last = b"0-0"
 
-    def _ask(self, *words: bytes) -> int:
-        """The number of entries of the answer; the buffer starts with the first of them."""
+    def _request(self, *words: bytes) -> int:
+        """Return the number of entries in the response; the buffer starts with the first."""
         words = (b"XREAD", b"COUNT", b"%d" % READ_COUNT, *words, b"STREAMS", self.name, self.last)
         self.line.sock.sendall(command(*words))
         head = self.line.until(b"\r\n")
         if head == b"*-1\r\n":
             return 0
         if not head.startswith(b"*"):
-            raise RuntimeError(f"refused: {head!r}")
+            raise RuntimeError(f"rejected: {head!r}")
         self.line.until(self.name + b"\r\n*")
         return int(self.line.until(b"\r\n"))
 
     def read(self, messages: int) -> int:
-        """Counts entries by their fields, and looks only at the id of the last."""
+        """Count entries by their fields, and parse only the id of the last."""
         read = 0
         while read < messages:
-            count = self._ask()
+            count = self._request()
             if not count:
                 break
             seen, at = 0, 0
@@ -82,18 +82,18 @@ class Reader:
         return read
 
     def _finish(self) -> None:
-        """The buffer ends with the last entry, perhaps not all of it yet."""
+        """Read the last entry, which may be incomplete."""
         at = self.line.buffer.rfind(_FIELD)
         head = self.line.buffer.rfind(b"*2\r\n$", 0, at)
         whole = at + len(_FIELD) + len(b"$%d\r\n" % self.message_bytes) + self.message_bytes + 2
         data = self.line.take(whole)
-        found = _ENTRY.match(data, head)
-        assert found is not None
-        self.last = found[1]
+        match = _ENTRY.match(data, head)
+        assert match is not None
+        self.last = match[1]
 
     def payloads(self) -> Payloads:
         while True:
-            for _ in range(self._ask(b"BLOCK", b"%d" % BLOCK_MS)):
+            for _ in range(self._request(b"BLOCK", b"%d" % BLOCK_MS)):
                 while (found := _ENTRY.match(self.line.buffer)) is None:
                     self.line.more()
                 self.last, whole = found[1], found.end() + self.message_bytes + 2

@@ -1,4 +1,7 @@
-"""Lets Spark find the ``millstream`` format by itself: it looks into packages called ``pyspark_*`` for a ``DefaultSource``."""
+"""Register the ``millstream`` format with Spark.
+
+Spark searches packages called ``pyspark_*`` for a ``DefaultSource``.
+"""
 
 from millstream.spark.source.data_source import MillstreamSource
 

@@ -1,4 +1,4 @@
-"""Runs scenarios in small."""
+"""Fixtures for small runs of scenarios."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def runner_of(tmp_path: Path) -> Iterator[Callable[[str], Any]]:
-    """A runner against the peer of this name; what it started is gone afterwards."""
+    """A runner against the peer of this name; all it started is removed afterwards."""
     from bench.__main__ import Runner
     from bench.measures import all_measures
     from bench.model import load_peers

@@ -1,4 +1,4 @@
-"""A tiny run of each kind of scenario that needs a broker with a log, and what becomes of targets."""
+"""Small runs of scenarios that need a broker with a log, and the verdicts of targets."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,17 +21,19 @@ def runner(runner_of: Callable[[str], Runner]) -> Runner:
 
 
 def small(name: str) -> Scenario:
-    """With fewer connections and partitions, and segments that a small topic has several of."""
-    found = tiny(name, TINY)
-    most = {"connections": 10, "partitions": 8, "rate": 1000}
-    load = dict(found.load) | {factor: min(found.load[factor], limit) for factor, limit in most.items()}
-    if "segment.bytes" in found.topic_settings:
-        found = replace(
-            found,
-            topic_settings=dict(found.topic_settings) | {"segment.bytes": 1 << 20},
-            amount=dict(found.amount) | {"megabytes": 3, "share": 0.5},
+    """Return the scenario with fewer connections and partitions, and small segments."""
+    scenario = tiny(name, TINY)
+    limits = {"connections": 10, "partitions": 8, "rate": 1000}
+    load = dict(scenario.load) | {
+        factor: min(scenario.load[factor], limit) for factor, limit in limits.items()
+    }
+    if "segment.bytes" in scenario.topic_settings:
+        scenario = replace(
+            scenario,
+            topic_settings=dict(scenario.topic_settings) | {"segment.bytes": 1 << 20},
+            amount=dict(scenario.amount) | {"megabytes": 3, "share": 0.5},
         )
-    return replace(found, load=load)
+    return replace(scenario, load=load)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def small(name: str) -> Scenario:
         *("requests-1000-connections", "transactions-100ms", "compaction", "recovery"),
     ],
 )
-def test_a_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
+def test_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
     scenario = small(name)
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
@@ -58,7 +60,7 @@ def test_all_groups_of_a_fan_out_read_everything(runner: Runner) -> None:
     )
 
 
-def test_a_scenario_whose_load_cannot_be_had_is_told_for_every_peer(runner: Runner) -> None:
+def test_missing_requirement_is_reported_for_every_peer(runner: Runner) -> None:
     scenario = replace(small("start"), requires={"programs": ("no-such-program",)})
     outcome = runner.scenario(scenario, 1, "")
     assert (outcome.absent, outcome.readings) == ({"millstream": "no program no-such-program"}, {})
@@ -68,7 +70,7 @@ def of(**values: float) -> list[Reading]:
     return [Reading(values)]
 
 
-def test_a_metric_may_have_several_targets_and_what_is_missed_is_told_by_how_much() -> None:
+def test_metric_may_have_several_targets_with_verdicts() -> None:
     scenario = replace(
         tiny("produce-100b", TINY),
         targets=(
@@ -93,9 +95,9 @@ def test_a_metric_may_have_several_targets_and_what_is_missed_is_told_by_how_muc
         1,
         {scenario.name: Outcome(readings), "other": others},
     )
-    found = {row.metric: (row.goal, row.verdict) for row in rows(run, [scenario], all_measures())}
-    assert found["messages"] == (
+    verdicts = {row.metric: (row.goal, row.verdict) for row in rows(run, [scenario], all_measures())}
+    assert verdicts["messages"] == (
         "≥ 0.5x mock; ≥ 1.2x kafka; ≥ 0.8x other; ≥ 0.8x never-ran",
         "met; MISSED by 25%; met; not measured",
     )
-    assert found["broker CPU"] == ("≤ 100 µs/MB", "MISSED by 30%")
+    assert verdicts["broker CPU"] == ("≤ 100 µs/MB", "MISSED by 30%")

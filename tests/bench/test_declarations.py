@@ -1,4 +1,4 @@
-"""The scenario and peer files say what the code understands; wrong ones are refused by name."""
+"""The scenario and peer files are valid; errors name the file."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def write(folder: Path, scenario: str) -> tuple[Path, Path]:
     return folder / "scenarios", folder / "baseline.toml"
 
 
-def test_every_scenario_names_a_measure_and_its_targets_name_metrics_and_peers() -> None:
+def test_scenarios_name_existing_measures_metrics_and_peers() -> None:
     measures, peers = all_measures(), load_peers()
     for scenario in load_scenarios():
         metrics = {metric.name for metric in measures[scenario.measure].metrics}
@@ -24,42 +24,42 @@ def test_every_scenario_names_a_measure_and_its_targets_name_metrics_and_peers()
         assert {t.versus for t in scenario.targets} <= {None, *peers}, scenario.name
 
 
-def test_what_a_peer_cannot_do_is_a_measure() -> None:
+def test_cannot_of_a_peer_names_measures() -> None:
     for peer in load_peers().values():
         assert set(peer.cannot) <= set(all_measures()), peer.name
 
 
-def test_one_factor_of_the_baseline_may_change(tmp_path: Path) -> None:
+def test_scenario_may_change_one_factor_of_the_baseline(tmp_path: Path) -> None:
     folder, baseline = write(tmp_path, 'title = "t"\nmeasure = "produce"\n[factor]\nacks = -1\n')
     (scenario,) = load_scenarios(folder, baseline)
     assert scenario.load == {"message_bytes": 100, "acks": -1}
 
 
 @pytest.mark.parametrize(
-    ("factors", "told"),
+    ("factors", "reason"),
     [
         ("acks = -1\nmessage_bytes = 5", "2 factors differ"),
         ("colour = 1", "no factor colour"),
     ],
 )
-def test_other_departures_from_the_baseline_are_refused(tmp_path: Path, factors: str, told: str) -> None:
+def test_other_changes_of_the_baseline_are_rejected(tmp_path: Path, factors: str, reason: str) -> None:
     folder, baseline = write(tmp_path, f'title = "t"\nmeasure = "produce"\n[factor]\n{factors}\n')
-    with pytest.raises(BadDeclaration, match=f"odd.toml: .*{told}"):
+    with pytest.raises(BadDeclaration, match=f"odd.toml: .*{reason}"):
         load_scenarios(folder, baseline)
 
 
-def test_an_unknown_field_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
+def test_unknown_field_is_rejected_with_the_file_name(tmp_path: Path) -> None:
     folder, baseline = write(tmp_path, 'title = "t"\nmeasure = "produce"\nspeed = 3\n')
     with pytest.raises(BadDeclaration, match=r"odd\.toml: .*speed"):
         load_scenarios(folder, baseline)
 
 
-def test_an_unknown_name_is_told_with_the_known_ones() -> None:
-    with pytest.raises(BadDeclaration, match="no peer named rabbit; there are: a, b"):
+def test_unknown_name_is_rejected_with_the_known_names() -> None:
+    with pytest.raises(BadDeclaration, match="unknown peer rabbit; choose from: a, b"):
         select(["rabbit"], {"a": 1, "b": 2}, "peer")
 
 
-def test_a_target_is_met_within_its_limit() -> None:
+def test_target_is_met_within_its_limit() -> None:
     floor, ceiling = Target("m", "mock", at_least=0.85), Target("m", at_most=20)
     assert (floor.met(0.85), floor.met(0.84), ceiling.met(20), ceiling.met(20.1)) == (
         True,

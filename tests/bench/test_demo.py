@@ -1,4 +1,4 @@
-"""The demo as a scenario: every process counts, also those that were killed; and the scenario in small."""
+"""The demo as a scenario: the CPU of all processes counts, including killed ones."""
 
 import json
 import os
@@ -13,7 +13,8 @@ from bench.load import demo, demo_spark
 
 from support.bench.small_scenarios import tiny
 
-# Starts a child that computes for a while, and dies with -9 as the demo's driver does, without waiting for it.
+# Starts a child that computes for a while, and dies with -9 without waiting for it, as the demo's
+# driver does.
 KILLED = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time\\nwhile time.process_time() < 1.0: pass"])
@@ -38,7 +39,7 @@ print(json.dumps([adopted, code, demo.cpu_s()]))
 @pytest.mark.skipif(
     sys.platform != "linux", reason="only Linux has child subreapers (prctl), which adopt orphans"
 )
-def test_processor_time_of_orphans_is_counted() -> None:
+def test_cpu_time_of_orphans_is_counted() -> None:
     root = str(Path(__file__).parents[2])
     counted = subprocess.run(
         [sys.executable, "-c", COUNT, KILLED],
@@ -60,13 +61,13 @@ def test_queries_are_counted_by_their_checkpoints(tmp_path: Path) -> None:
     assert demo.queries(tmp_path) == 2
 
 
-def test_broken_rows_of_sparks_own_are_those_without_a_column() -> None:
+def test_rows_without_a_column_are_broken_for_spark() -> None:
     assert demo_spark._good("id string, amount decimal(12,2)") == "v.id IS NOT NULL AND v.amount IS NOT NULL"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_scenario_yields_figures_of_ours_and_of_sparks_own_or_says_why_not(
+def test_scenario_yields_figures_of_both_sides_or_the_reason(
     runner_of: Callable[[str], Runner],
 ) -> None:
     pytest.importorskip("pyspark")

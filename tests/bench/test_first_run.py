@@ -1,4 +1,4 @@
-"""`make first-run` in small: a repository whose targets take no time."""
+"""`make first-run` on a small repository whose targets take no time."""
 
 import json
 import subprocess
@@ -20,23 +20,31 @@ test: setup
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    made = tmp_path / "repository"
-    made.mkdir()
-    (made / "Makefile").write_text(MAKEFILE.format(broken=tmp_path / "broken"))
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "Makefile").write_text(MAKEFILE.format(broken=tmp_path / "broken"))
     for words in (
         ["init", "-q"],
         ["add", "."],
         ["-c", "user.name=n", "-c", "user.email=e@x", "commit", "-qm", "c"],
     ):
-        subprocess.run(["git", *words], cwd=made, check=True, capture_output=True)
-    return made
+        subprocess.run(["git", *words], cwd=folder, check=True, capture_output=True)
+    return folder
 
 
 def run(repository: Path, tmp_path: Path, *words: str) -> tuple[int, list[dict[str, object]]]:
     results, scratch = tmp_path / "results" / "runs.jsonl", tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
-    given = ["--repository", str(repository), "--results", str(results), "--scratch", str(scratch), *words]
-    code = first_run.main(given)
+    arguments = [
+        "--repository",
+        str(repository),
+        "--results",
+        str(results),
+        "--scratch",
+        str(scratch),
+        *words,
+    ]
+    code = first_run.main(arguments)
     return code, first_run.read_records(results)
 
 
@@ -45,14 +53,16 @@ def test_runs_are_recorded_and_not_repeated(
 ) -> None:
     code, records = run(repository, tmp_path, "--runs", "2", "--busy", "1", "--tests", "1")
     assert code == 0
-    assert [(one["command"], one["load"], one["exit_code"]) for one in records] == [
+    assert [(record["command"], record["load"], record["exit_code"]) for record in records] == [
         ("make demo", "none", 0),
         ("make demo", "2 busy loops", 0),
         ("make test", "2 busy loops", 0),
     ]
     commit = first_run.git("rev-parse", "HEAD", cwd=repository)
-    assert {one["commit"] for one in records} == {commit}
-    assert all("first_row_seconds" in one for one in records[:2]) and "first_row_seconds" not in records[2]
+    assert {record["commit"] for record in records} == {commit}
+    assert (
+        all("first_row_seconds" in record for record in records[:2]) and "first_row_seconds" not in records[2]
+    )
     assert "make demo  2 busy loops  1 of 1" in capsys.readouterr().out
     assert list((tmp_path / "scratch").iterdir()) == []
     _, again = run(repository, tmp_path, "--runs", "3", "--busy", "1", "--tests", "1")
@@ -68,11 +78,11 @@ def test_failed_run_is_recorded_with_its_tail_and_kept(repository: Path, tmp_pat
     assert (Path(str(record["kept"])) / "demo.log").exists()
 
 
-def test_line_that_was_cut_off_does_not_spoil_the_next(tmp_path: Path) -> None:
+def test_truncated_line_does_not_affect_the_next(tmp_path: Path) -> None:
     results = tmp_path / "runs.jsonl"
     results.write_text('{"commit": "a"}\n{"comm')
     first_run.append_record(results, {"commit": "b"})
-    assert [one["commit"] for one in first_run.read_records(results)] == ["a", "b"]
+    assert [record["commit"] for record in first_run.read_records(results)] == ["a", "b"]
     assert json.loads(results.read_text().splitlines()[-1]) == {"commit": "b"}
 
 
@@ -81,8 +91,8 @@ def test_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     assert ended.exit_code == first_run.TIMED_OUT and ended.seconds < 30
 
 
-def test_busy_runs_are_some_of_all_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert [wanted for _, wanted in first_run.plan(20, 10, 5)] == [10, 10, 5]
+def test_busy_runs_are_part_of_all_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert [planned for _, planned in first_run.plan(20, 10, 5)] == [10, 10, 5]
     with pytest.raises(SystemExit):
         first_run.arguments(["--runs", "2", "--busy", "3"])
     assert "--busy 3 is not between 0 and --runs 2" in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""What Apache Kafka's own tools print, and what is made of it."""
+"""Parsing the output of Apache Kafka's own tools."""
 
 import pytest
-from bench.measures.kafka_tools import AVERAGE, PERCENTILES, SENT, fetch_rate, found
+from bench.measures.kafka_tools import AVERAGE, PERCENTILES, SENT, fetch_rate, parse
 from bench.model import load_scenarios
 from bench.processes import BenchFailed
 
@@ -14,12 +14,12 @@ CONSUMED = "2026-01-01 10:17:40:130, 2026-01-01 10:17:50:392, 4.7684, 0.4647, 50
 LATENCY = "0\t593.604078\nAvg latency: 1.9628 ms\nPercentiles: 50th = 1, 99th = 12, 99.9th = 59\n"
 
 
-def test_of_a_producer_only_what_came_after_the_warm_up_counts() -> None:
-    wanted = {"messages_per_s": 8000.25, "average_ms": 2.5, "p50_ms": 2.0, "p99_ms": 8.0}
-    assert found(SENT, PRODUCED, "ProducerPerformance") == wanted
+def test_producer_figures_exclude_the_warm_up() -> None:
+    expected = {"messages_per_s": 8000.25, "average_ms": 2.5, "p50_ms": 2.0, "p99_ms": 8.0}
+    assert parse(SENT, PRODUCED, "ProducerPerformance") == expected
 
 
-def test_a_consumer_counts_from_its_first_fetch_and_must_have_read_everything() -> None:
+def test_consumer_rate_requires_that_everything_was_read() -> None:
     assert fetch_rate(CONSUMED, 50_000) == 34891.8
     with pytest.raises(BenchFailed, match="did not read everything"):
         fetch_rate(CONSUMED, 50_001)
@@ -27,16 +27,16 @@ def test_a_consumer_counts_from_its_first_fetch_and_must_have_read_everything() 
         fetch_rate("WARNING: Exiting before consuming the expected number of records\n", 1)
 
 
-def test_latencies_are_found() -> None:
-    assert found(AVERAGE, LATENCY, "EndToEndLatency") == {"average_ms": 1.9628}
-    assert found(PERCENTILES, LATENCY, "EndToEndLatency") == {"p50_ms": 1.0, "p99_ms": 12.0}
+def test_latencies_are_parsed() -> None:
+    assert parse(AVERAGE, LATENCY, "EndToEndLatency") == {"average_ms": 1.9628}
+    assert parse(PERCENTILES, LATENCY, "EndToEndLatency") == {"p50_ms": 1.0, "p99_ms": 12.0}
 
 
-def test_what_is_not_understood_is_told() -> None:
-    with pytest.raises(BenchFailed, match="EndToEndLatency said nothing that is understood: no broker"):
-        found(AVERAGE, "no broker\n", "EndToEndLatency")
+def test_unparsable_output_is_reported() -> None:
+    with pytest.raises(BenchFailed, match="cannot parse the output of EndToEndLatency: no broker"):
+        parse(AVERAGE, "no broker\n", "EndToEndLatency")
 
 
-def test_they_run_where_kafka_can_be_had() -> None:
+def test_tools_require_apache_kafka() -> None:
     tools = [scenario for scenario in load_scenarios() if scenario.measure.startswith("kafka-tools")]
     assert len(tools) == 3 and all(s.requires["fetched"] == ("kafka",) for s in tools)

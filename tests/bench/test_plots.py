@@ -1,4 +1,4 @@
-"""Pictures of a run: what is drawn, from what, and that they are pictures."""
+"""The pictures of a run: their content and format."""
 
 import struct
 import zlib
@@ -25,7 +25,7 @@ def drawn(run: Run) -> dict[str, bytes]:
 
 
 def pixels(picture: bytes) -> tuple[int, int, bytes]:
-    """Width, height and the unpacked rows of a PNG with one IDAT."""
+    """Return width, height and the unpacked rows of a PNG with one IDAT."""
     assert picture.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack_from(">II", picture, 16)
     at = picture.index(b"IDAT")
@@ -34,43 +34,43 @@ def pixels(picture: bytes) -> tuple[int, int, bytes]:
 
 
 def longest_runs(picture: bytes, colours: list[tuple[int, int, int]]) -> list[int]:
-    """Of each colour the longest horizontal stretch, in dots."""
+    """Return the longest horizontal stretch of each colour, in dots."""
     width, height, data = pixels(picture)
-    found = []
+    lengths = []
     for colour in colours:
         dots, best = bytes(colour), 0
         for row in range(height):
             line = data[row * (3 * width + 1) + 1 : (row + 1) * (3 * width + 1)]
             while dots * (best + 1) in line:
                 best += 1
-        found.append(best)
-    return found
+        lengths.append(best)
+    return lengths
 
 
-def test_bars_are_as_long_as_the_figures_are_large() -> None:
+def test_length_of_bars_is_proportional_to_figures() -> None:
     outcome = Outcome(
         {"millstream": [Reading({"messages_per_s": 2e6})], "kafka": [Reading({"messages_per_s": 1e6})]}
     )
-    found = drawn(run_with({"produce-100b": outcome}))
-    assert list(found) == ["throughput"]
-    mine, theirs = longest_runs(found["throughput"], [plots.COLOURS[0], plots.COLOURS[1]])
+    pictures = drawn(run_with({"produce-100b": outcome}))
+    assert list(pictures) == ["throughput"]
+    mine, theirs = longest_runs(pictures["throughput"], [plots.COLOURS[0], plots.COLOURS[1]])
     assert abs(mine - 2 * theirs) <= 2 and mine > 500
 
 
-def test_latency_and_memory_are_drawn_from_what_the_readings_keep() -> None:
+def test_latency_and_memory_are_drawn_from_details_of_readings() -> None:
     samples = [1000 * i for i in range(1, 20_001)]
     latency = Outcome({peer: [Reading({}, latency_us(samples))] for peer in ("millstream", "kafka")})
     memory = Outcome({"millstream": [Reading({}, {"resident_mib": [30.0, 40.0], "sample_s": 0.05})]})
-    found = drawn(run_with({"end-to-end-1k": latency, "memory-growth": memory}))
-    assert set(found) == {"latency", "memory"}
-    assert all(pixels(picture)[0] == plots.WIDTH for picture in found.values())
+    pictures = drawn(run_with({"end-to-end-1k": latency, "memory-growth": memory}))
+    assert set(pictures) == {"latency", "memory"}
+    assert all(pixels(picture)[0] == plots.WIDTH for picture in pictures.values())
 
 
-def test_a_run_without_figures_has_no_pictures() -> None:
+def test_run_without_figures_has_no_pictures() -> None:
     assert drawn(run_with({"produce-100b": Outcome({}, {"millstream": "failed: it fell"})})) == {}
 
 
-def test_percentiles_that_too_few_samples_tell_are_left_out() -> None:
+def test_percentiles_without_enough_samples_are_left_out() -> None:
     shares = [share for share, _ in latency_us([1000] * 100)["curve_us"]]
     assert max(shares) == 0.99
 
@@ -80,7 +80,7 @@ def facts() -> dict[str, object]:
     return text | {"cores": 2, "memory_gib": 4, "packages": {}}
 
 
-def test_a_page_is_made_of_the_runs_that_it_is_given(tmp_path: Path) -> None:
+def test_page_combines_several_runs(tmp_path: Path) -> None:
     def run(name: str, peers: dict[str, float], missing: dict[str, str]) -> Run:
         readings = {peer: [Reading({"messages_per_s": value})] for peer, value in peers.items()}
         return Run(facts(), dict.fromkeys(peers, "1"), missing, 3, {name: Outcome(readings)}, 60.0, [0.1])
@@ -88,10 +88,10 @@ def test_a_page_is_made_of_the_runs_that_it_is_given(tmp_path: Path) -> None:
     first = run("produce-100b", {"millstream": 100.0, "mock": 50.0}, {"kafka": "no program java"})
     second = run("produce-1kb", {"millstream": 300.0, "kafka": 100.0}, {})
     again = run("produce-100b", {"millstream": 200.0, "kafka": 100.0}, {})
-    found = merged([read_run(r.write(tmp_path / str(i))) for i, r in enumerate((first, second, again))])
+    combined = merged([read_run(r.write(tmp_path / str(i))) for i, r in enumerate((first, second, again))])
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
-    written = publish(found, page)
+    written = publish(combined, page)
     text = page.read_text()
     assert [path.name for path in written] == ["page.md", "page.json", "page-throughput.png"]
     assert "![page: throughput](page-throughput.png)" in text and "3.0 minutes" in text

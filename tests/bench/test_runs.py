@@ -1,4 +1,4 @@
-"""A tiny run against librdkafka's mock, and what becomes of its readings."""
+"""A small run against librdkafka's mock, and the report of its readings."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def runner(runner_of: Callable[[str], Runner]) -> Runner:
 @pytest.mark.parametrize(
     "name", ["produce-100b", "consume", "requests-produce", "requests-fetch", "round-trip", "sync-produce"]
 )
-def test_a_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
+def test_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
     scenario = tiny(name, TINY)
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
@@ -44,12 +44,12 @@ def test_a_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str
     assert set(reading.values) >= {metric.name for metric in all_measures()[scenario.measure].metrics}
 
 
-def test_a_peer_that_cannot_is_named_with_the_reason_and_not_run(runner: Runner) -> None:
+def test_peer_that_cannot_run_is_reported_with_the_reason(runner: Runner) -> None:
     outcome = runner.scenario(tiny("end-to-end-1k", TINY), 1, "")
     assert (list(outcome.absent), outcome.readings) == (["mock"], {})
 
 
-def test_nothing_is_left_in_the_scratch_directory(tmp_path: Path) -> None:
+def test_scratch_directory_is_left_empty(tmp_path: Path) -> None:
     workshop = Workshop(str(tmp_path))
     Runner(workshop, [load_peers()["mock"]], all_measures()).scenario(tiny("start", TINY), 1, "")
     workshop.close()
@@ -60,20 +60,20 @@ def test_ratios_are_taken_round_by_round() -> None:
     metric = Metric("m", "m", "s", "lower")
     readings = {"a": [1.0, 4.0, 3.0], "b": [2.0, 4.0, 1.0]}
     outcome = Outcome({peer: [Reading({"m": v}) for v in values] for peer, values in readings.items()})
-    found = outcome.ratio("a", "b", metric)
-    assert found is not None
-    assert (found.value, found.low, found.high) == (1.0, 0.5, 3.0)
+    ratio = outcome.ratio("a", "b", metric)
+    assert ratio is not None
+    assert (ratio.value, ratio.low, ratio.high) == (1.0, 0.5, 3.0)
 
 
-def test_a_round_in_which_one_side_has_no_figure_is_left_out_of_the_ratio() -> None:
+def test_ratio_leaves_out_rounds_without_both_figures() -> None:
     readings = {"a": [{"m": 1.0}, {}, {"m": 3.0}], "b": [{"m": 1.0}, {"m": 5.0}, {"m": 1.0}]}
     outcome = Outcome({peer: [Reading(values) for values in rounds] for peer, rounds in readings.items()})
-    found = outcome.ratio("a", "b", Metric("m", "m", "s", "lower"))
-    assert found is not None
-    assert (found.low, found.high) == (1.0, 3.0)
+    ratio = outcome.ratio("a", "b", Metric("m", "m", "s", "lower"))
+    assert ratio is not None
+    assert (ratio.low, ratio.high) == (1.0, 3.0)
 
 
-def test_failures_and_rounds_that_are_not_there_are_told() -> None:
+def test_failures_and_missing_rounds_are_reported() -> None:
     scenario = tiny("end-to-end-10k", TINY)
     mine, theirs = (
         [Reading({"p50_us": 500.0}, {"late_ms": 9.0})] * 3,
@@ -88,17 +88,17 @@ def test_failures_and_rounds_that_are_not_there_are_told() -> None:
         "kafka has figures of only 1 round for end-to-end-10k: failed: messages are missing",
         "kafka does not keep up in end-to-end-10k: the last message was acknowledged 0.9 s late",
     ]
-    told = markdown(replace(run, facts=FACTS, rounds=5), [row], [scenario], load_peers())
-    assert f"**{scenario.title}.** (3 rounds) {scenario.note}" in " ".join(told.split())
+    page = markdown(replace(run, facts=FACTS, rounds=5), [row], [scenario], load_peers())
+    assert f"**{scenario.title}.** (3 rounds) {scenario.note}" in " ".join(page.split())
 
 
-def test_reads_that_were_not_cold_are_told() -> None:
+def test_reads_that_were_not_cold_are_reported() -> None:
     rounds = [Reading({}, {"cold_share": share}) for share in (1.0, 0.25)]
     run = Run({}, {"kafka": "4"}, {}, 2, {"consume-cold": Outcome({"kafka": rounds})})
     assert list(remarks(run)) == ["kafka in consume-cold: only 25% of the pages are known to have been cold"]
 
 
-def test_a_share_of_a_scenario_of_another_run_is_told_as_such() -> None:
+def test_comparison_with_another_run_is_marked() -> None:
     share = Target("messages_per_s", of="produce-1kb", at_least=0.8)
     scenario = replace(tiny("produce-100b", TINY), targets=(share,))
     reading = Reading({"messages_per_s": 2e6})
@@ -110,7 +110,7 @@ def test_a_share_of_a_scenario_of_another_run_is_told_as_such() -> None:
     assert row.verdict == "met (of another run)"
 
 
-def test_what_a_measure_did_not_expect_ends_its_peer_and_not_the_run(runner: Runner) -> None:
+def test_unexpected_error_ends_the_peer_but_not_the_run(runner: Runner) -> None:
     def broken(*_: object) -> Reading:
         raise OSError("no such socket")
 
@@ -119,13 +119,13 @@ def test_what_a_measure_did_not_expect_ends_its_peer_and_not_the_run(runner: Run
     assert outcome.absent == {"mock": "failed: OSError: no such socket"}
 
 
-def test_of_a_stall_the_worst_round_counts() -> None:
+def test_worst_round_of_a_stall_counts() -> None:
     outcome = Outcome({"a": [Reading({"m": v}) for v in (1.0, 9.0, 2.0)]})
-    found = outcome.summary("a", Metric("m", "m", "ms", "lower", worst=True))
-    assert found is not None and found.value == 9.0
+    summary = outcome.summary("a", Metric("m", "m", "ms", "lower", worst=True))
+    assert summary is not None and summary.value == 9.0
 
 
-def test_a_run_survives_json_and_the_page_keeps_its_words(tmp_path: Path) -> None:
+def test_run_survives_json_and_the_page_keeps_its_other_text(tmp_path: Path) -> None:
     scenario = tiny("produce-100b", TINY)
     reading = Reading({"messages_per_s": 2e6, "megabytes_per_s": 200.0, "cpu_us_per_mb": 450.0})
     outcome = Outcome({"millstream": [reading], "mock": [reading]}, {"other": "failed: it fell"})
@@ -143,7 +143,7 @@ def test_a_run_survives_json_and_the_page_keeps_its_words(tmp_path: Path) -> Non
     assert "it fell" in text
 
 
-def test_the_raw_generator_builds_a_valid_batch() -> None:
+def test_raw_generator_builds_a_valid_batch() -> None:
     values = [
         record.value
         for record in read_records(frames.record_batch([b"one", b"", b"x" * 300], 7), max_bytes=1000)
@@ -151,7 +151,7 @@ def test_the_raw_generator_builds_a_valid_batch() -> None:
     assert values == [b"one", b"", b"x" * 300]
 
 
-def test_the_timed_loop_names_the_slowest_callback(tmp_path: Path) -> None:
+def test_timed_loop_names_the_slowest_callback(tmp_path: Path) -> None:
     (tmp_path / "busy.py").write_text(
         "import asyncio, sys\n"
         "async def quick():\n    await asyncio.sleep(0)\n"
@@ -162,6 +162,6 @@ def test_the_timed_loop_names_the_slowest_callback(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "bench.timed_loop", str(report), "busy"]
     subprocess.run(command, check=True, cwd=root, env={"PYTHONPATH": f"{root}:{tmp_path}"}, timeout=60)
-    found = json.loads(report.read_text())
-    assert found["callbacks"] >= 2
-    assert found["slowest"][0]["callback"] == "task slow"
+    timings = json.loads(report.read_text())
+    assert timings["callbacks"] >= 2
+    assert timings["slowest"][0]["callback"] == "task slow"

@@ -1,4 +1,4 @@
-"""The Spark scenarios in small, and how their batches are counted."""
+"""Small runs of the Spark scenarios, and the counting of their batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def check_metrics(runner: Runner, name: str) -> None:
     assert set(reading.values) == {metric.name for metric in all_measures()[scenario.measure].metrics}
 
 
-def test_a_scenario_without_a_driver_yields_every_metric_of_its_measure(runner: Runner) -> None:
+def test_scenario_without_a_driver_yields_every_metric(runner: Runner) -> None:
     check_metrics(runner, "spark-codec")
 
 
@@ -39,27 +39,27 @@ def test_a_scenario_without_a_driver_yields_every_metric_of_its_measure(runner: 
     "name",
     ["spark-source-noop", "spark-windowed-count", "spark-sink-exactly-once", "spark-one-row-batch"],
 )
-def test_the_other_scenarios_do_too(runner: Runner, name: str) -> None:
+def test_other_scenarios_yield_every_metric(runner: Runner, name: str) -> None:
     check_metrics(runner, name)
 
 
-def test_spark_is_measured_on_brokers_that_it_can_read() -> None:
-    found = [s for s in load_scenarios() if s.name.startswith("spark-")]
-    assert len(found) == 5
-    assert not any(s.concerns(load_peers()["mock"]) for s in found)
+def test_spark_is_not_measured_on_the_mock() -> None:
+    scenarios = [s for s in load_scenarios() if s.name.startswith("spark-")]
+    assert len(scenarios) == 5
+    assert not any(s.concerns(load_peers()["mock"]) for s in scenarios)
 
 
 class Query:
-    """A query that notes the start of a batch whenever it is looked at, and is stopped in the end."""
+    """A query that starts a batch whenever it is checked."""
 
-    def __init__(self, noted: Callable[[], None] | None = None, error: str | None = None) -> None:
-        self.noted, self.error, self.stopped = noted, error, False
+    def __init__(self, on_batch: Callable[[], None] | None = None, error: str | None = None) -> None:
+        self.on_batch, self.error, self.stopped = on_batch, error, False
         self.looks = 3
         self.recentProgress: list[dict[str, Any]] = []
 
     def exception(self) -> str | None:
-        if self.noted:
-            self.noted()
+        if self.on_batch:
+            self.on_batch()
         return self.error
 
     def stop(self) -> None:
@@ -67,7 +67,7 @@ class Query:
 
     @property
     def isActive(self) -> bool:
-        """Ends by itself, a batch at each look; the empty one is Spark's last."""
+        """End after four batches, one for each check; the last is empty, as Spark's."""
         rows = [100, 200, 300, 0][len(self.recentProgress)]
         duration = {"triggerExecution": rows * 10, "addBatch": 1}
         self.recentProgress.append({"numInputRows": rows, "durationMs": duration})
@@ -77,32 +77,32 @@ class Query:
         pass
 
 
-def test_batches_before_the_warm_up_is_over_do_not_count() -> None:
+def test_batches_of_the_warm_up_do_not_count() -> None:
     done = Batches(Query(), warm_up=1).run()
     assert (done.rows, done.batches, done.took.wall_s) == (500, 2, 5.0)
 
 
-def test_a_query_that_ends_early_is_no_measurement() -> None:
+def test_query_that_ends_early_is_rejected() -> None:
     with pytest.raises(RuntimeError, match="before the warm-up"):
         Batches(Query(), warm_up=5).run()
 
 
-def test_intervals_are_those_between_the_starts_of_batches() -> None:
+def test_intervals_are_between_starts_of_batches() -> None:
     queries: list[Query] = []
 
-    def start(noted: Callable[[], None]) -> Query:
-        queries.append(Query(noted))
+    def start(on_batch: Callable[[], None]) -> Query:
+        queries.append(Query(on_batch))
         return queries[-1]
 
-    found = intervals(start, batches=3, warm_up=2)
-    assert len(found) == 3 and all(one.wall_s > 0 for one in found)
+    marks = intervals(start, batches=3, warm_up=2)
+    assert len(marks) == 3 and all(mark.wall_s > 0 for mark in marks)
     assert queries[0].stopped
 
 
-def test_a_query_that_fails_ends_the_measurement() -> None:
+def test_failed_query_ends_the_measurement() -> None:
     with pytest.raises(RuntimeError, match="no more"):
-        intervals(lambda noted: Query(error="no more"), batches=1, warm_up=0)
+        intervals(lambda on_batch: Query(error="no more"), batches=1, warm_up=0)
 
 
-def test_marks_tell_what_passed() -> None:
+def test_marks_are_subtracted() -> None:
     assert Mark(5.0, 3.0, 2.0).since(Mark(1.0, 1.0, 1.5)) == Mark(4.0, 2.0, 0.5)

@@ -1,4 +1,4 @@
-"""Other systems as peers: real servers where they are installed, and the parts of their generators that need none."""
+"""Other systems as peers: real servers if installed, and parts of their generators without one."""
 
 import socket
 import threading
@@ -20,9 +20,9 @@ SCENARIOS = ("start", "produce-100b", "consume-1-partition", "end-to-end-1k")
 
 
 def run_all(runner_of: Callable[[str], Runner], peer: str) -> None:
-    # Servers of others, from Debian: none of them has to be there, and the report then names it as missing.
-    if why := missing(load_peers()[peer].requires):
-        pytest.skip(why)
+    # Servers from Debian. None of them has to be installed; the report then shows it as missing.
+    if reason := missing(load_peers()[peer].requires):
+        pytest.skip(reason)
     for name in SCENARIOS:
         scenario = tiny(name, TINY)
         outcome = runner_of(peer).scenario(scenario, 1, "")
@@ -32,16 +32,16 @@ def run_all(runner_of: Callable[[str], Runner], peer: str) -> None:
 
 
 @pytest.mark.parametrize("peer", ["redis", "nats"])
-def test_a_server_yields_every_metric(runner_of: Callable[[str], Runner], peer: str) -> None:
+def test_server_yields_every_metric(runner_of: Callable[[str], Runner], peer: str) -> None:
     run_all(runner_of, peer)
 
 
 @pytest.mark.long
-def test_rabbitmq_does_too(runner_of: Callable[[str], Runner]) -> None:
+def test_rabbitmq_yields_every_metric(runner_of: Callable[[str], Runner]) -> None:
     run_all(runner_of, "rabbitmq")
 
 
-def test_they_take_part_where_they_say() -> None:
+def test_peers_take_part_in_scenarios_they_name() -> None:
     peers, scenarios = load_peers(), {s.name: s for s in load_scenarios()}
     for name in ("redis", "nats", "rabbitmq"):
         assert set(peers[name].scenarios) <= set(scenarios)
@@ -50,7 +50,7 @@ def test_they_take_part_where_they_say() -> None:
 
 
 class Fives(BlockWriter):
-    """Messages of five bytes, each answered with one."""
+    """Messages of five bytes, each acknowledged with one byte."""
 
     def block(self, count: int) -> bytes:
         return b"12345" * count
@@ -60,8 +60,8 @@ class Fives(BlockWriter):
 
 
 @pytest.fixture
-def answered() -> Iterator[socket.socket]:
-    """A socket at whose other end each five bytes are answered with one."""
+def echo_socket() -> Iterator[socket.socket]:
+    """A socket whose other end sends one byte for each five."""
     mine, other = socket.socketpair()
 
     def answer() -> None:
@@ -79,23 +79,23 @@ def answered() -> Iterator[socket.socket]:
     other.close()
 
 
-def test_a_writer_is_done_when_everything_is_acknowledged(answered: socket.socket) -> None:
-    writer = Fives(answered, 5)
+def test_writer_returns_when_everything_is_acknowledged(echo_socket: socket.socket) -> None:
+    writer = Fives(echo_socket, 5)
     writer.per_block = 1000
     writer.send(12_345)
     assert not writer.unsent
 
 
-def test_messages_that_are_posted_are_settled_later(answered: socket.socket) -> None:
-    writer = Fives(answered, 5)
+def test_posted_messages_are_acknowledged_later(echo_socket: socket.socket) -> None:
+    writer = Fives(echo_socket, 5)
     waiting = sum(1 - writer.post(b"12345") for _ in range(100))
     writer.settle(waiting)
-    answered.setblocking(False)
+    echo_socket.setblocking(False)
     with pytest.raises(BlockingIOError):
-        answered.recv(1)
+        echo_socket.recv(1)
 
 
-def test_a_line_gives_what_is_asked_for_and_keeps_the_rest() -> None:
+def test_line_returns_requested_bytes_and_keeps_the_rest() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         line = Line(f"127.0.0.1:{server.getsockname()[1]}")
         with line.sock, server.accept()[0] as other:
@@ -103,8 +103,8 @@ def test_a_line_gives_what_is_asked_for_and_keeps_the_rest() -> None:
             assert (line.until(b"\r\n"), line.take(3), line.take(3)) == (b"INFO x\r\n", b"abc", b"def")
 
 
-def test_messages_that_come_before_the_answer_are_not_taken_for_it() -> None:
-    """NATS pushes to a new consumer while it still tells that it has been made."""
+def test_messages_before_the_response_are_kept() -> None:
+    """NATS pushes to a new consumer before the response to its creation."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -126,15 +126,15 @@ def test_messages_that_come_before_the_answer_are_not_taken_for_it() -> None:
         thread.join()
 
 
-def test_frames_are_as_the_protocols_have_them() -> None:
+def test_frames_match_the_protocols() -> None:
     assert redis.command(b"XADD", b"s", b"*") == b"*3\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n"
     assert rabbitmq.frame(rabbitmq.CREDIT, b"\0\0\1") == b"\0\0\0\7\0\x09\0\1\0\0\1"
     assert nats._HEAD.match(b"MSG bench 2 $JS.ACK.BENCH.reader.1.1.1.0.0 100\r\n") is not None
 
 
-def test_rabbitmq_keeps_everything_in_one_folder(tmp_path: Path) -> None:
+def test_rabbitmq_stores_everything_in_one_folder(tmp_path: Path) -> None:
     rabbitmq_server.prepare(tmp_path, 5552)
     assert "stream.listeners.tcp.1 = 127.0.0.1:5552\n" in (tmp_path / "rabbitmq.conf").read_text()
     settings = rabbitmq_server.environment(tmp_path, 4369)
-    places = [value for name, value in settings.items() if name.startswith("RABBITMQ_") and "/" in value]
-    assert len(places) >= 5 and all(value.startswith(str(tmp_path)) for value in places)
+    paths = [value for name, value in settings.items() if name.startswith("RABBITMQ_") and "/" in value]
+    assert len(paths) >= 5 and all(value.startswith(str(tmp_path)) for value in paths)

@@ -1,4 +1,4 @@
-"""Steps of a start are undone in reverse order, each once, however far the start came."""
+"""Startup steps are undone in reverse order, each once, even after a partial startup."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_abandon_only_releases() -> None:
     asyncio.run(story())
 
 
-def test_a_step_that_fails_does_not_keep_the_others_from_running() -> None:
+def test_failing_step_does_not_prevent_the_others() -> None:
     async def story() -> None:
         done: list[str] = []
         made = lifecycle(done)
@@ -63,8 +63,8 @@ def test_a_step_that_fails_does_not_keep_the_others_from_running() -> None:
     asyncio.run(story())
 
 
-def test_a_step_pushed_while_stopping_is_undone_too() -> None:
-    """A start may still be under way when the broker is stopped."""
+def test_step_pushed_during_stop_is_undone_too() -> None:
+    """The startup may still be in progress when the broker is stopped."""
 
     async def story() -> None:
         done: list[str] = []

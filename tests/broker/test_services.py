@@ -1,4 +1,4 @@
-"""Handlers name what they use: each takes one of the Protocols of ``broker/services.py``."""
+"""Each handler takes one of the Protocols of ``broker/services.py``."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ import pytest
 from millstream.client.connection import Connection
 from millstream.client.protocol import Protocol
 from millstream.local.broker import LocalBroker
-from millstream.spark.sink.transaction import TransactionOwner, persist
+from millstream.spark.sink.transaction import TransactionOwner, retry
 from millstream.spark.sink.writer import Writer
 from support.spark.sink_world import Driver, committed, create_topic, messages, produce
 
@@ -96,7 +96,7 @@ def test_a_stopped_driver_that_wakes_up_later_changes_nothing(place: Place) -> N
     before = place.written()
     old.go()
     old.signal(signal.SIGCONT)
-    assert old.wait() == FAILED and "shut out" in old.output()
+    assert old.wait() == FAILED and "fenced this one" in old.output()
     assert place.values() == Counter(expected)
     assert place.written() == before
 
@@ -190,7 +190,7 @@ def test_the_broker_dies_between_the_decision_and_the_markers(place: Place) -> N
     owner = TransactionOwner(protocol, "owner", timeout_ms=60_000, patience_s=60)
     owner.fence()
     for round_ in range(ROUNDS):
-        to = persist(lambda: destination(place.broker.bootstrap, protocol, ["out"], owner), 60)
+        to = retry(lambda: destination(place.broker.bootstrap, protocol, ["out"], owner), 60)
         writer = Writer(to)
         for partition in range(3):
             writer.send("out", partition, *batch_of(*(b"%d" % round_ for _ in range(10))))

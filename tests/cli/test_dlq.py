@@ -156,11 +156,11 @@ def test_a_redrive_of_what_retention_would_take_has_to_be_meant(millstream, shar
     shown = millstream(*words)
     assert cells(shown)[1] == [buried + ".dlq", buried, "1", "2"]
     told = (
-        f"2 of 2 records carry times older than what is kept in {buried} (retention.ms=60000): "
-        "retention may delete them before they are read"
+        f"2 of 2 records are older than the retention of {buried} (retention.ms=60000), "
+        "which may delete them before they are read"
     )
     choice = (
-        "; give them new times with --timestamps now, or send them as they are with --timestamps original"
+        "; give them new timestamps with --timestamps now, send them unchanged with --timestamps original"
     )
     assert f"\n--execute will refuse: {told}{choice}" in shown.stderr
     refused = millstream(*words, "--execute")
@@ -223,4 +223,4 @@ def test_misuse_and_unknown_names_are_told(millstream, topic: str):
     assert (both.returncode, "not both" in both.stderr) == (2, True)
     unknown = millstream("dlq", "show", "nothing-like-it")
     assert unknown.returncode == 1
-    assert unknown.stderr.startswith("error: there are no dead letters of 'nothing-like-it'; ")
+    assert unknown.stderr.startswith("error: topic 'nothing-like-it' has no dead letters; ")

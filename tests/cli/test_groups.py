@@ -209,10 +209,10 @@ def test_offsets_and_groups_are_deleted(millstream, group: str):
             "give exactly one of --to-earliest",
         ),
         (["reset-offsets", "g", "--all-topics", "--by-duration", "soon"], "'soon' is not a duration"),
-        (["reset-offsets", "g", "--all-topics", "--to-datetime", "5"], "'5' is not a moment"),
+        (["reset-offsets", "g", "--all-topics", "--to-datetime", "5"], "'5' is not a point in time"),
         (
             ["reset-offsets", "g", "--all-topics", "--to-datetime", "yesterday"],
-            "'yesterday' is not a moment; give a date and a time, as in 2026-03-01T12:00:00",
+            "'yesterday' is not a point in time; give a date and a time, as in 2026-03-01T12:00:00",
         ),
         (["reset-offsets", "g", "--all-topics", "--to-latest", "--execute", "--dry-run"], "not both"),
         (["delete-offsets", "g"], "give --topic"),

@@ -107,7 +107,7 @@ def test_what_is_wrong_is_told_in_one_line_after_all_that_can_be_read(quick_comm
     (tmp_path / "notes.txt").write_text("hello")
 
     alone = quick_command("log", "dump", str(tmp_path / "notes.txt"))
-    said = f"error: {tmp_path / 'notes.txt'}: not a file of a log that is known here\n"
+    said = f"error: {tmp_path / 'notes.txt'}: not a known file of a log\n"
     assert (alone.returncode, alone.stderr) == (1, said)
 
     snapshot = quick_command("log", "dump", str(tmp_path / f"{stem}.snapshot"))
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_told_in_one_line_after_all_that_can_be_read(quick_comm
     assert both.returncode == 1
     assert "offset: 9 position: 3\n" in both.stdout
     assert both.stderr == (
-        f"error: {tmp_path / stem}.index: corrupt: 12 bytes are no multiple of an entry's 8"
+        f"error: {tmp_path / stem}.index: corrupt: 12 bytes are not a multiple of the entry size 8"
         " (and 1 more, see above)\n"
     )
 

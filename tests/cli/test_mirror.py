@@ -23,7 +23,7 @@ def mirror(command: Command, *words: str) -> subprocess.CompletedProcess[str]:
 def test_what_is_wrong_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
     ends = ("--from", f"east={NOBODY}", "--to", f"west={NOBODY}", "--checkpoint", str(tmp_path))
     for words, told in (
-        ((*ends, "--topics", "t("), "is no regular expression"),
+        ((*ends, "--topics", "t("), "is not a regular expression"),
         ((*ends, "--topics", "t", "--once"), "cannot reach a broker (127.0.0.1:1: connection refused)"),
     ):
         done = mirror(command, *words)

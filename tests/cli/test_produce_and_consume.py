@@ -148,7 +148,7 @@ def test_errors_of_records_are_one_line(millstream, topic: str):
         (("produce", topic, "-p", "7"), f"error: topic '{topic}' has no partition 7; "),
         (
             ("produce", topic, "-X", "no.such=1"),
-            'error: the client options are refused: No such configuration property: "no.such"',
+            'error: the client options are invalid: No such configuration property: "no.such"',
         ),
     ):
         ran = millstream(*words, stdin="x\n")

@@ -66,8 +66,11 @@ def batch(text: bytes = b"v", count: int = 1) -> bytes:
         ),
         ("num.partitions=0", "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
         ("listeners=9092", "Invalid value 9092 for configuration listeners: expected NAME://HOST:PORT"),
-        ("listeners=SSL://127.0.0.1:0", "listener SSL wants SSL; only PLAINTEXT is supported so far"),
-        ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "advertised.listeners: 0.0.0.0 tells clients nothing"),
+        ("listeners=SSL://127.0.0.1:0", "listener SSL has protocol SSL; only PLAINTEXT is supported"),
+        (
+            "advertised.listeners=PLAINTEXT://0.0.0.0:1",
+            "advertised.listeners has 0.0.0.0; use an address that clients can reach",
+        ),
     ],
 )
 def test_a_wrong_setting_is_told(tmp_path: Path, setting: str, complaint: str) -> None:
@@ -92,12 +95,41 @@ def test_a_wrong_setting_in_a_file_is_told_with_its_line(tmp_path: Path, line: s
 
 
 @pytest.mark.parametrize("name", ["set.acl", "ssl.client.enable"])
-def test_settings_for_zookeeper_that_there_are_not_are_refused(tmp_path: Path, name: str) -> None:
+def test_zookeeper_settings_that_promise_security_are_refused(tmp_path: Path, name: str) -> None:
     ran = serve(*settings(tmp_path / "data"), "--set", f"zookeeper.{name}=true")
     assert one_line(ran) == (
-        f"--set zookeeper.{name}: zookeeper.{name} is not supported; supported are "
+        f"--set zookeeper.{name}: zookeeper.{name} is refused: "
+        "the connection to ZooKeeper is not encrypted, and nodes there get no ACLs"
+    )
+
+
+def test_zookeeper_setting_that_no_kafka_has_is_refused(tmp_path: Path) -> None:
+    ran = serve(*settings(tmp_path / "data"), "--set", "zookeeper.set=true")
+    assert one_line(ran) == (
+        "--set zookeeper.set: zookeeper.set is not supported; supported are "
         "zookeeper.connect, zookeeper.session.timeout.ms, zookeeper.connection.timeout.ms"
     )
+
+
+def test_settings_of_the_file_that_kafka_ships_start_a_broker(broker: BrokerFactory) -> None:
+    shipped = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.bootstrap.servers": "localhost:9093",
+        "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "advertised.listeners": "PLAINTEXT://localhost:0,CONTROLLER://localhost:0",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+        "num.recovery.threads.per.data.dir": 1,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "inter.broker.protocol.version": "3.9",
+    }
+    started = broker(shipped)
+    [ready] = [line for line in started.output().splitlines() if line.startswith("millstream ready")]
+    assert "CONTROLLER" not in ready
+    assert served(started.bootstrap)
 
 
 def test_a_timeout_for_zookeeper_without_its_address_is_refused(tmp_path: Path) -> None:

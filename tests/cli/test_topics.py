@@ -183,7 +183,10 @@ def test_settings_of_a_broker_are_described(millstream):
     assert "log.dirs" in [row[0] for row in rows]
     assert {row[2] for row in rows if row[0] in ("log.dirs", "listeners")} == {"STATIC_BROKER_CONFIG"}
     missing = millstream("configs", "describe", "broker", "99")
-    assert (missing.returncode, missing.stderr) == (1, "error: there is no broker '99'; the brokers are 0\n")
+    assert (missing.returncode, missing.stderr) == (
+        1,
+        "error: broker '99' does not exist; the brokers are 0\n",
+    )
 
 
 def test_a_bad_setting_is_refused(millstream, topic: str):

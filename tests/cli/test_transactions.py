@@ -101,7 +101,7 @@ def test_an_unknown_id_is_one_line(millstream, open_id: str):
     for words in (("describe", open_id + "x"), ("abort", open_id + "x")):
         ran = millstream(*words)
         assert (ran.returncode, ran.stdout) == (1, "")
-        assert ran.stderr.startswith(f"error: there is no transactional id '{open_id}x'; did you mean ")
+        assert ran.stderr.startswith(f"error: transactional id '{open_id}x' does not exist; did you mean ")
         assert ran.stderr.count("\n") == 1
 
 

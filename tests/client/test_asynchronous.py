@@ -19,13 +19,15 @@ def test_records_are_sent_and_awaited(millstream: Kafka) -> None:
         async with AsyncProducer(millstream.bootstrap, value="json", idempotent=False) as producer:
             first = await producer.send("orders", {"n": 0}, key="a")
             rest = await asyncio.gather(*[producer.send("orders", {"n": n}) for n in range(1, 500)])
-        return [first.offset, *sorted(one.offset for one in rest)]
+        return [first.offset, *sorted(delivery.offset for delivery in rest)]
 
     assert asyncio.run(story()) == list(range(500))
-    assert sorted(one.value["n"] for one in millstream.consume("orders", value="json")) == list(range(500))
+    assert sorted(record.value["n"] for record in millstream.consume("orders", value="json")) == list(
+        range(500)
+    )
 
 
-def test_a_refusal_is_raised_where_it_is_awaited(millstream: Kafka) -> None:
+def test_failure_is_raised_where_it_is_awaited(millstream: Kafka) -> None:
     millstream.topic("orders")
 
     async def story() -> None:
@@ -39,7 +41,7 @@ def test_a_refusal_is_raised_where_it_is_awaited(millstream: Kafka) -> None:
     asyncio.run(story())
 
 
-def test_what_nobody_awaited_is_raised_by_flush_and_once(millstream: Kafka) -> None:
+def test_unawaited_failures_are_raised_by_flush_once(millstream: Kafka) -> None:
     millstream.topic("orders")
 
     async def story() -> None:
@@ -52,14 +54,14 @@ def test_what_nobody_awaited_is_raised_by_flush_and_once(millstream: Kafka) -> N
                 with pytest.raises(DeliveryFailed, match="2 records were not delivered") as raised:
                     await producer.flush()
             assert raised.value.failed == 2
-            for one in sent:
+            for delivery in sent:
                 with pytest.raises(DeliveryFailed):
-                    await one
+                    await delivery
 
     asyncio.run(story())
 
 
-def test_who_stopped_waiting_was_not_told(millstream: Kafka) -> None:
+def test_failure_of_a_cancelled_wait_is_raised_by_flush(millstream: Kafka) -> None:
     millstream.topic("orders", max_message_bytes=100)
 
     async def story() -> None:
@@ -75,7 +77,7 @@ def test_who_stopped_waiting_was_not_told(millstream: Kafka) -> None:
     asyncio.run(story())
 
 
-def test_a_callback_of_a_record_is_called_on_the_loop(millstream: Kafka) -> None:
+def test_callback_of_a_record_is_called_on_the_loop(millstream: Kafka) -> None:
     heard: list[tuple[int, bool]] = []
 
     def on_delivery(delivery: Delivery) -> None:
@@ -89,16 +91,16 @@ def test_a_callback_of_a_record_is_called_on_the_loop(millstream: Kafka) -> None
     assert heard == [(0, True)]
 
 
-def test_a_producer_that_hears_nothing_cannot_be_asynchronous() -> None:
-    with pytest.raises(ClientError, match="hears of every record"):
+def test_async_producer_rejects_acknowledge_false() -> None:
+    with pytest.raises(ClientError, match="needs the acknowledgement of every"):
         AsyncProducer(acknowledge=False)
 
 
-def test_partitions_are_counted_again_off_the_loop_and_no_record_overtakes(millstream: Kafka) -> None:
+def test_metadata_refresh_is_off_the_loop_and_keeps_the_order(millstream: Kafka) -> None:
     millstream.topic("orders", 2)
 
     async def story() -> set[str]:
-        asked: set[str] = set()
+        threads: set[str] = set()
         async with AsyncProducer(
             millstream.bootstrap, idempotent=False, partitioner=lambda *_record: 1
         ) as async_producer:
@@ -107,20 +109,20 @@ def test_partitions_are_counted_again_off_the_loop_and_no_record_overtakes(mills
             check = producer.find_topic
 
             def noted(topic: str) -> None:
-                asked.add(threading.current_thread().name)
+                threads.add(threading.current_thread().name)
                 check(topic)
 
             producer.find_topic = noted  # type: ignore[method-assign]
-            producer._known["orders"] = (2, 0.0)  # as after a minute
+            producer._topics._expires_s["orders"] = 0.0  # as after a minute
             await asyncio.gather(*[async_producer.send("orders", str(n)) for n in range(1, 50)])
-        return asked
+        return threads
 
     (asked_on,) = asyncio.run(story())
     assert asked_on.startswith("async-producer")
-    assert [int(one.value) for one in millstream.consume("orders")] == list(range(50))
+    assert [int(record.value) for record in millstream.consume("orders")] == list(range(50))
 
 
-def test_a_group_is_read_and_committed_while_the_loop_goes_on(millstream: Kafka) -> None:
+def test_group_is_read_and_committed_without_blocking_the_loop(millstream: Kafka) -> None:
     millstream.produce("orders", [str(n) for n in range(1000)])
     ticks = 0
 
@@ -145,7 +147,7 @@ def test_a_group_is_read_and_committed_while_the_loop_goes_on(millstream: Kafka)
     assert sum(millstream.lag("readers").values()) == 0
 
 
-def test_transactions(millstream: Kafka) -> None:
+def test_transactions_are_committed_or_aborted(millstream: Kafka) -> None:
     millstream.produce("orders", [b"1"])
 
     async def story() -> None:
@@ -166,12 +168,12 @@ def test_transactions(millstream: Kafka) -> None:
                 await transaction.commit_offsets(consumer)
 
     asyncio.run(story())
-    assert [one.value for one in millstream.consume("copies")] == [b"1"]
+    assert [record.value for record in millstream.consume("copies")] == [b"1"]
     assert sum(millstream.lag("readers").values()) == 0
 
 
 def test_fenced_producer_raises_instead_of_waiting_forever(millstream: Kafka) -> None:
-    """The thread that reports deliveries used to end with the fatal error, and no report came after that."""
+    """The reporting thread used to end with the fatal error, and no report came after it."""
 
     async def story() -> None:
         async with (
@@ -188,7 +190,7 @@ def test_fenced_producer_raises_instead_of_waiting_forever(millstream: Kafka) ->
     asyncio.run(story())
 
 
-def test_a_reader_that_is_cancelled_loses_nothing_and_can_be_closed(millstream: Kafka) -> None:
+def test_cancelled_reader_loses_nothing_and_can_be_closed(millstream: Kafka) -> None:
     millstream.topic("orders")
 
     async def story() -> list[bytes]:
@@ -205,13 +207,13 @@ def test_a_reader_that_is_cancelled_loses_nothing_and_can_be_closed(millstream: 
                 await records.aclose()
                 await asyncio.to_thread(millstream.produce, "orders", [str(number)])
             while len(seen) < 5:
-                seen += [one.value for one in await consumer.poll()]
+                seen += [record.value for record in await consumer.poll()]
             return seen
 
     assert asyncio.run(story()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_at_most_once_a_loop_that_is_left_gets_the_rest_too_and_it_is_committed(millstream: Kafka) -> None:
+def test_at_most_once_next_loop_gets_the_committed_rest(millstream: Kafka) -> None:
     millstream.produce("orders", [str(n) for n in range(6)])
 
     async def story() -> list[int]:
@@ -237,9 +239,7 @@ def test_at_most_once_a_loop_that_is_left_gets_the_rest_too_and_it_is_committed(
 
 
 @pytest.mark.parametrize("group", [None, "readers"])
-def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(
-    millstream: Kafka, group: str | None
-) -> None:
+def test_loop_that_ended_early_is_continued_by_the_next(millstream: Kafka, group: str | None) -> None:
     millstream.produce("orders", [str(n) for n in range(8)])
 
     async def story() -> list[int]:
@@ -255,7 +255,7 @@ def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(
             if group:
                 await consumer.commit()
                 assert [*(await asyncio.to_thread(millstream.lag, group)).values()] == [4]
-            seen += [one.value for one in await consumer.poll(timeout_s=5)]
+            seen += [record.value for record in await consumer.poll(timeout_s=5)]
             await consumer.commit() if group else None
             seen += [record.value async for record in consumer]
         return seen

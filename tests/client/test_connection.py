@@ -1,4 +1,4 @@
-"""Addresses, and why a broker cannot be reached."""
+"""Bootstrap addresses, and the diagnosis of unreachable brokers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def free_port() -> int:
         ("PLAINTEXT://127.0.0.1:9094", [("127.0.0.1", 9094)]),
     ],
 )
-def test_bootstrap_addresses_are_read(text: str, addresses: list[tuple[str, int]]):
+def test_bootstrap_addresses_are_parsed(text: str, addresses: list[tuple[str, int]]):
     assert parse_bootstrap(text) == addresses
 
 
 @pytest.mark.parametrize("text", ["", " , ", "host:", "host:abc", "host:0", "host:70000", ":9092"])
-def test_a_bad_bootstrap_address_is_a_client_error(text: str):
+def test_bad_bootstrap_address_is_a_client_error(text: str):
     with pytest.raises(ClientError) as caught:
         parse_bootstrap(text)
     assert "localhost:9092" in str(caught.value)
@@ -61,14 +61,14 @@ def test_a_bad_bootstrap_address_is_a_client_error(text: str):
     ],
     ids=["admin", "producer", "consumer"],
 )
-def test_a_refused_connection_is_told_with_address_and_next_step(use, free_port: int):
+def test_refused_connection_names_address_and_next_step(use, free_port: int):
     with pytest.raises(BrokerUnreachable) as caught:
         use(f"127.0.0.1:{free_port}")
     assert f"127.0.0.1:{free_port}: connection refused" in str(caught.value)
     assert "millstream serve" in str(caught.value)
 
 
-def test_something_that_is_no_broker_is_told_apart():
+def test_server_that_is_not_a_broker_is_recognised():
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(BrokerUnreachable) as caught:
@@ -78,7 +78,7 @@ def test_something_that_is_no_broker_is_told_apart():
     )
 
 
-def test_an_advertised_address_that_cannot_be_reached_is_named(free_port: int):
+def test_unreachable_advertised_address_is_named(free_port: int):
     error = explain_silence(Connection("127.0.0.1:9"), {3: ("127.0.0.1", free_port)}, "create topic 'a'")
     assert str(error) == (
         f"cannot create topic 'a': broker 3 advertises 127.0.0.1:{free_port}, which cannot be reached from here "
@@ -86,7 +86,7 @@ def test_an_advertised_address_that_cannot_be_reached_is_named(free_port: int):
     )
 
 
-def test_an_unknown_option_is_told(shared_broker):
+def test_unknown_option_is_rejected(shared_broker):
     with pytest.raises(ClientError, match=r'No such configuration property: "no.such"'):
         Producer(shared_broker.bootstrap, options={"no.such": 1})
 
@@ -99,7 +99,7 @@ def test_errors_and_addresses_do_not_load_librdkafka():
 
 @pytest.mark.parametrize("bootstrap", [["127.0.0.1:1", "ADDRESS"], ("ADDRESS",)], ids=["list", "tuple"])
 def test_every_client_takes_a_list_of_addresses(shared_broker, topic_name: str, bootstrap: Sequence[str]):
-    addresses = [one.replace("ADDRESS", shared_broker.bootstrap) for one in bootstrap]
+    addresses = [address.replace("ADDRESS", shared_broker.bootstrap) for address in bootstrap]
     with Admin(addresses) as admin:
         admin.topics.create(topic_name, partitions=1)
     with Producer(addresses) as producer:
@@ -122,7 +122,7 @@ def test_every_client_takes_a_list_of_addresses(shared_broker, topic_name: str, 
     "bootstrap", [9092, None, b"localhost:9092", ("localhost", 9092), {"localhost": 9092}]
 )
 @pytest.mark.parametrize("client", [Admin, Producer, lambda bootstrap: Consumer(bootstrap, "orders")])
-def test_what_is_no_address_is_told_with_its_value(client, bootstrap: object):
+def test_invalid_address_is_rejected_with_its_value(client, bootstrap: object):
     with pytest.raises(ClientError) as refused:
         client(bootstrap)
     assert str(refused.value).startswith(f'{bootstrap!r} is not a bootstrap address; give "host:port"')

@@ -1,4 +1,4 @@
-"""``delivery=``: each guarantee holds where it is tested, and says what it sets."""
+"""``delivery=``: each guarantee holds where it is tested, and reports its settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from millstream.testing import Kafka
 
 def read(millstream: Kafka, **options) -> list[bytes]:
     with Consumer(millstream.bootstrap, "orders", group="readers", until_end=True, **options) as consumer:
-        return [one.value for one in consumer]
+        return [record.value for record in consumer]
 
 
 def crash_while_handling(millstream: Kafka, **options) -> None:
-    """A consumer that dies over its first batch."""
+    """Run a consumer that dies in its first batch."""
     with (
         pytest.raises(ZeroDivisionError),
         Consumer(millstream.bootstrap, "orders", group="readers", **options) as consumer,
@@ -27,12 +27,12 @@ def crash_while_handling(millstream: Kafka, **options) -> None:
             raise ZeroDivisionError
 
 
-def test_a_lost_answer_doubles_a_record_unless_it_is_written_exactly_once(millstream: Kafka) -> None:
+def test_lost_response_duplicates_a_record_unless_exactly_once(millstream: Kafka) -> None:
     millstream.topic("orders")
     for delivery, written in (("at-least-once", 2), ("exactly-once", 1)):
         with millstream.faults.drop_response("Produce"), millstream.producer(delivery=delivery) as producer:
             producer.send("orders", delivery)
-        values = [one.value for one in millstream.consume("orders")]
+        values = [record.value for record in millstream.consume("orders")]
         assert values.count(delivery.encode()) == written
 
 
@@ -44,14 +44,14 @@ def test_at_most_once_does_not_send_again(millstream: Kafka) -> None:
     assert millstream.consume("orders") == []
 
 
-def test_who_dies_over_records_gets_them_again_at_least_and_not_at_most_once(millstream: Kafka) -> None:
+def test_crash_repeats_records_at_least_once_but_not_at_most_once(millstream: Kafka) -> None:
     millstream.produce("orders", [b"1"])
     crash_while_handling(millstream, delivery="at-least-once")
     crash_while_handling(millstream, delivery="at-most-once")
     assert read(millstream) == []
 
 
-def test_what_was_committed_and_not_handed_out_is_for_the_next_loop(millstream: Kafka) -> None:
+def test_committed_records_not_handed_out_go_to_the_next_loop(millstream: Kafka) -> None:
     millstream.produce("orders", [("key", str(n)) for n in range(6)])
     with Consumer(
         millstream.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True
@@ -84,14 +84,17 @@ def test_exactly_once_commits_offsets_with_the_results(millstream: Kafka) -> Non
             assert fails
         finally:
             consumer.close()
-    assert [one.value for one in millstream.consume("copies")] == [b"1", b"2"]
+    assert [record.value for record in millstream.consume("copies")] == [b"1", b"2"]
     assert read(millstream) == []
 
 
 def copy_exactly_once(
     millstream: Kafka, fails: Callable[[int, str], bool], *, known: bool, retries: int = 0
 ) -> list[bytes]:
-    """Copy orders in transactions that may fail ``before`` and ``after`` their offsets; the failures are caught. What was handed out."""
+    """Copy orders in transactions that may fail ``before`` and ``after`` their offsets.
+
+    The failures are caught. Return the records that were handed out.
+    """
     tries, handed_out = 0, []
     producer = millstream.producer(delivery="exactly-once", transactional_id="copier")
     with Consumer(
@@ -120,43 +123,43 @@ ORDERS = [b"%d" % number for number in range(10)]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_records_of_a_transaction_whose_failure_was_caught_come_again(millstream: Kafka, when: str) -> None:
+def test_records_of_an_aborted_transaction_are_read_again(millstream: Kafka, when: str) -> None:
     millstream.topic("orders", 2)
     millstream.produce("orders", [(value, value) for value in ORDERS])
     handed_out = copy_exactly_once(
         millstream, lambda tries, at: at == when and tries in (1, 2, 4, 7), known=True
     )
-    assert sorted(one.value for one in millstream.consume("copies")) == ORDERS
+    assert sorted(record.value for record in millstream.consume("copies")) == ORDERS
     assert len(handed_out) > len(ORDERS)
     assert not any(millstream.lag("readers").values())
 
 
-def test_a_consumer_that_was_given_once_is_known(millstream: Kafka) -> None:
-    """The last batch fails before the transaction is told of its consumer, when everything has been read."""
+def test_consumer_given_once_is_known_to_the_producer(millstream: Kafka) -> None:
+    """The last batch fails before its transaction knows the consumer, when all was read."""
     millstream.produce("orders", ORDERS)
     copy_exactly_once(millstream, lambda tries, at: at == "before" and tries == 5, known=False)
-    assert [one.value for one in millstream.consume("copies")] == ORDERS
+    assert [record.value for record in millstream.consume("copies")] == ORDERS
 
 
-def test_a_transaction_may_be_tried_again_with_the_records_at_hand(millstream: Kafka) -> None:
+def test_aborted_transaction_may_be_repeated_with_the_same_records(millstream: Kafka) -> None:
     millstream.produce("orders", ORDERS)
 
     def fails(tries: int, at: str) -> bool:
         return at == "after" and tries % 2 == 1
 
     assert copy_exactly_once(millstream, fails, known=False, retries=1) == ORDERS
-    assert [one.value for one in millstream.consume("copies")] == ORDERS
+    assert [record.value for record in millstream.consume("copies")] == ORDERS
 
 
-def test_offsets_behind_an_aborted_transaction_of_an_unknown_consumer_are_refused(millstream: Kafka) -> None:
+def test_offsets_of_an_unknown_consumer_after_an_abort_are_rejected(millstream: Kafka) -> None:
     millstream.produce("orders", ORDERS)
     with pytest.raises(ClientError, match=r"call consumer\.rewind"):
         copy_exactly_once(millstream, lambda tries, at: at == "before" and tries == 1, known=False)
     copy_exactly_once(millstream, lambda tries, at: False, known=False)
-    assert [one.value for one in millstream.consume("copies")] == ORDERS
+    assert [record.value for record in millstream.consume("copies")] == ORDERS
 
 
-def test_iteration_goes_back_too(millstream: Kafka) -> None:
+def test_iteration_rewinds_after_an_abort(millstream: Kafka) -> None:
     millstream.produce("orders", ORDERS)
     consumer = millstream.consumer("orders", group="readers", delivery="exactly-once", until_end=True)
     producer = millstream.producer(delivery="exactly-once", transactional_id="copier")
@@ -169,10 +172,10 @@ def test_iteration_goes_back_too(millstream: Kafka) -> None:
             if len(seen) in (3, 11):
                 raise ZeroDivisionError
     assert seen == [*ORDERS[:3], *ORDERS[2:], ORDERS[9]]
-    assert [one.value for one in millstream.consume("copies")] == ORDERS
+    assert [record.value for record in millstream.consume("copies")] == ORDERS
 
 
-def test_a_rewound_consumer_commits_nothing_and_begins_again(millstream: Kafka) -> None:
+def test_rewound_consumer_commits_nothing_and_starts_over(millstream: Kafka) -> None:
     millstream.produce("orders", ORDERS)
     consumer = millstream.consumer("orders", group="readers", until_end=True)
     handed_out: list[bytes] = []
@@ -186,7 +189,7 @@ def test_a_rewound_consumer_commits_nothing_and_begins_again(millstream: Kafka) 
         millstream.consumer("orders").rewind()
 
 
-def test_it_says_what_it_sets(millstream: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_guarantee_reports_its_settings(millstream: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "millstream.client")
     producer = millstream.producer(delivery="at-least-once")
     assert producer.guarantee is not None
@@ -199,7 +202,7 @@ def test_it_says_what_it_sets(millstream: Kafka, caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reason"),
     [
         ({"delivery": "at-least-once", "acks": 0}, "acks=0 contradicts delivery='at-least-once'"),
         ({"delivery": "at-least-once", "idempotent": True}, "idempotent=True contradicts"),
@@ -209,38 +212,38 @@ def test_it_says_what_it_sets(millstream: Kafka, caplog: pytest.LogCaptureFixtur
         ({"delivery": "at-least-once", "transactional_id": "x"}, "transactions write exactly once"),
     ],
 )
-def test_a_producer_that_is_told_two_things_is_refused(
-    millstream: Kafka, options: dict[str, Any], told: str
+def test_contradicting_producer_arguments_are_rejected(
+    millstream: Kafka, options: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ClientError, match=told):
+    with pytest.raises(ClientError, match=reason):
         millstream.producer(**options)
 
 
-def test_a_producer_may_be_told_the_same_twice(millstream: Kafka) -> None:
+def test_redundant_producer_arguments_are_accepted(millstream: Kafka) -> None:
     with millstream.producer(delivery="exactly-once", acks="all", options={"acks": -1}) as producer:
         producer.send("orders", b"1")
     assert len(millstream.consume("orders")) == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "reason"),
     [
         ({"delivery": "exactly-once", "auto_commit": True}, "auto_commit=True contradicts"),
         ({"delivery": "at-most-once", "auto_commit": False}, "which means auto_commit=True"),
         ({"delivery": "at-least-once", "isolation": "read_uncommitted"}, "isolation=read_uncommitted"),
         ({"delivery": "at-most-once", "options": {"enable.auto.commit": True}}, "enable.auto.commit=True"),
-        ({"isolation": "bogus"}, "there is no isolation 'bogus'; there are read_committed and"),
+        ({"isolation": "bogus"}, "unknown isolation 'bogus'; choose read_committed or"),
     ],
 )
-def test_a_consumer_that_is_told_two_things_is_refused(
-    millstream: Kafka, options: dict[str, Any], told: str
+def test_contradicting_consumer_arguments_are_rejected(
+    millstream: Kafka, options: dict[str, Any], reason: str
 ) -> None:
-    with pytest.raises(ClientError, match=told):
+    with pytest.raises(ClientError, match=reason):
         millstream.consumer(millstream.topic("orders"), group="readers", **options)
 
 
-def test_a_producer_goes_on_after_a_transaction_that_it_aborted(millstream: Kafka) -> None:
-    """Records that were still queued, or on their way, when it was aborted leave no gap behind."""
+def test_producer_continues_after_an_aborted_transaction(millstream: Kafka) -> None:
+    """Records that were queued or in flight at the abort leave no gap in the sequence."""
     producer = millstream.producer(transactional_id="booking")
     for number in range(6):
         try:
@@ -251,4 +254,4 @@ def test_a_producer_goes_on_after_a_transaction_that_it_aborted(millstream: Kafk
                     raise ZeroDivisionError
         except ZeroDivisionError:
             pass
-    assert [one.value for one in millstream.consume("orders")] == [b"0", b"2", b"4"]
+    assert [record.value for record in millstream.consume("orders")] == [b"0", b"2", b"4"]

@@ -1,4 +1,4 @@
-"""The sentences of the client: what went wrong, and what to do next."""
+"""The error messages of the client: the problem, and what to do next."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millstream.client.errors import (
 from millstream.core.errors import ErrorCode
 
 
-def test_an_error_is_one_line_with_the_next_step():
+def test_error_is_one_line_with_the_next_step():
     error = ClientError("the broker\nsaid   no.", hint="ask again")
     assert str(error) == "the broker said no; ask again"
     assert str(ClientError("no")) == "no"
@@ -35,7 +35,7 @@ def test_nearest_keeps_the_case_of_the_known_name():
     assert nearest("RETENTION.MS", ["retention.ms", "segment.ms"])[0] == "retention.ms"
 
 
-def test_a_code_of_the_protocol_is_kept():
+def test_code_of_the_protocol_is_kept():
     error = translate(
         KafkaException(KafkaError(36, "Topic 'a' already exists")), doing="create topic 'a'", subject="a"
     )
@@ -45,27 +45,27 @@ def test_a_code_of_the_protocol_is_kept():
     assert "millstream topics describe a" in str(error)
 
 
-def test_a_code_without_a_sentence_of_the_broker_gets_ours():
+def test_code_without_a_message_of_the_broker_gets_ours():
     error = translate(KafkaError(19), doing="produce to 'a'")
     assert error.message == "cannot produce to 'a': fewer in-sync replicas than min.insync.replicas"
 
 
 @pytest.mark.parametrize("name", ["_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"])
-def test_silence_is_an_unreachable_broker(name: str):
+def test_missing_response_is_an_unreachable_broker(name: str):
     assert isinstance(
         translate(KafkaError(getattr(KafkaError, name)), doing="list topics"), BrokerUnreachable
     )
 
 
-def test_a_record_that_is_late_does_not_mean_that_nobody_answered():
-    """Brokers may have refused it all the time; the library does not say."""
+def test_late_record_is_not_an_unreachable_broker():
+    """Brokers may have rejected it repeatedly; librdkafka does not report that."""
     error = translate(KafkaError(KafkaError._MSG_TIMED_OUT), doing="produce to 'a'")
     assert not isinstance(error, BrokerUnreachable)
     assert str(error).startswith("cannot produce to 'a': not written in time (")
     assert "too few of its replicas in sync" in error.hint and "`millstream doctor`" in error.hint
 
 
-def test_the_numbers_of_local_conditions_are_those_of_librdkafka():
+def test_numbers_of_local_conditions_are_those_of_librdkafka():
     from millstream.client import errors
 
     names = [name for name in vars(errors) if name.startswith("LOCAL_")]
@@ -91,7 +91,7 @@ def test_the_numbers_of_local_conditions_are_those_of_librdkafka():
         (
             ErrorCode.INVALID_CONFIG,
             "Unknown topic config name: zzz",
-            "cannot create it: Unknown topic config name: zzz; see the names and values of a topic that exists: "
+            "cannot create it: Unknown topic config name: zzz; see the names and values of an existing topic: "
             "`millstream configs describe topic TOPIC --all`",
         ),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millstream.client.histogram import Histogram
 
 
-def test_a_histogram_tells_percentiles_within_a_hundredth_and_can_be_added() -> None:
+def test_percentiles_are_within_one_per_cent_and_histograms_merge() -> None:
     low, high = Histogram(), Histogram()
     for value in range(1, 100_001):
         (low if value <= 50_000 else high).add(value)

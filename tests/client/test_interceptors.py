@@ -34,7 +34,7 @@ class Broken(ProducerInterceptor, ConsumerInterceptor):
 
 
 class Forgetful(ProducerInterceptor, ConsumerInterceptor):
-    """Its author forgot to return what it was given."""
+    """An interceptor without return statements."""
 
     def on_send(self, record):
         pass
@@ -50,22 +50,22 @@ class Odd(ConsumerInterceptor):
         self.committed: list[dict[TopicPartition, int]] = []
 
     def on_consume(self, records):
-        return [one for one in records if one.offset % 2]
+        return [record for record in records if record.offset % 2]
 
     def on_commit(self, offsets) -> None:
         self.committed.append(dict(offsets))
 
 
-def test_producer_interceptors_are_a_chain_that_a_bug_does_not_break(millstream: Kafka) -> None:
+def test_failing_producer_interceptor_does_not_break_the_chain(millstream: Kafka) -> None:
     chain = [Stamp("a"), Broken(), Forgetful(), Stamp("b")]
     with millstream.producer(interceptors=chain, idempotent=False) as producer:
         producer.send("orders", "x-")
     (record,) = millstream.consume("orders")
     assert (record.value, record.headers) == (b"x-ab", (("by", b"a"), ("by", b"b")))
-    assert [one.acknowledged for one in chain if isinstance(one, Stamp)] == [[0], [0]]
+    assert [link.acknowledged for link in chain if isinstance(link, Stamp)] == [[0], [0]]
 
 
-def test_consumer_interceptors_see_records_and_commits_and_what_they_leave_out_is_read(
+def test_records_that_an_interceptor_leaves_out_count_as_read(
     millstream: Kafka,
 ) -> None:
     millstream.produce("orders", [b"0", b"1", b"2", b"3", b"4"])
@@ -73,12 +73,12 @@ def test_consumer_interceptors_see_records_and_commits_and_what_they_leave_out_i
     consumer = millstream.consumer(
         "orders", group="readers", until_end=True, interceptors=[Broken(), Forgetful(), odd]
     )
-    assert [one.value for one in consumer] == [b"1", b"3"]
+    assert [record.value for record in consumer] == [b"1", b"3"]
     assert odd.committed[-1] == {TopicPartition("orders", 0): 5}
     assert millstream.lag("readers") == {TopicPartition("orders", 0): 0}
 
 
-def test_metrics_tell_lag_and_lead(millstream: Kafka) -> None:
+def test_metrics_have_lag_and_lead(millstream: Kafka) -> None:
     millstream.topic("orders", 2)
     with millstream.producer(idempotent=False) as producer:
         for number in range(30):
@@ -89,10 +89,10 @@ def test_metrics_tell_lag_and_lead(millstream: Kafka) -> None:
         taken = 0
         while taken < 10:
             taken += len(consumer.poll(10 - taken))
-        found = consumer.metrics()
-        assert found["records_consumed_total"] == 10
-        assert found["assigned_partitions"] == 2
+        metrics = consumer.metrics()
+        assert metrics["records_consumed_total"] == 10
+        assert metrics["assigned_partitions"] == 2
         positions = consumer.positions().values()
         assert sum(positions) == 10
-        assert found["records_lag_max"] == 15 - min(positions)
-        assert found["records_lead_min"] == min(positions)
+        assert metrics["records_lag_max"] == 15 - min(positions)
+        assert metrics["records_lead_min"] == min(positions)

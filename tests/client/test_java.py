@@ -23,21 +23,21 @@ def java_home(directory: Path, version: str, *, release: bool = False) -> Path:
 
 @pytest.mark.parametrize("release", [False, True])
 @pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("25-ea", 25)])
-def test_versions_of_java_are_read(tmp_path: Path, text: str, major: int, release: bool) -> None:
+def test_java_versions_are_parsed(tmp_path: Path, text: str, major: int, release: bool) -> None:
     assert java_version(java_home(tmp_path / "jdk", text, release=release) / "bin" / "java") == major
 
 
-def test_the_first_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_java_that_is_new_enough_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = java_home(tmp_path / "old", "11.0.2"), java_home(tmp_path / "new", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")
-    found = find_java("ZooKeeper")
-    assert (found.home, found.version) == (new, 17)
+    java_found = find_java("ZooKeeper")
+    assert (java_found.home, java_found.version) == (new, 17)
     monkeypatch.setenv("JAVA_HOME", str(java_home(tmp_path / "newer", "21")))
     assert find_java("ZooKeeper").version == 21
 
 
-def test_without_a_java_that_is_new_enough_it_is_told_what_was_found(
+def test_error_without_a_new_enough_java_names_the_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
@@ -45,7 +45,7 @@ def test_without_a_java_that_is_new_enough_it_is_told_what_was_found(
     monkeypatch.setattr(java.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(NoJava) as caught:
         find_java("ZooKeeper")
-    told = str(caught.value)
-    assert told.startswith("ZooKeeper needs Java 17 or later (JAVA_HOME=")
-    assert "has no working java" in told and "has Java 11" in told
-    assert 'pip install "millstream[spark]"' in told
+    message = str(caught.value)
+    assert message.startswith("ZooKeeper needs Java 17 or later (JAVA_HOME=")
+    assert "has no working java" in message and "has Java 11" in message
+    assert 'pip install "millstream[spark]"' in message

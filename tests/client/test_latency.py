@@ -9,7 +9,7 @@ from millstream.testing import Kafka
 
 
 class Redis(dict):
-    """As much of a Redis client as the interceptor uses."""
+    """The parts of a Redis client that the interceptor uses."""
 
     def incrby(self, name: str, by: int) -> int:
         self[name] = self.get(name, 0) + by
@@ -19,7 +19,7 @@ class Redis(dict):
         self[name] = value
 
 
-def test_end_to_end_latency(millstream: Kafka) -> None:
+def test_latency_is_measured_and_stored_in_redis(millstream: Kafka) -> None:
     redis = Redis()
     latency = LatencyInterceptor(redis=redis)
     hour_ago_ms = int(time.time() * 1000) - 3_600_000

@@ -1,4 +1,4 @@
-"""The protocol spoken by hand: brokers that are missing, or are no brokers."""
+"""Direct protocol requests to brokers that are missing, or are not brokers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from millstream.client import (
 )
 
 
-def test_a_listener_that_is_not_plain_text_is_refused_before_it_is_tried():
+def test_listener_other_than_plaintext_is_rejected_without_a_connection():
     with (
         Admin("127.0.0.1:1", options={"security.protocol": "SASL_SSL"}) as admin,
-        pytest.raises(ClientError, match="plain-text listeners only, not SASL_SSL"),
+        pytest.raises(ClientError, match="needs a PLAINTEXT listener, not SASL_SSL"),
     ):
         admin.transactions.list()
 
 
-def test_nobody_there_is_told():
+def test_unreachable_broker_is_reported():
     with Admin("127.0.0.1:1") as admin, pytest.raises(BrokerUnreachable, match="connection refused"):
         admin.groups.list()
 
@@ -30,7 +30,7 @@ def test_nobody_there_is_told():
 @pytest.mark.parametrize(
     "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", b"\x00\x00\x00\x04\x00\x00\x00\x09"]
 )
-def test_something_else_than_a_broker_is_told(answer: bytes):
+def test_server_that_is_not_a_broker_is_reported(answer: bytes):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:

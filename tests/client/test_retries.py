@@ -1,4 +1,7 @@
-"""Whoever asks while leaders, coordinators or the controller change gets an answer a moment later, and is told what was tried if not."""
+"""Requests succeed although leaders, coordinators or the controller change during them.
+
+If they do not, the error reports the attempts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 
 from millstream.client import Admin, BrokerUnreachable, ClientError, Consumer, TopicExists, UnknownTopic
 from millstream.client.admin.cluster import LogDirectory
-from millstream.client.retries import Patience
+from millstream.client.retries import Retries
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.testing import Cluster, Kafka, broker
@@ -21,13 +24,13 @@ OURS = "millstream"  # the client id of what is tested
 
 
 def _log_directories(admin: Admin) -> list[LogDirectory]:
-    """Without how much is free: others write to that disk meanwhile."""
-    found = admin.cluster.log_directories(0)
-    assert all(one.usable_bytes for one in found)
-    return [replace(one, usable_bytes=None) for one in found]
+    """Return the directories without their free space, which other programs change."""
+    directories = admin.cluster.log_directories(0)
+    assert all(directory.usable_bytes for directory in directories)
+    return [replace(directory, usable_bytes=None) for directory in directories]
 
 
-# What is called, which request of it is refused or lost, and an error that passes.
+# The call, the request of it that is rejected or lost, and a transient error.
 CALLS: dict[str, tuple[Callable[[Admin], Any], str, str]] = {
     "describe topics": (lambda admin: admin.topics.get("orders"), "Metadata", ""),
     "list topics": (lambda admin: admin.topics.names(), "Metadata", ""),
@@ -82,7 +85,7 @@ CALLS: dict[str, tuple[Callable[[Admin], Any], str, str]] = {
         "NOT_COORDINATOR",
     ),
 }
-# What must not be done twice: the call, its request, and how the cluster looks when it was done.
+# Calls that must not be executed twice: the call, its request, and the state after it.
 CHANGES: dict[str, tuple[Callable[[Admin], Any], str, Callable[[Admin], bool]]] = {
     "create": (
         lambda admin: admin.topics.create("new", partitions=2, configs={"retention.ms": "5000"}),
@@ -126,14 +129,14 @@ def prepare(kafka: Kafka) -> None:
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[Kafka]:
-    """For what changes nothing that another test sees."""
-    with broker() as one:
-        prepare(one)
-        yield one
+    """A broker for calls that change nothing that another test sees."""
+    with broker() as test_broker:
+        prepare(test_broker)
+        yield test_broker
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_lost_connection_is_opened_again(kafka: Kafka, name: str) -> None:
+def test_lost_connection_is_reopened(kafka: Kafka, name: str) -> None:
     call, api, _code = CALLS[name]
     usual = call(kafka.admin)
     with Admin(kafka.bootstrap) as admin, kafka.faults.drop_request(api, times=2, client_id=OURS) as fault:
@@ -142,7 +145,7 @@ def test_a_lost_connection_is_opened_again(kafka: Kafka, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, (_call, _api, code) in CALLS.items() if code])
-def test_an_error_that_passes_is_waited_out(kafka: Kafka, name: str) -> None:
+def test_transient_error_is_retried(kafka: Kafka, name: str) -> None:
     call, api, code = CALLS[name]
     usual = call(kafka.admin)
     with Admin(kafka.bootstrap) as admin, kafka.faults.error(api, code, times=2, client_id=OURS) as fault:
@@ -151,7 +154,7 @@ def test_an_error_that_passes_is_waited_out(kafka: Kafka, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_change_whose_answer_was_lost_counts_as_done(millstream: Kafka, name: str) -> None:
+def test_change_with_a_lost_response_counts_as_done(millstream: Kafka, name: str) -> None:
     call, api, is_done = CHANGES[name]
     prepare(millstream)
     with (
@@ -163,7 +166,7 @@ def test_a_change_whose_answer_was_lost_counts_as_done(millstream: Kafka, name: 
     assert fault.happened == 1
 
 
-def test_a_topic_that_was_there_otherwise_is_not_taken_for_ours(millstream: Kafka) -> None:
+def test_different_existing_topic_is_not_treated_as_ours(millstream: Kafka) -> None:
     millstream.topic("orders", partitions=3)
     with Admin(millstream.bootstrap) as admin:
         with millstream.faults.drop_request("CreateTopics", times=1), pytest.raises(TopicExists):
@@ -172,8 +175,8 @@ def test_a_topic_that_was_there_otherwise_is_not_taken_for_ours(millstream: Kafk
             admin.topics.create("orders", partitions=3, configs={"retention.ms": "7"})
 
 
-def test_a_topic_that_is_made_anew_meanwhile_is_not_deleted(millstream: Kafka) -> None:
-    """The answer to our deletion gets lost, and before we ask again somebody makes a topic of the same name."""
+def test_recreated_topic_is_not_deleted_by_the_retry(millstream: Kafka) -> None:
+    """The response to the deletion is lost, and the topic is recreated before the retry."""
     millstream.topic("orders")
     with Admin(millstream.bootstrap) as admin:
         old = admin.topics.get("orders").id
@@ -191,7 +194,7 @@ def test_a_topic_that_is_made_anew_meanwhile_is_not_deleted(millstream: Kafka) -
         assert seen == [admin.topics.get("orders").id] != [old]
 
 
-def test_giving_up_says_what_was_tried_and_what_to_do(kafka: Kafka) -> None:
+def test_final_error_reports_attempts_and_next_step(kafka: Kafka) -> None:
     with (
         Admin(kafka.bootstrap, timeout_s=5) as admin,
         kafka.faults.error("ListOffsets", "NOT_LEADER_OR_FOLLOWER", times=None),
@@ -199,13 +202,13 @@ def test_giving_up_says_what_was_tried_and_what_to_do(kafka: Kafka) -> None:
     ):
         admin.offsets.latest("orders")
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-    told = str(caught.value)
-    assert told.startswith("cannot list the offsets of orders-0: this broker is not the leader")
-    assert re.search(r"\(tried \d+ times within \d+ s\)", told)
-    assert "millstream doctor" in told
+    message = str(caught.value)
+    assert message.startswith("cannot list the offsets of orders-0: this broker is not the leader")
+    assert re.search(r"\(tried \d+ times within \d+ s\)", message)
+    assert "millstream doctor" in message
 
 
-def test_what_does_not_pass_is_told_at_once(kafka: Kafka) -> None:
+def test_permanent_error_is_raised_at_once(kafka: Kafka) -> None:
     with Admin(kafka.bootstrap) as admin:
         with pytest.raises(UnknownTopic):
             admin.topics.get("order")
@@ -217,7 +220,7 @@ def test_what_does_not_pass_is_told_at_once(kafka: Kafka) -> None:
     assert fault.happened == 1
 
 
-def test_nobody_waits_for_a_cluster_that_never_answered() -> None:
+def test_cluster_that_never_answered_is_not_waited_for() -> None:
     tried = []
 
     def attempt(limit_s: float) -> None:
@@ -225,23 +228,23 @@ def test_nobody_waits_for_a_cluster_that_never_answered() -> None:
         raise BrokerUnreachable("nobody is there")
 
     with pytest.raises(BrokerUnreachable, match=r"^nobody is there$"):
-        Patience(60).persist(attempt, doing="ask")
+        Retries(60).run(attempt, doing="ask")
     assert len(tried) == 1
 
 
-def test_waiting_within_waiting_ends_once() -> None:
-    patience, tried = Patience(0.2), []
+def test_nested_retries_give_up_once() -> None:
+    retries, tried = Retries(0.2), []
 
     def attempt(limit_s: float) -> None:
         tried.append(limit_s)
         raise ClientError("gone", code=ErrorCode.NOT_COORDINATOR)
 
     with pytest.raises(ClientError) as caught:
-        patience.persist(lambda limit_s: patience.persist(attempt, doing="ask"), doing="ask around")
+        retries.run(lambda limit_s: retries.run(attempt, doing="ask"), doing="ask around")
     assert str(caught.value).startswith(f"gone (tried {len(tried)} times within 0 s); see ")
 
 
-def test_a_broker_that_stays_away_is_told_with_what_was_wanted(millstream: Kafka) -> None:
+def test_broker_that_stays_down_is_reported_with_the_operation(millstream: Kafka) -> None:
     with Admin(millstream.bootstrap, timeout_s=10) as admin:
         admin.groups.list()
         millstream.kill()
@@ -252,8 +255,11 @@ def test_a_broker_that_stays_away_is_told_with_what_was_wanted(millstream: Kafka
         )
 
 
-def test_a_broker_of_a_cluster_dies_and_whoever_asks_is_answered(millstream_cluster: Cluster) -> None:
-    """The leader of the topic, coordinator of the group and (most often) controller goes without a word; all is asked before anybody can have noticed."""
+def test_requests_succeed_after_a_broker_of_a_cluster_died(millstream_cluster: Cluster) -> None:
+    """The broker that leads the topic and coordinates the group dies; it is often the controller.
+
+    All requests are sent before the cluster can have noticed.
+    """
     cluster = millstream_cluster
     cluster.topic("orders")
     cluster.wait_in_sync("orders", 3)
@@ -268,12 +274,12 @@ def test_a_broker_of_a_cluster_dies_and_whoever_asks_is_answered(millstream_clus
         controller = admin.cluster.describe().controller
         cluster.brokers[victim].broker.die()
         assert admin.groups.get("readers").id == "readers"
-        assert [(one.current, one.end, one.lag) for one in admin.groups.lags("readers")] == [(1, 2, 1)]
+        assert [(lag.current, lag.end, lag.lag) for lag in admin.groups.lags("readers")] == [(1, 2, 1)]
         assert admin.offsets.latest("orders") == {PARTITION: 2}
         assert "orders" in admin.topics.names()
         admin.topics.create("made-meanwhile", partitions=1, replication_factor=2)
         assert admin.topics.exists("made-meanwhile")
         assert controller in (0, 1, 2)
-    living = ",".join(one.bootstrap for one in cluster.brokers if one.broker.alive)
+    living = ",".join(broker.bootstrap for broker in cluster.brokers if broker.broker.alive)
     with Consumer(living, "orders", until_end=True) as consumer:
-        assert [one.value for one in consumer] == [b"1", b"2"]
+        assert [record.value for record in consumer] == [b"1", b"2"]

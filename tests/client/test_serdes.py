@@ -1,4 +1,4 @@
-"""What keys and values may be, besides bytes."""
+"""Keys and values other than bytes."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def protobuf_class() -> type:
         (Functions(lambda value: value[::-1], lambda data: data[::-1]), b"abc"),
     ],
 )
-def test_values_come_back_as_they_went(kind, value) -> None:
-    found = serde(kind)
-    assert found is not None
-    data = found.encode(value)
+def test_values_survive_encoding_and_decoding(kind, value) -> None:
+    chosen = serde(kind)
+    assert chosen is not None
+    data = chosen.encode(value)
     assert isinstance(data, bytes)
-    assert found.decode(data) == value
+    assert chosen.decode(data) == value
 
 
 class Payment(msgspec.Struct):
@@ -73,7 +73,7 @@ PAYMENT = Payment("a", Line("tea", 2), paid=True)
 
 @dataclass
 class Journey:
-    """What a plain json.loads would not give back."""
+    """Types that a plain json.loads would not restore."""
 
     name: str
     begins: datetime
@@ -84,29 +84,29 @@ class Journey:
 @pytest.mark.parametrize(
     "journey", [Journey("a", datetime(2026, 3, 1)), Journey("b", MOMENT, Line("tea", 2), [Line("cup", 1)])]
 )
-def test_dataclasses_come_back_with_all_that_is_in_them(journey: Journey) -> None:
+def test_dataclasses_survive_with_all_their_fields(journey: Journey) -> None:
     journeys = serde(Journey)
     assert journeys is not None
     assert journeys.decode(journeys.encode(journey)) == journey
 
 
-def test_dataclasses_are_checked_when_written_and_when_read() -> None:
+def test_dataclasses_are_checked_on_encode_and_decode() -> None:
     orders = serde(Order)
     assert orders is not None
     assert orders.encode(ORDER) == b'{"id":"a","first":{"product":"tea","count":2},"amount":1.5,"tags":["x"]}'
     assert orders.decode(b'{"id":"a","first":{"product":"tea","count":2},"unknown":1}') == Order(
         "a", Line("tea", 2)
     )
-    with pytest.raises(TypeError, match="Order is wanted, not Line"):
+    with pytest.raises(TypeError, match="Order is required, not Line"):
         orders.encode(ORDER.first)
     with pytest.raises(ValueError, match="Expected `str`, got `int`"):
         orders.decode(b'{"id":5,"first":{"product":"tea","count":2}}')
 
 
-def test_structs_of_msgspec_travel_as_json_and_are_checked_when_read(millstream: Kafka) -> None:
+def test_msgspec_structs_are_json_and_checked_on_decode(millstream: Kafka) -> None:
     with millstream.producer(value=Payment, idempotent=False) as producer:
         producer.send("payments", PAYMENT)
-        with pytest.raises(ClientError, match="Payment is wanted, not Line"):
+        with pytest.raises(ClientError, match="Payment is required, not Line"):
             producer.send("payments", PAYMENT.line)
     millstream.produce("payments", [b'{"id":7}'])
     consumer = millstream.consumer("payments", value=Payment, until_end=True)
@@ -117,7 +117,7 @@ def test_structs_of_msgspec_travel_as_json_and_are_checked_when_read(millstream:
     assert raw.value == b'{"id":"a","line":{"product":"tea","count":2},"paid":true}'
 
 
-def test_avro_and_protobuf() -> None:
+def test_avro_and_protobuf_survive_encoding_and_decoding() -> None:
     pytest.importorskip("fastavro")
     rows = avro(SCHEMA)
     assert rows.decode(rows.encode({"id": "a", "n": 3})) == {"id": "a", "n": 3}
@@ -128,66 +128,66 @@ def test_avro_and_protobuf() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "wrong", "said"),
+    ("kind", "wrong", "reason"),
     [
-        ("int", 3.9, "an integer is wanted, not float"),
-        ("int", "7", "an integer is wanted, not str"),
-        ("int", True, "an integer is wanted, not bool"),
+        ("int", 3.9, "an integer is required, not float"),
+        ("int", "7", "an integer is required, not str"),
+        ("int", True, "an integer is required, not bool"),
         ("int", 2**63, "does not fit into 8 bytes"),
         ("json", float("nan"), "not JSON compliant"),
         ("json", {"rate": float("inf")}, "not JSON compliant"),
     ],
 )
-def test_what_would_be_changed_silently_is_refused(kind, wrong, said) -> None:
-    found = serde(kind)
-    assert found is not None
-    with pytest.raises((TypeError, ValueError), match=said):
-        found.encode(wrong)
+def test_values_that_would_change_silently_are_rejected(kind, wrong, reason) -> None:
+    chosen = serde(kind)
+    assert chosen is not None
+    with pytest.raises((TypeError, ValueError), match=reason):
+        chosen.encode(wrong)
 
 
-def test_a_protobuf_message_of_another_class_is_refused() -> None:
+def test_protobuf_message_of_another_class_is_rejected() -> None:
     wrappers = pytest.importorskip("google.protobuf.wrappers_pb2")
     messages = serde(wrappers.StringValue)
     assert messages is not None
-    with pytest.raises(TypeError, match="StringValue is wanted, not Int64Value"):
+    with pytest.raises(TypeError, match="StringValue is required, not Int64Value"):
         messages.encode(wrappers.Int64Value(value=3))
 
 
-def test_avro_says_what_is_wrong_with_bytes_that_are_too_many_or_too_few() -> None:
+def test_avro_reports_too_many_or_too_few_bytes() -> None:
     pytest.importorskip("fastavro")
     rows = avro(SCHEMA)
     whole = rows.encode({"id": "a", "n": 3})
     with pytest.raises(ValueError, match=f"8 of {len(whole) + 8} bytes are left"):
         rows.decode(whole + b"trailing")
     for cut in (b"", whole[:-1], whole[:1]):
-        with pytest.raises(ValueError, match=f"{len(cut)} bytes end before"):
+        with pytest.raises(ValueError, match=f"{len(cut)} bytes are too few"):
             rows.decode(cut)
 
 
-def test_integers_are_those_of_kafkas_long_serializer() -> None:
+def test_integers_match_kafkas_long_serializer() -> None:
     longs = serde("int")
     assert longs is not None
     assert longs.encode(258) == b"\0\0\0\0\0\0\1\2"
 
 
-def test_what_has_no_serde_is_refused_with_the_nearest_name() -> None:
+def test_unknown_serde_is_rejected_with_the_nearest_name() -> None:
     with pytest.raises(ClientError, match="did you mean 'json'"):
         serde("jsn")
     with pytest.raises(ClientError, match="has no serde"):
         serde(ValueError)
 
 
-def test_producers_and_consumers_use_them(millstream: Kafka) -> None:
+def test_producers_and_consumers_use_serdes(millstream: Kafka) -> None:
     with millstream.producer(key="str", value=Order, idempotent=False) as producer:
         producer.send("orders", ORDER, key="a")
         producer.send("orders", None, key="a")  # a tombstone
-        with pytest.raises(ClientError, match="the key of a record for 'orders': a text is wanted, not int"):
+        with pytest.raises(ClientError, match="the key of a record for 'orders': a str is required, not int"):
             producer.send("orders", ORDER, key=3)
     records = millstream.consume("orders", key="str", value=Order)
-    assert [(one.key, one.value) for one in records] == [("a", ORDER), ("a", None)]
+    assert [(record.key, record.value) for record in records] == [("a", ORDER), ("a", None)]
 
 
-def test_a_record_that_cannot_be_read_is_told_after_those_before_it_and_passed_over(
+def test_undecodable_record_is_raised_after_earlier_ones_and_skipped(
     millstream: Kafka,
 ) -> None:
     millstream.produce("orders", [b"1", b"{", b"3"])
@@ -195,7 +195,7 @@ def test_a_record_that_cannot_be_read_is_told_after_those_before_it_and_passed_o
     seen: list[object] = []
     while not consumer.finished:
         try:
-            seen += [one.value for one in consumer.poll()]
+            seen += [record.value for record in consumer.poll()]
             consumer.commit()
         except UndecodableRecord as error:
             seen.append(error.record.value)
@@ -203,7 +203,7 @@ def test_a_record_that_cannot_be_read_is_told_after_those_before_it_and_passed_o
     assert sum(millstream.lag("readers").values()) == 0
 
 
-def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(millstream: Kafka) -> None:
+def test_loop_that_ended_early_is_continued_by_the_next(millstream: Kafka) -> None:
     millstream.produce("orders", [str(number) for number in range(5)])
     consumer = millstream.consumer(
         "orders", group="readers", value=Functions(str.encode, int), until_end=True
@@ -213,7 +213,7 @@ def test_a_loop_that_is_left_gets_the_rest_when_it_is_taken_up_again(millstream:
             break
     consumer.commit()
     assert millstream.lag("readers") == {TopicPartition("orders", 0): 3}
-    assert [one.value for one in consumer] == [2, 3, 4]
+    assert [record.value for record in consumer] == [2, 3, 4]
     assert millstream.lag("readers") == {TopicPartition("orders", 0): 0}
 
 
@@ -240,14 +240,14 @@ class Reading(msgspec.Struct):
         (Reading, Reading("a", "warm"), r"Reading\.celsius: expected float, got str"),  # type: ignore[arg-type]
     ],
 )
-def test_value_that_a_reader_would_refuse_is_not_encoded(kind: type, value: object, reason: str) -> None:
-    found = serde(kind)
-    assert found is not None
+def test_value_that_a_reader_would_reject_is_not_encoded(kind: type, value: object, reason: str) -> None:
+    chosen = serde(kind)
+    assert chosen is not None
     with pytest.raises((TypeError, ValueError), match=reason):
-        found.encode(value)
+        chosen.encode(value)
 
 
-def test_producer_refuses_a_dataclass_with_a_wrong_field(quick_broker, topic_name: str) -> None:
+def test_producer_rejects_a_dataclass_with_a_wrong_field(quick_broker, topic_name: str) -> None:
     with Admin(quick_broker.bootstrap) as admin:
         admin.topics.create(topic_name)
     with Producer(quick_broker.bootstrap, value=Line) as producer:
@@ -256,7 +256,9 @@ def test_producer_refuses_a_dataclass_with_a_wrong_field(quick_broker, topic_nam
         ):
             producer.send(topic_name, Line("tea", "two"))  # type: ignore[arg-type]
         producer.send(topic_name, Line("tea", 2))
-    assert [one.value for one in consume(quick_broker.bootstrap, topic_name, value=Line)] == [Line("tea", 2)]
+    assert [record.value for record in consume(quick_broker.bootstrap, topic_name, value=Line)] == [
+        Line("tea", 2)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_producer_refuses_a_dataclass_with_a_wrong_field(quick_broker, topic_nam
         ({"id": "a"}, r"Order\.n: expected int, got None"),
     ],
 )
-def test_avro_refuses_what_the_schema_does_not_have(value: object, reason: str) -> None:
+def test_avro_rejects_values_outside_the_schema(value: object, reason: str) -> None:
     pytest.importorskip("fastavro")
     with pytest.raises(TypeError, match=reason):
         avro(SCHEMA).encode(value)

@@ -1,4 +1,4 @@
-"""Connections between brokers: they agree on versions first, and nobody waits for a broker that was given up."""
+"""Connections between brokers: version negotiation, and requests of dropped connections."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def asked(broker: InProcessBroker, test: Callable[[Peers, str, int], Awaitable[N
 
 
 def serving(monkeypatch: pytest.MonkeyPatch, key: int, newest: int | None) -> None:
-    """As a broker of another release would tell it."""
+    """The response of a broker of another release."""
     others = [api for api in APIS if api.key != key]
     (this,) = [api for api in APIS if api.key == key]
     rows = others if newest is None else [*others, this._replace(max_version=newest)]
@@ -62,7 +62,7 @@ def test_version_of_a_build_between_releases_is_accepted(
     asked(broker, test)
 
 
-def test_brokers_are_told_of_the_apis_among_themselves_and_clients_are_not(broker: InProcessBroker) -> None:
+def test_only_brokers_see_inter_broker_apis(broker: InProcessBroker) -> None:
     async def test(peers: Peers, host: str, port: int) -> None:
         answer = await peers.ask("feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120)
         assert answer.error_code == 0 and answer.begins_snapshot
@@ -74,9 +74,7 @@ def test_brokers_are_told_of_the_apis_among_themselves_and_clients_are_not(broke
     assert FETCH in keys and FEED not in keys
 
 
-def test_the_newest_version_that_both_have_is_used(
-    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_common_version_is_used(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     serving(monkeypatch, MARKERS, 1)
 
     async def test(peers: Peers, host: str, port: int) -> None:
@@ -92,20 +90,20 @@ def test_the_newest_version_that_both_have_is_used(
 
 
 @pytest.mark.parametrize("newest", [12, None])
-def test_a_release_that_is_too_far_away_is_told(
+def test_releases_without_a_common_version_are_reported(
     broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, newest: int | None
 ) -> None:
-    """A replica cannot be fetched with versions that have neither topic ids nor epochs of brokers."""
+    """Old versions of Fetch have neither topic ids nor broker epochs."""
     serving(monkeypatch, FETCH, newest)
 
     async def test(peers: Peers, host: str, port: int) -> None:
-        with pytest.raises(NoCommonVersion, match="upgrade the older one"):
+        with pytest.raises(NoCommonVersion, match="upgrade the older broker"):
             await peers.ask("fetch", host, port, FetchRequest(), timeout_s=120)
 
     asked(broker, test)
 
 
-def test_whoever_waits_for_one_that_is_given_up_hears_at_once(
+def test_dropping_a_connection_fails_its_requests_at_once(
     broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(peers: Peers, host: str, port: int) -> None:
@@ -133,7 +131,7 @@ def test_whoever_waits_for_one_that_is_given_up_hears_at_once(
     asked(broker, test)
 
 
-def test_one_that_never_answers_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_never_responds_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("millstream.cluster.peers._CONNECT_TIMEOUT_S", 0.2)
 
     async def run() -> None:

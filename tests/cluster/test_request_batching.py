@@ -1,4 +1,4 @@
-"""Requests to one broker are gathered while the last one is on its way."""
+"""Requests to one broker are batched while the last one is in flight."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = tuple[str, int]
 
 
 class Other:
-    """The other side: keeps what it is sent, and answers when told."""
+    """The other side: records what it gets, and responds when released."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, list[Item]]] = []
@@ -38,7 +38,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_comes_meanwhile_goes_together() -> None:
+def test_items_are_batched_while_a_request_is_in_flight() -> None:
     async def story() -> None:
         other = Other()
         first = other.ask(1, ("a", 1))
@@ -57,7 +57,7 @@ def test_what_comes_meanwhile_goes_together() -> None:
     asyncio.run(story())
 
 
-def test_a_name_is_in_a_request_once() -> None:
+def test_a_request_has_each_name_once() -> None:
     async def story() -> None:
         other = Other()
         asked = [other.ask(1, ("a", 1)), other.ask(1, ("a", 2)), other.ask(1, ("b", 3))]
@@ -73,7 +73,7 @@ def test_a_name_is_in_a_request_once() -> None:
 
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), ApiError(ErrorCode.NOT_COORDINATOR)])
-def test_a_failed_request_fails_all_that_was_in_it_and_the_next_goes_on(error: Exception) -> None:
+def test_a_failed_request_fails_its_items_only(error: Exception) -> None:
     async def story() -> None:
         other = Other()
         failing = [other.ask(1, ("a", 1)), other.ask(1, ("b", 2))]
@@ -88,7 +88,7 @@ def test_a_failed_request_fails_all_that_was_in_it_and_the_next_goes_on(error: E
     asyncio.run(story())
 
 
-def test_an_item_of_which_the_answer_says_nothing_has_failed() -> None:
+def test_an_item_without_a_result_fails() -> None:
     async def story() -> None:
         other = Other()
         asked = other.ask(1, ("untold", 1))
@@ -100,7 +100,7 @@ def test_an_item_of_which_the_answer_says_nothing_has_failed() -> None:
     asyncio.run(story())
 
 
-def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
+def test_a_cancelled_item_is_not_sent() -> None:
     async def story() -> None:
         other = Other()
         first = other.ask(1, ("a", 1))
@@ -117,13 +117,13 @@ def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
     asyncio.run(story())
 
 
-def test_closing_ends_what_is_waited_for() -> None:
+def test_close_cancels_waiting_items() -> None:
     async def story() -> None:
         other = Other()
         asked = [other.ask(1, ("a", 1)), other.ask(1, ("a", 2))]
         await settle()
         other.batches.close()
         done = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(one) for one in done] == [asyncio.CancelledError] * 2
+        assert [type(result) for result in done] == [asyncio.CancelledError] * 2
 
     asyncio.run(story())

@@ -48,7 +48,7 @@ from compat.raw_requests import (
     produce,
     values,
 )
-from millstream.broker.handlers import fetch as fetch_handler
+from millstream.broker.fetch.partition_reader import PartitionReader
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
 from millstream.sim.world.disk import SimDisk
@@ -246,18 +246,18 @@ def test_cold_fetch_is_read_before_the_delete_records_behind_it(
 ) -> None:
     topic = created(connection, "cold", records=3)
     log = broker.broker.parts.replicas.leader(topic, 0).online_log
-    read = fetch_handler.Fetch.try_one
+    read = PartitionReader.read
 
-    def slow_read(self: Any, wanted: Any, may_block: bool = False) -> Any:
+    def slow_read(self: Any, row: Any, taken: int, may_block: bool = False) -> Any:
         """Gives the requests behind the fetch the time to be handled, if they are."""
         if not may_block:
             raise ColdRead
         until = time.monotonic() + 0.3
         while log.log_start_offset == 0 and time.monotonic() < until:
             time.sleep(0.005)
-        return read(self, wanted, may_block)
+        return read(self, row, taken, may_block)
 
-    monkeypatch.setattr(fetch_handler.Fetch, "try_one", slow_read)
+    monkeypatch.setattr(PartitionReader, "read", slow_read)
     fetched, deleted = pipelined(
         connection,
         Sent("Fetch", 11, fetch(topic, 0, max_wait_ms=0)),

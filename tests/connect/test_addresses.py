@@ -1,4 +1,4 @@
-"""FROM and TO of ``millstream connect``: what is read, what is refused, and that no password is shown."""
+"""FROM and TO of ``millstream connect``: parsing, errors, and no passwords in texts."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ from millstream.connect.addresses import Address, AddressError, file_path, parse
         ),
     ],
 )
-def test_addresses(text: str, expected: Address) -> None:
+def test_address_is_parsed(text: str, expected: Address) -> None:
     assert parse_address(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("orders", "is no address; addresses are topic:NAME"),
+        ("orders", "is not an address; addresses are topic:NAME"),
         ("topics:orders", "did you mean 'topic'"),
-        ("topic:", "nothing is named"),
-        ("topic:orders@nowhere", "'nowhere' is no HOST:PORT"),
-        ("sqlite:///shop.db", "no table is named"),
-        ("sqlite://shop.db#orders", "no file is named"),
-        ("postgresql://db/shop", "no table is named"),
-        ("files:in?format", "are no options"),
+        ("topic:", "the name is missing"),
+        ("topic:orders@nowhere", "'nowhere' is not HOST:PORT"),
+        ("sqlite:///shop.db", "the table is missing"),
+        ("sqlite://shop.db#orders", "the file is missing"),
+        ("postgresql://db/shop", "the table is missing"),
+        ("files:in?format", "cannot be parsed"),
     ],
 )
-def test_what_is_no_address_is_told_with_what_one_looks_like(text: str, said: str) -> None:
-    with pytest.raises(AddressError, match=said.replace("?", r"\?")):
+def test_invalid_address_is_rejected_with_the_expected_form(text: str, message: str) -> None:
+    with pytest.raises(AddressError, match=message.replace("?", r"\?")):
         parse_address(text)
 
 
 def test_passwords_are_not_shown() -> None:
-    one = parse_address("postgresql://me:secret@db/shop?password=secret&x=1#orders")
-    assert str(one) == "postgresql://me@db/shop?password=***&x=1#orders"
+    address = parse_address("postgresql://me:secret@db/shop?password=secret&x=1#orders")
+    assert str(address) == "postgresql://me@db/shop?password=***&x=1#orders"
     for url in ("postgresql:///shop", "sqlite:///shop.db", "sqlite:////data/shop.db"):
         assert without_password(url) == url
 
@@ -72,5 +72,5 @@ def test_passwords_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "path"), [("sqlite:///a/b.db", "a/b.db"), ("sqlite:////a/b%20c.db", "/a/b c.db")]
 )
-def test_files_of_sqlite_are_relative_or_absolute(url: str, path: str) -> None:
+def test_sqlite_file_is_relative_or_absolute(url: str, path: str) -> None:
     assert file_path(url) == path

@@ -1,4 +1,4 @@
-"""``millstream connect FROM TO``: which pipeline two addresses make, and what is said where they make none. No Spark, no broker."""
+"""``millstream connect FROM TO``: pipelines and errors of two addresses, without Spark or broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from millstream.client.errors import ClientError
 from millstream.connect.addresses import parse_address
-from millstream.connect.build import Wishes, connection, default_name
+from millstream.connect.build import ConnectOptions, connection, default_name
 from millstream.connect.databases.table import DatabaseTable
 from millstream.connect.delta.declare import DeltaTarget
 from millstream.connect.files.declare import FilesOrigin
@@ -23,16 +23,18 @@ from millstream.pipelines.graph import build_graph
 SCHEMA = "id int, name string"
 
 
-def made(source: str, target: str, **wishes: Any) -> Pipeline:
-    return connection(parse_address(source), parse_address(target), Wishes("localhost:9092", **wishes))
+def built(source: str, target: str, **options: Any) -> Pipeline:
+    return connection(
+        parse_address(source), parse_address(target), ConnectOptions("localhost:9092", **options)
+    )
 
 
 def target_of(pipeline: Pipeline) -> Any:
     return pipeline.flows["connect"].targets[0]
 
 
-def test_files_become_a_topic(tmp_path: Path) -> None:
-    pipeline = made(f"files:{tmp_path}?format=csv&sep=;&files_per_batch=3", "topic:orders?partitions=4", schema=SCHEMA, key=("id",))  # fmt: skip
+def test_files_to_topic(tmp_path: Path) -> None:
+    pipeline = built(f"files:{tmp_path}?format=csv&sep=;&files_per_batch=3", "topic:orders?partitions=4", schema=SCHEMA, key=("id",))  # fmt: skip
     (stream,) = pipeline.streams.values()
     assert isinstance(stream.origin, FilesOrigin)
     assert (stream.origin.format, stream.origin.files_per_batch, stream.origin.options) == (
@@ -45,22 +47,22 @@ def test_files_become_a_topic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("address", "kind"), [("parquet:lake", ParquetTarget), ("delta:lake", DeltaTarget)])
-def test_a_topic_becomes_directories_by_date(address: str, kind: type) -> None:
-    to = target_of(made("topic:orders?records=10", address, schema=SCHEMA, partition_by=("date",)))
+def test_topic_to_directories_by_date(address: str, kind: type) -> None:
+    to = target_of(built("topic:orders?records=10", address, schema=SCHEMA, partition_by=("date",)))
     assert isinstance(to, kind) and to.by == ("date",) and to.path == "lake"
 
 
-def test_a_topic_becomes_a_table_by_key_with_removals_and_takes_the_schema_of_the_table(
+def test_topic_to_table_by_key_deletes_rows_and_uses_its_schema(
     tmp_path: Path,
 ) -> None:
     with sqlite3.connect(tmp_path / "shop.db") as connection:
         connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, name TEXT)")
-    pipeline = made("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders", key=("id",))
+    pipeline = built("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders", key=("id",))
     (stream,) = pipeline.streams.values()
     assert (stream.schema, stream.tombstones) == ("`id` bigint, `name` string", "keep")
     to = target_of(pipeline)
     assert isinstance(to, DatabaseTable) and (to.key, to.deletes) == (("id",), "_deleted")
-    added = made("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders")
+    added = built("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders")
     assert target_of(added).deletes is None and next(iter(added.streams.values())).tombstones is None
 
 
@@ -74,10 +76,10 @@ def test_a_topic_becomes_a_table_by_key_with_removals_and_takes_the_schema_of_th
         ("topic:orders", "sqlite:///shop.db#orders?key=id", "drop", "drop", None),
     ],
 )
-def test_meaning_of_tombstones_is_declared_or_that_of_the_target(
+def test_meaning_of_tombstones_is_declared_or_from_the_target(
     source: str, target: str, tombstones: str | None, declared: str | None, deletes: str | None
 ) -> None:
-    pipeline = made(source, target, schema=SCHEMA, tombstones=tombstones)
+    pipeline = built(source, target, schema=SCHEMA, tombstones=tombstones)
     (stream,) = pipeline.streams.values()
     assert stream.tombstones == declared
     assert getattr(target_of(pipeline), "deletes", None) == deletes
@@ -87,48 +89,48 @@ def test_meaning_of_tombstones_is_declared_or_that_of_the_target(
     ("source", "stream"),
     [("files:in?format=csv", "in"), ("files:2026?format=csv", "2026"), ("topic:from", "from")],
 )
-def test_what_is_read_may_be_called_what_no_parameter_can_be(source: str, stream: str) -> None:
-    pipeline = made(source, "sqlite:///shop.db#orders", schema=SCHEMA)
+def test_source_may_have_a_name_that_is_not_an_identifier(source: str, stream: str) -> None:
+    pipeline = built(source, "sqlite:///shop.db#orders", schema=SCHEMA)
     assert list(pipeline.streams) == [stream]
     flow = pipeline.flows["connect"]
     assert flow.inputs == (stream,) and not build_graph(pipeline).upstream[flow.name]
 
 
-def test_a_table_becomes_a_topic(tmp_path: Path) -> None:
-    pipeline = made(f"sqlite:///{tmp_path}/shop.db#orders?by=at&key=id&rows=7&lag=2 seconds", "topic:orders")
+def test_table_to_topic(tmp_path: Path) -> None:
+    pipeline = built(f"sqlite:///{tmp_path}/shop.db#orders?by=at&key=id&rows=7&lag=2 seconds", "topic:orders")
     (stream,) = pipeline.streams.values()
     assert isinstance(stream.origin, DatabaseTable)
     origin = stream.origin
     assert (origin.by, origin.key, origin.rows_per_batch, origin.lag_ms) == ("at", ("id",), 7, 2000)
 
 
-def test_what_is_wrong_with_a_flow_names_no_line_of_ours() -> None:
-    assert made("topic:orders", "parquet:lake", schema=SCHEMA).flows["connect"].place == NOWHERE
+def test_flow_has_no_place_in_a_file() -> None:
+    assert built("topic:orders", "parquet:lake", schema=SCHEMA).flows["connect"].place == NOWHERE
 
 
-def test_the_name_is_made_of_both_addresses_and_hides_passwords() -> None:
-    one, other = (parse_address(f"postgresql://me:{word}@db/shop#orders?by=id") for word in ("a", "b"))
+def test_default_name_has_both_addresses_and_no_password() -> None:
+    first, second = (parse_address(f"postgresql://me:{word}@db/shop#orders?by=id") for word in ("a", "b"))
     to = parse_address("topic:orders")
-    assert default_name(one, to) == default_name(other, to)
-    assert default_name(one, to).startswith("orders-to-orders-")
-    assert default_name(one, to) != default_name(to, one)
+    assert default_name(first, to) == default_name(second, to)
+    assert default_name(first, to).startswith("orders-to-orders-")
+    assert default_name(first, to) != default_name(to, first)
 
 
 @pytest.mark.parametrize("place", ["sqlite:///{}shop.db#orders", "parquet:{}lake", "files:{}in"])
-def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
+def test_default_name_is_that_of_the_absolute_path(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to = parse_address("topic:orders")
     monkeypatch.chdir(tmp_path)
-    here = default_name(parse_address(place.format("")), to)
-    assert here == default_name(parse_address(place.format(f"{tmp_path}/")), to)
+    name = default_name(parse_address(place.format("")), to)
+    assert name == default_name(parse_address(place.format(f"{tmp_path}/")), to)
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
-    assert here != default_name(parse_address(place.format("")), to)
+    assert name != default_name(parse_address(place.format("")), to)
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "wishes", "said"),
+    ("source", "target", "options", "message"),
     [
         ("delta:lake", "topic:orders", {}, "cannot be read as a stream"),
         ("topic:orders", "files:out", {"schema": SCHEMA}, "can only be read; write parquet:out"),
@@ -137,7 +139,7 @@ def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
             "topic:orders",
             "topic:copy",
             {},
-            "made of another by a flow, which says what its rows become; `millstream sql`",
+            "derived from another one by a flow, which defines its rows; use `millstream sql`",
         ),
         ("topic:orders@west:9092", "parquet:lake", {}, "give it as --bootstrap west:9092"),
         ("topic:orders", "parquet:lake", {}, "need a schema; give --schema"),
@@ -146,38 +148,43 @@ def test_the_name_is_that_of_the_place_wherever_it_is_named_from(
             "topic:orders",
             "sqlite:///x.db#y",
             {"schema": SCHEMA, "partition_by": ("id",)},
-            "leave --partition-by out",
+            "omit --partition-by",
         ),
         ("topic:orders?vlaue=json", "parquet:lake", {}, "has no option 'vlaue'; did you mean 'value'"),
         (
             "topic:orders",
             "sqlite:///x.db#y",
             {"schema": SCHEMA, "tombstones": "keep"},
-            "has no key, so a record without a value removes no row; give --key",
+            "has no key, so a record without a value cannot delete a row; give --key",
         ),
         ("topic:orders?tombstones=all", "parquet:lake", {"schema": SCHEMA}, "one of error, keep, drop"),
         ("topic:orders?value=raw", "parquet:lake", {"tombstones": "drop"}, "are not parsed"),
-        ("files:in?format=csv", "topic:orders", {"schema": SCHEMA, "tombstones": "drop"}, "said of topics"),
-        ("files:in?format=xml", "topic:orders", {"schema": SCHEMA}, "no file format 'xml'"),
+        (
+            "files:in?format=csv",
+            "topic:orders",
+            {"schema": SCHEMA, "tombstones": "drop"},
+            "it applies to topics",
+        ),
+        ("files:in?format=xml", "topic:orders", {"schema": SCHEMA}, "file format 'xml' is unknown"),
         ("files:in?format=csv", "topic:orders", {}, "need a schema"),
-        ("sqlite:///x.db#y?by=id&rows=many", "topic:orders", {}, "is no number"),
+        ("sqlite:///x.db#y?by=id&rows=many", "topic:orders", {}, "is not a number"),
     ],
 )
-def test_what_cannot_be_connected_is_told_with_what_to_do(
+def test_unsupported_connection_is_rejected_with_a_hint(
     source: str,
     target: str,
-    wishes: dict[str, Any],
-    said: str,
+    options: dict[str, Any],
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ClientError) as told:
-        made(source, target, **wishes)
-    assert said in str(told.value)
+    with pytest.raises(ClientError) as raised:
+        built(source, target, **options)
+    assert message in str(raised.value)
 
 
-def test_a_missing_package_is_told_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(PipelineError, match=r'pip install "millstream\[connect\]"'):
         need("psycopg", "PostgreSQL tables")

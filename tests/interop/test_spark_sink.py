@@ -65,5 +65,5 @@ def test_a_stopped_driver_is_fenced_by_apache_kafka(kafka: ApacheKafka, tmp_path
     assert new.wait() == 0, new.output()[-3000:]
     old.go()
     assert old.wait() == 3
-    assert "shut out" in old.output()
+    assert "fenced this one" in old.output()
     assert Counter(committed(kafka.bootstrap, "out")) == Counter(b"%d" % number for number in range(200))

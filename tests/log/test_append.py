@@ -45,7 +45,7 @@ def refused(log: PartitionLog, records: memoryview, **options: object) -> ErrorC
     return error.value.code
 
 
-def test_offsets_and_leader_epoch_are_stamped_and_the_rest_is_written_as_it_came(tmp_path: Path) -> None:
+def test_append_stamps_offsets_and_leader_epoch_only(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log, batch(3), leader_epoch=4)
     records = batch(2, size=50)
@@ -243,9 +243,7 @@ def test_a_segment_rolls_when_offsets_grow_too_far_from_its_first(tmp_path: Path
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_short_way_to_see_that_a_batch_fits_says_the_same_as_every_limit(
-    seed: int, tmp_path: Path
-) -> None:
+def test_measured_room_agrees_with_every_roll_limit(seed: int, tmp_path: Path) -> None:
     dice = random.Random(seed)
     config = LogConfig(
         segment_bytes=dice.choice((2000, 20_000)),
@@ -303,7 +301,7 @@ def test_an_ordinary_batch_needs_no_rebuilding() -> None:
     assert spec(LogConfig(), batch()[:5]) is None
 
 
-def test_what_headers_cannot_decide_is_rebuilt() -> None:
+def test_rebuild_when_headers_cannot_decide() -> None:
     keys = spec(LogConfig(cleanup_policy=frozenset({"compact"})))
     assert keys is not None
     assert keys.require_keys

@@ -90,7 +90,7 @@ def test_seal_of_a_checkpoint_is_not_shown_as_a_partition(tmp_path: Path) -> Non
         "topic: orders partition: 0 offset: 12",
         "topic: orders partition: 1 offset: 3",
     ]
-    assert [*dump(str(path))][-1].found == {
+    assert [*dump(str(path))][-1].fields == {
         "type": "checkpoint",
         "topic": "orders",
         "partition": 1,
@@ -113,7 +113,7 @@ def test_a_directory_is_dumped_file_by_file(log: PartitionLog) -> None:
     ]
 
 
-def test_damage_is_told_and_ends_no_dump(log: PartitionLog) -> None:
+def test_damage_is_reported_and_the_dump_continues(log: PartitionLog) -> None:
     path = Path(log.directory, f"{STEM}.log")
     data = bytearray(path.read_bytes())
     data[100] ^= 1
@@ -133,7 +133,7 @@ def test_damage_is_told_and_ends_no_dump(log: PartitionLog) -> None:
 
 def test_other_files_are_not_guessed_at(log: PartitionLog) -> None:
     Path(log.directory, "notes.txt").write_text("hello")
-    assert lines(log, "notes.txt") == ["not a file of a log that is known here"]
+    assert lines(log, "notes.txt") == ["not a known file of a log"]
     with pytest.raises(FileNotFoundError):
         list(dump(f"{log.directory}/{STEM}1.log"))
 
@@ -147,7 +147,7 @@ def test_sound_files_have_no_faults(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize(("kind", "entry_size"), [("index", 8), ("timeindex", 12), ("txnindex", 34)])
-def test_an_index_with_a_torn_entry_is_told_after_its_entries(
+def test_torn_index_entry_is_reported_after_the_entries(
     log: PartitionLog, kind: str, entry_size: int
 ) -> None:
     path = Path(log.directory, f"{STEM}.{kind}")
@@ -155,11 +155,11 @@ def test_an_index_with_a_torn_entry_is_told_after_its_entries(
     size = len(path.read_bytes()) + 5
     path.write_bytes(path.read_bytes() + b"\1" * 5)
     assert list(dump(str(path)))[: len(sound)] == sound
-    assert faults(path) == [f"corrupt: {size} bytes are no multiple of an entry's {entry_size}"]
+    assert faults(path) == [f"corrupt: {size} bytes are not a multiple of the entry size {entry_size}"]
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])
-def test_an_index_of_random_bytes_is_told_with_no_log_beside_it(tmp_path: Path, kind: str) -> None:
+def test_index_of_random_bytes_is_reported_without_a_log(tmp_path: Path, kind: str) -> None:
     path = tmp_path / f"{STEM}.{kind}"
     path.write_bytes(random.Random(5).randbytes(8 * 12 * 17))
     assert any(line.startswith("corrupt: ") for line in faults(path))
@@ -181,5 +181,5 @@ def test_a_wrong_checksum_is_a_fault(log: PartitionLog) -> None:
     assert faults(path) == ["corrupt: the checksum of the batch at position 0 is wrong"]
 
 
-def test_a_directory_without_logs_is_told(tmp_path: Path) -> None:
-    assert faults(tmp_path) == ["no file of a log is in this directory or below it"]
+def test_directory_without_logs_is_reported(tmp_path: Path) -> None:
+    assert faults(tmp_path) == ["no log files in this directory or below it"]

@@ -16,8 +16,8 @@ import pytest
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.flushing import FlushJob, flush
-from millstream.log.manager import LogManager, ManagerSettings
+from millstream.log.flush.job import FlushJob, flush
+from millstream.log.management.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, PartitionLog
 from millstream.log.producers.snapshot import SnapshotEntry
 from millstream.sim.world.disk import SimDisk, io_error, no_space
@@ -183,7 +183,7 @@ class Story:
         chance = self.dice.random()
 
         def fault(operation: str, path: str) -> OSError | None:
-            if operation == "append" or (operation == "cut back" and chance < 0.3):
+            if operation == "append" or (operation == "undo append" and chance < 0.3):
                 return no_space(path)
             return None
 
@@ -356,7 +356,7 @@ def test_story(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20), ids=lambda seed: f"seed{seed}")
-def test_a_broken_disk_takes_the_directory_offline_and_loses_nothing_acknowledged(seed: int) -> None:
+def test_broken_disk_takes_directory_offline_without_data_loss(seed: int) -> None:
     story = Story(seed)
     for _ in range(20):
         story.step()

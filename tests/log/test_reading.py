@@ -11,7 +11,7 @@ import pytest
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.config import LogConfig
 from millstream.log.errors import ColdRead
-from millstream.log.host import LogHost
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import Origin, PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles

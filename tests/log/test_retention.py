@@ -107,7 +107,7 @@ def test_old_segments_and_their_files_go(tmp_path: Path) -> None:
     assert log.delete_old_segments(NOW_MS) == 0
 
 
-def test_a_log_whose_records_are_all_too_old_is_emptied_and_goes_on(tmp_path: Path) -> None:
+def test_log_of_only_old_records_is_emptied_and_continues(tmp_path: Path) -> None:
     log = filled(tmp_path, LogConfig(segment_bytes=500, retention_ms=1000))
     end = log.log_end_offset
     log.delete_old_segments(NOW_MS + HOUR)

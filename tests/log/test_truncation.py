@@ -15,8 +15,8 @@ from millstream.log.cleaner.swap import stage_swap
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import StorageError
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import Origin, PartitionLog
 from millstream.sim.world.disk import SimDisk, no_space
 from support.log.world import NOW_MS, TP, append, append_marker, batch, manager, read_all
@@ -24,7 +24,7 @@ from support.log.world import NOW_MS, TP, append, append_marker, batch, manager,
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400
 # A disk that refuses both has taken a part of what was to be written, perhaps all, and does not cut that away again.
-WRITING = ("append", "cut back")
+WRITING = ("append", "undo append")
 
 
 def produced() -> Iterator[Callable[[PartitionLog], object]]:
@@ -161,7 +161,7 @@ def test_a_disk_without_room_at_any_moment_of(step: Step, full: Full, restart: b
 
 
 @pytest.mark.parametrize("full", [World.full_from, World.full_once], ids=["full", "full once"])
-def test_what_the_disk_of_a_leader_refuses_leaves_nothing_behind(full: Full) -> None:
+def test_append_rejected_by_the_disk_leaves_nothing_behind(full: Full) -> None:
     for operation in range(MOST_OPERATIONS):
         world = World()
         full(world, operation)
@@ -183,7 +183,7 @@ def test_what_the_disk_of_a_leader_refuses_leaves_nothing_behind(full: Full) -> 
     assert 20 < operation < MOST_OPERATIONS - 1
 
 
-def test_a_log_with_an_unfinished_cut_refuses_everything_and_claims_nothing_of_what_goes() -> None:
+def test_unfinished_truncation_rejects_everything() -> None:
     world = World()
     world.catch_up()
     world.full_from(1)  # after what is told to the checkpoints
@@ -245,7 +245,7 @@ def diverge(world: World) -> None:
 
 
 @pytest.mark.parametrize("full", [World.full_from, World.full_once], ids=["full", "full once"])
-def test_of_producers_nothing_is_remembered_that_was_cut_away(full: Full) -> None:
+def test_truncation_drops_producer_state(full: Full) -> None:
     """The snapshot of a dropped tail, believed by a later start, would have batches acknowledged as repeated that are not in the log."""
     for operation in range(MOST_OPERATIONS):
         world = World()
@@ -270,7 +270,7 @@ def test_of_producers_nothing_is_remembered_that_was_cut_away(full: Full) -> Non
     assert operation > 5
 
 
-def test_a_cut_that_waits_for_long_does_not_miss_the_files_that_were_deleted_meanwhile() -> None:
+def test_late_truncation_tolerates_deleted_files() -> None:
     world = World()
     diverge(world)
 
@@ -351,7 +351,7 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
     assert operation > 5
 
 
-def test_a_damaged_batch_below_a_cut_takes_the_partition_offline() -> None:
+def test_damaged_batch_below_a_truncation_takes_partition_offline() -> None:
     """To go on would be with producers of which only a part is known: a batch that is sent again would be in the log twice."""
     world = World()
     for sequence in range(4):

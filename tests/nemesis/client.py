@@ -243,7 +243,7 @@ class Transacting(Client):
     ) -> bool:
         """Whether it is committed. Before the commit is asked for it cannot have happened; after that an error leaves it open."""
         told = {(send.key, send.value): send for send in sends}
-        commit_asked: float | None = None
+        commit_requested: float | None = None
         outcome, why = INFO, ""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -261,16 +261,18 @@ class Transacting(Client):
                 self._again(lambda: producer.send_offsets_to_transaction(*offsets, self.patience_s))
             producer.flush(self.patience_s)
             if commit:
-                commit_asked = time.monotonic()
+                commit_requested = time.monotonic()
                 self._again(lambda: producer.commit_transaction(self.patience_s))
                 outcome = OK
             else:
                 outcome, why = FAIL, "on purpose"
                 self._again(lambda: producer.abort_transaction(self.patience_s))
         except KafkaException as error:
-            outcome, why = self._ended(producer, error, commit_asked is not None)
+            outcome, why = self._ended(producer, error, commit_requested is not None)
         finally:
-            self.recorder.complete(op, outcome, [*polled, *told.values()], why, commit_asked=commit_asked)
+            self.recorder.complete(
+                op, outcome, [*polled, *told.values()], why, commit_requested=commit_requested
+            )
         return outcome == OK
 
     def _ended(self, producer: Producer, error: KafkaException, ending: bool) -> tuple[str, str]:

@@ -49,12 +49,12 @@ class Recorder:
         value: Iterable[Mop],
         error: str = "",
         *,
-        commit_asked: float | None = None,
+        commit_requested: float | None = None,
     ) -> None:
         """May be called more than once for an operation whose records had different outcomes."""
         now = time.monotonic()
         done = invoked._replace(
-            type=type, value=tuple(value), time=now, error=error, commit_asked=commit_asked
+            type=type, value=tuple(value), time=now, error=error, commit_requested=commit_requested
         )
         self._op(done)
 
@@ -67,7 +67,7 @@ class Recorder:
 
     def _op(self, op: Op) -> None:
         mops = [_mop(mop) for mop in op.value]
-        row = [op.number, op.type, op.f, mops, op.time, op.started, op.error, op.commit_asked]
+        row = [op.number, op.type, op.f, mops, op.time, op.started, op.error, op.commit_requested]
         self._line({"op": row})
 
     def _line(self, row: dict[str, Any]) -> None:
@@ -111,9 +111,9 @@ class Records:
         process = row.pop("process")
         if "op" in row:
             # Histories that were kept before there was a time of the commit have none.
-            number, type_, f, mops, when, started, error, *commit_asked = row["op"]
+            number, type_, f, mops, when, started, error, *commit_requested = row["op"]
             op = Op(number, process, type_, f, tuple(map(self._unmop, mops)), when, started, error)
-            op = op._replace(commit_asked=commit_asked[0] if commit_asked else None)
+            op = op._replace(commit_requested=commit_requested[0] if commit_requested else None)
             if type_ == INVOKE:
                 self._open[process, number] = op
             else:

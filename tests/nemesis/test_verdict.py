@@ -48,13 +48,15 @@ class Story:
         self.offsets: list[OffsetEvent] = []
         self.group_reads: set[str] = set()
 
-    def told(self, process: str, f: str, outcome: str, *value: Mop, commit_asked: float | None = None) -> Op:
+    def told(
+        self, process: str, f: str, outcome: str, *value: Mop, commit_requested: float | None = None
+    ) -> Op:
         recorder = self._recorders.get(process)
         if recorder is None:
             recorder = self._recorders[process] = Recorder(self._directory / f"{process}.jsonl", process)
         op = recorder.invoke(f, value)
         if outcome:
-            recorder.complete(op, outcome, value, commit_asked=commit_asked)
+            recorder.complete(op, outcome, value, commit_requested=commit_requested)
         return op
 
     def send(self, process: str, *rows: tuple[str, int | None], outcome: str = OK, f: str = SEND) -> None:
@@ -146,7 +148,7 @@ def read_what_is_open(story: Story) -> None:
 
 def read_before_the_commit_was_asked_for(story: Story) -> None:
     story.poll("read-1.1", (7, "e"))
-    story.told("txn-1.1", TXN, OK, Send(K, "e", 7), commit_asked=time.monotonic() + 1)
+    story.told("txn-1.1", TXN, OK, Send(K, "e", 7), commit_requested=time.monotonic() + 1)
 
 
 def lose_what_was_read(story: Story) -> None:
@@ -285,7 +287,7 @@ def test_a_history_without_times_of_commits_is_still_read(tmp_path: Path) -> Non
     path = tmp_path / "txn-0.jsonl"
     path.write_text('{"process": "txn-0.1", "op": [1, "ok", "txn", [["data-0", "a", 0]], 2.0, 1.0, ""]}\n')
     (op,) = Records([path]).ops
-    assert op.commit_asked is None and op.value == (Send(K, "a", 0),)
+    assert op.commit_requested is None and op.value == (Send(K, "a", 0),)
 
 
 def test_the_leader_counts_and_where_nobody_knows_it_the_longest_log(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pipelines on Spark; see ``support/spark/fixtures.py``."""
+"""Fixtures for pipelines on Spark; see ``support/spark/fixtures.py``."""
 
 import pytest
 

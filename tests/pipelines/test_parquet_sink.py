@@ -1,4 +1,4 @@
-"""Parquet directories with every row once, as plain readers see them: crashes between any two steps, replays, strangers."""
+"""Parquet directories with every row once: crashes at any step, replays, other writers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from pyspark.sql import functions as F
 
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError, parquet
-from millstream.pipelines.dead_letters.refusals import Refusals
+from millstream.pipelines.dead_letters.batches import BatchDeadLetters
+from millstream.pipelines.dead_letters.refusals import RejectedRows
 from millstream.pipelines.parquet_sink import ParquetSink
 from millstream.pipelines.run.flow_writer import FlowWriter
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.spark.sink.checkpoint import BatchIdentity as Origin
 from support.places import TESTS
 from support.spark.parquet_plain import ORIGIN, PlainSink
@@ -33,7 +34,7 @@ STEPS = ("_stage", "_plan", "_move", "_record", "_clean")
 
 
 def table(directory: Path) -> list[dict[str, Any]]:
-    """What pyarrow finds."""
+    """Return the rows that pyarrow reads."""
     return pyarrow.dataset.dataset(directory, partitioning="hive").to_table().to_pylist()
 
 
@@ -82,9 +83,7 @@ MOMENTS = [(step, "after") for step in STEPS] + [("rename", "1"), ("rename", "2"
 
 
 @pytest.mark.parametrize(("step", "when"), MOMENTS)
-def test_kill_9_at_any_step_leaves_every_row_once_after_the_replay(
-    step: str, when: str, tmp_path: Path
-) -> None:
+def test_rows_are_written_once_after_a_kill_at_any_step(step: str, when: str, tmp_path: Path) -> None:
     directory = tmp_path / "lake"
     script = KILLED.format(root=ROOT)
     killed = subprocess.run([sys.executable, "-c", script, step, when, str(directory)], timeout=60)
@@ -104,17 +103,15 @@ def test_kill_9_at_any_step_leaves_every_row_once_after_the_replay(
     sink.close()
 
 
-def test_progress_of_another_query_another_batch_or_other_offsets_is_refused(tmp_path: Path) -> None:
+def test_progress_of_another_query_batch_or_offsets_is_rejected(tmp_path: Path) -> None:
     sink = PlainSink(parquet(str(tmp_path)), "writer")
     sink.open()
-    with pytest.raises(PipelineError, match=r"is at batch 3, and .* has none of it"):
+    with pytest.raises(PipelineError, match=r"is at batch 3, but .* has no batch of it"):
         sink.write(None, 3, ORIGIN)
     sink.write(None, 0, ORIGIN)
     sink.write(None, 1, ORIGIN)
     for batch, origin in ((0, ORIGIN), (0, Origin("query-2", "x")), (1, Origin("query-1", "x")), (3, ORIGIN)):
-        with pytest.raises(
-            PipelineError, match="was deleted, restored or copied; bring back what belongs together"
-        ):
+        with pytest.raises(PipelineError, match="was deleted, restored or copied; restore both"):
             sink.write(None, batch, origin)
     sink.close()
     again = PlainSink(parquet(str(tmp_path)), "writer", reset_progress=True)
@@ -126,9 +123,9 @@ def test_progress_of_another_query_another_batch_or_other_offsets_is_refused(tmp
     again.close()
 
 
-def test_plain_readers_see_times_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's own choice for times ends in the year 2262 for others, and "9999-12-31" is what people write for "for ever"."""
-    session = own_session(spark, Pipeline("times"))
+def test_other_readers_see_exact_times(spark: SparkSession, tmp_path: Path) -> None:
+    """Other readers see Spark's default for times only up to 2262, but "9999-12-31" is common."""
+    session = pipeline_session(spark, Pipeline("times"))
     sink = ParquetSink(parquet(str(tmp_path / "lake")), "flow")
     sink.open()
     sink.write(session.sql("SELECT timestamp'9999-12-31 23:59:59.999999' AS until"), 0, ORIGIN)
@@ -137,21 +134,21 @@ def test_plain_readers_see_times_as_they_are(spark: SparkSession, tmp_path: Path
     assert row["until"] == datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
-def test_settings_of_the_command_win_over_those_of_the_file(spark: SparkSession) -> None:
+def test_command_settings_override_those_of_the_file(spark: SparkSession) -> None:
     partitions, provider = "spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass"
     pipeline = Pipeline("settings", conf={partitions: "3", "spark.sql.session.timeZone": "CET"})
-    conf = own_session(spark, pipeline, {partitions: "5", provider: "mine"}).conf
-    assert [conf.get(one) for one in (partitions, provider, "spark.sql.session.timeZone")] == [
+    conf = pipeline_session(spark, pipeline, {partitions: "5", provider: "mine"}).conf
+    assert [conf.get(name) for name in (partitions, provider, "spark.sql.session.timeZone")] == [
         "5",
         "mine",
         "CET",
     ]
 
 
-def test_a_second_writer_of_the_same_name_is_told(tmp_path: Path) -> None:
+def test_second_writer_with_the_same_name_is_rejected(tmp_path: Path) -> None:
     first, second, other = (PlainSink(parquet(str(tmp_path)), name) for name in ("a", "a", "b"))
     first.open()
-    with pytest.raises(PipelineError, match=r"a is writing to .* already \(process \d+"):
+    with pytest.raises(PipelineError, match=r"a is already writing to .* \(process \d+"):
         second.open()
     other.open()
     other.write(None, 0, ORIGIN)
@@ -162,11 +159,11 @@ def test_a_second_writer_of_the_same_name_is_told(tmp_path: Path) -> None:
 
 
 class Crash(Exception):
-    """What a test throws into a step."""
+    """An error that a test raises in a step."""
 
 
 class Crashing(ParquetSink):
-    """Fails once after each step, in a batch of its own."""
+    """Fails once after each step, each time in another batch."""
 
     faults: list[str]
 
@@ -176,14 +173,14 @@ class Crashing(ParquetSink):
             raise Crash(step)
 
     def _stage(self, batch: DataFrame, batch_id: int) -> Path:
-        made = super()._stage(batch, batch_id)
+        staging = super()._stage(batch, batch_id)
         self._fault("_stage")
-        return made
+        return staging
 
     def _plan(self, staging: Path, batch_id: int, origin: Origin) -> dict[str, Any]:
-        made = super()._plan(staging, batch_id, origin)
+        plan = super()._plan(staging, batch_id, origin)
         self._fault("_plan")
-        return made
+        return plan
 
     def _move(self, plan: dict[str, Any]) -> None:
         super()._move(plan)
@@ -199,10 +196,10 @@ class Crashing(ParquetSink):
 
 
 @pytest.mark.long
-def test_a_stateful_stream_that_fails_after_every_step_writes_every_row_once(
+def test_stateful_stream_with_failing_steps_writes_rows_once(
     spark: SparkSession, stream, shared_broker: LocalBroker, topic: str, tmp_path: Path
 ) -> None:
-    """Spark itself brings the batches again; the running count shows that state went on exactly once too."""
+    """Spark repeats the batches. The running count shows that the state is updated once, too."""
     send(shared_broker.bootstrap, topic, [str(number).encode() for number in range(600)])
     rows = (
         stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger=100)
@@ -215,9 +212,12 @@ def test_a_stateful_stream_that_fails_after_every_step_writes_every_row_once(
     faults = list(STEPS)
     for _ in range(len(STEPS) + 1):
         sink = Crashing(parquet(str(lake), by="tens"), "p.flow")
-        sink.faults = []  # what open() recovers is not part of the plan
+        # The recovery of open() must not crash.
+        sink.faults = []
+        rejected = RejectedRows("p", "flow", None, None)
+        letters = BatchDeadLetters("p", "flow", [])
         writer = FlowWriter(
-            "flow", checkpoint, [(sink.target, sink)], None, lambda batch: batch, Refusals("p", None)
+            "flow", checkpoint, [(sink.target, sink)], None, lambda batch: batch, rejected, letters
         )
         writer.open()
         sink.faults = faults

@@ -29,5 +29,5 @@ from millstream.pipelines.sql_names import tables_named
         ("SELECT window.start, count(*) FROM orders GROUP BY window(at, '1 minute')", ("orders",)),
     ],
 )
-def test_the_tables_that_a_query_names(query: str, names: tuple[str, ...]) -> None:
+def test_tables_of_a_query(query: str, names: tuple[str, ...]) -> None:
     assert tables_named(query) == names

@@ -1,4 +1,4 @@
-"""What a flow writes to a topic beside plain JSON: other formats, headers, at-least-once; and what ends it when another one takes its place."""
+"""Topics as targets: other formats, headers, at-least-once, and a second run of the pipeline."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def descriptor(tmp_path: Path) -> str:
 
 
 def with_headers(bootstrap: str, name: str) -> dict[bytes, list[tuple[str, bytes | None]]]:
-    """The headers of every committed record, by its key."""
+    """Return the headers of every committed record by key."""
     with Consumer(bootstrap, name, until_end=True) as consumer:
-        return {one.key or b"": list(one.headers) for one in consumer}
+        return {record.key or b"": list(record.headers) for record in consumer}
 
 
-def test_every_format_takes_headers_and_is_read_by_other_flows(
+def test_every_format_has_headers_and_is_read_by_other_flows(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, descriptor: str
 ) -> None:
     bootstrap, names = shared_broker.bootstrap, {n: f"{topic_name}-{n}" for n in ("in", "j", "a", "p", "o")}
@@ -70,10 +70,10 @@ def test_every_format_takes_headers_and_is_read_by_other_flows(
 
     @pipeline.flow(to=topic(names["o"], key="id", headers="all"))
     def read_again(written: DataFrame, messages: DataFrame, records: DataFrame) -> DataFrame:
-        told = F.create_map(F.lit("from"), F.lit("map")).alias("all")
+        headers = F.create_map(F.lit("from"), F.lit("map")).alias("all")
         parts = [
-            one.select("id", F.lit(name).alias("way"), told)
-            for name, one in (("json", written), ("protobuf", messages), ("avro", records))
+            rows.select("id", F.lit(name).alias("way"), headers)
+            for name, rows in (("json", written), ("protobuf", messages), ("avro", records))
         ]
         assert messages.columns == ["id", "cents"] and written.columns == ["id", "cents"]
         return parts[0].unionByName(parts[1]).unionByName(parts[2])
@@ -88,22 +88,23 @@ def test_every_format_takes_headers_and_is_read_by_other_flows(
         assert with_headers(bootstrap, names[name]) == {b"x": [("shop", b"east")], b"y": []}
     sale = message_class(Path(descriptor).read_bytes(), "shop.Sale")
     with Consumer(bootstrap, names["p"], until_end=True) as consumer:
-        assert {(m.id, m.cents) for m in (sale.FromString(one.value) for one in consumer)} == {
+        assert {(m.id, m.cents) for m in (sale.FromString(record.value) for record in consumer)} == {
             ("x", 7),
             ("y", 8),
         }
-    ways = sorted((one["id"], one["way"]) for one in received(bootstrap, names["o"]))
+    ways = sorted((row["id"], row["way"]) for row in received(bootstrap, names["o"]))
     assert ways == [(name, way) for name in "xy" for way in ("avro", "json", "protobuf")]
     assert set(map(tuple, with_headers(bootstrap, names["o"]).values())) == {(("from", b"map"),)}
 
 
-def test_what_another_flow_cannot_read_of_a_flow_is_a_dead_letter(
+def test_unreadable_output_of_a_flow_becomes_a_dead_letter(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
-    """Strangers may write to any topic. A ratio of nothing to nothing is text in JSON, and is read as a number again."""
+    """Other programs may write to any topic. NaN is text in JSON, and is read as a number again."""
     bootstrap, middle, end = shared_broker.bootstrap, f"{topic_name}-middle", f"{topic_name}-end"
     create(bootstrap, topic_name, middle, partitions=1)
-    create(bootstrap, end, partitions=1, cleanup_policy="compact")  # of which the pipeline says nothing
+    # The pipeline does not declare the topic.
+    create(bootstrap, end, partitions=1, cleanup_policy="compact")
     rows = [(1, 1.0, 2.0), (2, 0.0, 0.0), (None, 1.0, 4.0)]
     send(bootstrap, topic_name, [{"id": id, "part": part, "whole": whole} for id, part, whole in rows])
     send(bootstrap, middle, [b"of a stranger"])
@@ -119,18 +120,20 @@ def test_what_another_flow_cannot_read_of_a_flow_is_a_dead_letter(
     run_once(pipeline, spark, tmp_path)
     assert received(bootstrap, end) == [{"id": 1, "ratio": 0.5}, {"id": 2, "ratio": "NaN"}]
     with Consumer(bootstrap, f"{middle}.dlq", until_end=True) as consumer:
-        found = [dead_letter(one) for one in consumer]
-    assert [(one.topic, one.offset, one.record.value) for one in found] == [(middle, 0, b"of a stranger")]
+        rejected = [dead_letter(record) for record in consumer]
+    assert [(letter.topic, letter.offset, letter.record.value) for letter in rejected] == [
+        (middle, 0, b"of a stranger")
+    ]
     with Consumer(bootstrap, f"{topic_name}.again.dlq", until_end=True) as consumer:
-        (keyless,) = [dead_letter(one) for one in consumer]
+        (keyless,) = [dead_letter(record) for record in consumer]
     assert (keyless.record.value, keyless.source) == (b'{"ratio":0.25}', f"topic {end}")
 
 
-def test_headers_and_options_that_cannot_be_are_told_by_their_line(
+def test_invalid_headers_and_options_name_their_line(
     spark: SparkSession, shared_broker: LocalBroker, topic: str
 ) -> None:
     from millstream.pipelines import topic as to_topic
-    from millstream.pipelines.errors import Place
+    from millstream.pipelines.errors import SourceLine
     from millstream.pipelines.formats.codec import encoded
 
     pipeline = Pipeline(
@@ -142,14 +145,14 @@ def test_headers_and_options_that_cannot_be_are_told_by_their_line(
     pipeline.sql("missing", "SELECT * FROM sales", to=to_topic("out", headers={"shop": "shp"}))
     option, column = check_flows(pipeline, spark).problems
     assert option.text == "there is no option 'maxOffsets'" and "maxOffsetsPerTrigger" in option.hint
-    assert column.text == "topic out of flow missing needs the column 'shp', which it does not have"
+    assert column.text == "topic out of flow missing needs the column 'shp', which the flow does not have"
 
     rows = spark.range(1).selectExpr("id", "cast(id as int) AS n")
-    with pytest.raises(PipelineError, match=r"f.py:3.*'n' cannot be the headers: it is int"):
-        encoded(rows, [to_topic("out", headers="n")], rows.schema, Place("f.py", 3))
+    with pytest.raises(PipelineError, match=r"f.py:3.*'n' cannot hold the headers: it is int"):
+        encoded(rows, [to_topic("out", headers="n")], rows.schema, SourceLine("f.py", 3))
 
 
-def test_rows_are_counted_without_transactions_too(
+def test_rows_are_counted_with_at_least_once_delivery(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
@@ -162,10 +165,10 @@ def test_rows_are_counted_without_transactions_too(
     (status,) = find_statuses(None, str(tmp_path))
     (flow,) = status["flows"]
     assert (flow["input_rows"], flow["output_rows"]) == (12, 6)
-    assert sorted(one["n"] for one in received(bootstrap, f"{topic_name}-out")) == [1, 3, 5, 7, 9, 11]
+    assert sorted(row["n"] for row in received(bootstrap, f"{topic_name}-out")) == [1, 3, 5, 7, 9, 11]
 
 
-def test_a_run_that_another_one_has_shut_out_ends_and_says_so(
+def test_fenced_run_fails_with_the_reason(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
@@ -182,7 +185,7 @@ def test_a_run_that_another_one_has_shut_out_ends_and_says_so(
         assert running.wait() is False
     other.close()
     assert running.states("copy") == ["running", "failed"]
-    (reason,) = [one["reason"] for one in running.events if "reason" in one]
+    (reason,) = [event["reason"] for event in running.events if "reason" in event]
     assert reason.startswith(FENCED)
     assert received(bootstrap, out) == [{"n": 1}]
 
@@ -193,4 +196,5 @@ def received_if_there(bootstrap: str, name: str) -> list[Any]:
     try:
         return received(bootstrap, name)
     except ClientError:
-        return []  # the topic is made when the run begins
+        # The run creates the topic.
+        return []

@@ -1,4 +1,4 @@
-"""Checkpoint files on this machine: whole or not at all, never over another file, and without helper processes."""
+"""Checkpoint files on this machine: atomic, never over another file, without helper processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def own(spark: SparkSession) -> Any:
 
 
 def manager(spark: Any, path: Path | str, **settings: str) -> Any:
-    """The manager that Spark makes for a checkpoint."""
+    """Return the manager that Spark creates for a checkpoint."""
     conf = spark._jsparkSession.sessionState().newHadoopConf()
     for name, value in settings.items():
         conf.set(name.replace("__", "."), value)
@@ -104,7 +104,7 @@ def test_exactly_one_of_many_writers_gets_the_name(own: Any, tmp_path: Path) -> 
 
 
 def test_checksum_of_a_replaced_file_goes_first(own: Any, tmp_path: Path) -> None:
-    """Spark's own manager writes checksums; read with a stale one, the new contents would look broken."""
+    """With a stale checksum of Spark's manager, the new contents would look corrupt."""
     settings = {checkpoint_files.SETTING.replace(".", "__"): SPARKS_OWN}
     sparks, ours, path = manager(own, tmp_path, **settings), manager(own, tmp_path), tmp_path / "1.delta"
     write(own, sparks, path, b"old")
@@ -117,7 +117,7 @@ def test_checksum_of_a_replaced_file_goes_first(own: Any, tmp_path: Path) -> Non
         stream.close()
 
 
-def test_other_file_systems_keep_the_choice_of_spark(own: Any, tmp_path: Path) -> None:
+def test_other_file_systems_keep_sparks_manager(own: Any, tmp_path: Path) -> None:
     mount = {"fs__viewfs__mounttable__here__link__/data": tmp_path.as_uri()}
     files = manager(own, "viewfs://here/data/checkpoint", **mount)
     field = files.getClass().getDeclaredField("files")
@@ -126,7 +126,7 @@ def test_other_file_systems_keep_the_choice_of_spark(own: Any, tmp_path: Path) -
     assert not files.isLocal()
 
 
-def test_setting_of_the_user_is_left_alone(spark: SparkSession) -> None:
+def test_setting_of_the_user_is_kept(spark: SparkSession) -> None:
     made = spark.newSession()
     made.conf.set(checkpoint_files.SETTING, SPARKS_OWN)
     prepare(made)
@@ -135,12 +135,12 @@ def test_setting_of_the_user_is_left_alone(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn", "localhost"])
-def test_executors_in_other_processes_keep_the_choice_of_spark(master: str) -> None:
+def test_executors_in_other_processes_keep_sparks_manager(master: str) -> None:
     assert not checkpoint_files._runs_in_driver(master)
     assert checkpoint_files._runs_in_driver("local") and checkpoint_files._runs_in_driver("local[*,4]")
 
 
-def test_cache_that_cannot_be_written_keeps_the_choice_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_unwritable_cache_keeps_sparks_manager(spark: SparkSession, tmp_path: Path) -> None:
     made, blocked = spark.newSession(), tmp_path / "file"
     blocked.write_text("no directory")
     assert not checkpoint_files.use_local_files(made, blocked / "cache")
@@ -174,8 +174,8 @@ def counted(spark: Any, checkpoint: Path, batches: int) -> list[int]:
 
 
 @pytest.mark.parametrize("first", ["spark", "ours"])
-def test_checkpoint_goes_on_with_the_other_manager(own: Any, tmp_path: Path, first: str) -> None:
-    """Counts in RocksDB go on where they were, whoever wrote the checkpoint before."""
+def test_checkpoint_continues_with_the_other_manager(own: Any, tmp_path: Path, first: str) -> None:
+    """Counts in RocksDB continue, whichever manager wrote the checkpoint before."""
     order = ["spark", "ours"] if first == "spark" else ["ours", "spark"]
     last = 0
     for who in (*order, first):
@@ -215,7 +215,7 @@ spark.stop()
 
 @pytest.mark.timeout(600)
 def test_fresh_session_is_prepared_before_any_query(tmp_path: Path) -> None:
-    """In a JVM of its own: which keys the map of the source has, and which processes the checkpoint takes."""
+    """In a separate JVM: the keys in the map of the source, and the processes for the checkpoint."""
     tools, log = tmp_path / "bin", tmp_path / "processes"
     tools.mkdir()
     for name in ("chmod", "readlink"):

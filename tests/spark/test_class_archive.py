@@ -37,7 +37,7 @@ def test_homes_of_removed_installations_are_removed(tmp_path: Path) -> None:
         (tmp_path / name / "classes-1.jsa").touch()
     (tmp_path / "spark-other").mkdir()
     class_archive.remove_stale_homes(tmp_path)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["spark-kept", "spark-other"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["spark-kept", "spark-other"]
 
 
 @pytest.mark.long

@@ -25,11 +25,11 @@ def test_options_of_the_user_come_last() -> None:
 
 
 def test_archive_of_the_user_replaces_ours() -> None:
-    given = "-XX:ArchiveClassesAtExit=/elsewhere.jsa"
-    assert driver_options({EXTRA: given}, ARCHIVE) == {EXTRA: given}
+    chosen = "-XX:ArchiveClassesAtExit=/elsewhere.jsa"
+    assert driver_options({EXTRA: chosen}, ARCHIVE) == {EXTRA: chosen}
 
 
-def test_unknown_jvm_profile_is_refused_with_the_choices() -> None:
+def test_unknown_jvm_profile_is_rejected_with_the_choices() -> None:
     with pytest.raises(ClientError, match=r"spark\.millstream\.jvm is 'fast'") as refused:
         driver_options({SETTING: "fast"}, ())
     assert refused.value.hint is not None

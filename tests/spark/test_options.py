@@ -1,4 +1,4 @@
-"""Options: read without regard to case, checked, and refused with what was probably meant."""
+"""Options are case-insensitive and checked; unknown ones are rejected with the nearest name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from millstream.spark.options import (
 from millstream.spark.source.data_loss import warn_without_effect
 
 
-def test_names_are_read_without_regard_to_case_and_values_are_typed():
+def test_names_are_case_insensitive_and_values_are_typed():
     options = parse({"SUBSCRIBE": "a, b", "minpartitions": "4", "failondataloss": "FALSE"}, BATCH)
     assert (options["subscribe"], options["minPartitions"], options["failOnDataLoss"]) == (
         ("a", "b"),
@@ -32,11 +32,11 @@ def test_names_are_read_without_regard_to_case_and_values_are_typed():
 
 def test_offsets_are_words_or_json():
     assert parse({"startingOffsets": "Earliest"}, STREAM)["startingOffsets"] == "earliest"
-    given = parse({"startingOffsets": '{"t": {"0": 23, "1": -2}}'}, STREAM)
-    assert given["startingOffsets"] == {"t": {0: 23, 1: -2}}
+    options = parse({"startingOffsets": '{"t": {"0": 23, "1": -2}}'}, STREAM)
+    assert options["startingOffsets"] == {"t": {0: 23, 1: -2}}
 
 
-def test_settings_of_the_connection_and_of_kafka_clients_are_understood(monkeypatch: pytest.MonkeyPatch):
+def test_connection_settings_and_kafka_aliases_are_parsed(monkeypatch: pytest.MonkeyPatch):
     options = parse({"kafka.bootstrap.servers": "h:1", "kafka.isolation.level": "read_uncommitted"}, BATCH)
     assert (options.bootstrap, options["isolationLevel"]) == ("h:1", "read_uncommitted")
     assert parse({"kafka.client.id": "x"}, BATCH).kafka == {"client.id": "x"}
@@ -44,7 +44,7 @@ def test_settings_of_the_connection_and_of_kafka_clients_are_understood(monkeypa
     assert parse({}, BATCH).bootstrap == "other:2"
 
 
-def test_committed_records_only_unless_told_otherwise():
+def test_only_committed_records_are_read_by_default():
     assert parse({}, STREAM)["isolationLevel"] == "read_committed"
 
 
@@ -56,32 +56,32 @@ def test_delays_are_milliseconds_or_durations(text: str, millis: int):
 
 
 @pytest.mark.parametrize(
-    ("given", "use", "told"),
+    ("options", "use", "message"),
     [
         ({"startingOffset": "earliest"}, BATCH, "did you mean 'startingOffsets'"),
         ({"frobnicate": "1"}, BATCH, "the options are subscribe"),
-        ({"maxOffsetsPerTrigger": "10"}, BATCH, "means nothing for a batch read; it is for streams"),
-        ({"endingOffsets": "latest"}, STREAM, "means nothing for a stream"),
+        ({"maxOffsetsPerTrigger": "10"}, BATCH, "does not apply to a batch read; it is for streams"),
+        ({"endingOffsets": "latest"}, STREAM, "does not apply to a stream"),
         ({"minPartitions": "many"}, BATCH, "a whole number above 0"),
         ({"isolationLevel": "dirty"}, BATCH, "read_committed or read_uncommitted"),
         ({"startingOffsets": "newest"}, BATCH, "earliest, latest, or JSON"),
         ({"assign": '{"t": 0}'}, BATCH, 'JSON like {"topic": [0, 1]}'),
-        ({"assign": '{"t": ["x"]}'}, BATCH, "'x' is no whole number"),
+        ({"assign": '{"t": ["x"]}'}, BATCH, "'x' is not a whole number"),
         ({"startingOffsets": '{"t": {"0": 1.9}}'}, BATCH, "earliest, latest, or JSON"),
-        ({"startingOffsetsByTimestamp": '{"t": {"0": null}}'}, BATCH, "None is no whole number"),
+        ({"startingOffsetsByTimestamp": '{"t": {"0": null}}'}, BATCH, "None is not a whole number"),
         ({"subscribePattern": "orders["}, STREAM, "a regular expression (unterminated character set"),
-        ({"kafka.auto.offset.reset": "earliest"}, BATCH, "said by startingOffsets"),
+        ({"kafka.auto.offset.reset": "earliest"}, BATCH, "see startingOffsets"),
         ({"groupIdPrefix": "x"}, STREAM, "groupId"),
         ({"maxTriggerDelay": "soon"}, STREAM, "15m"),
-        ({"kafka.security.protocol": "SASL_SSL"}, STREAM, "TLS and SASL are not served yet"),
-        ({"kafka.ssl.ca.location": "ca.pem"}, BATCH, "TLS and SASL are not served yet"),
-        ({"kafka.sasl.mechanism": "PLAIN"}, SINK, "give the address of a PLAINTEXT listener"),
+        ({"kafka.security.protocol": "SASL_SSL"}, STREAM, "TLS and SASL are not available yet"),
+        ({"kafka.ssl.ca.location": "ca.pem"}, BATCH, "TLS and SASL are not available yet"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, SINK, "use the address of a PLAINTEXT listener"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_what_to_do(given: dict[str, str], use: str, told: str):
+def test_invalid_options_are_rejected_with_a_remedy(options: dict[str, str], use: str, message: str):
     with pytest.raises(OptionError) as error:
-        parse(given, use)
-    assert told in str(error.value)
+        parse(options, use)
+    assert message in str(error.value)
 
 
 BATCH_FROM_LATEST = [
@@ -98,35 +98,35 @@ BATCH_FROM_LATEST = [
 ]
 
 
-@pytest.mark.parametrize(("given", "message"), BATCH_FROM_LATEST)
-def test_batch_read_that_would_always_be_empty_is_refused(given: dict[str, str], message: str):
-    """As by Spark's own connector."""
+@pytest.mark.parametrize(("options", "message"), BATCH_FROM_LATEST)
+def test_batch_read_that_would_always_be_empty_is_rejected(options: dict[str, str], message: str):
+    """As Spark's connector does."""
     with pytest.raises(OptionError) as error:
-        check_batch_positions(parse(given, BATCH))
+        check_batch_positions(parse(options, BATCH))
     assert message in str(error.value)
 
 
 def test_batch_read_between_any_other_positions_is_accepted():
     check_batch_positions(parse({}, BATCH))
     check_batch_positions(parse({"startingOffsets": "earliest", "endingOffsets": "latest"}, BATCH))
-    given = {"startingOffsets": '{"t": {"0": -2}}', "endingOffsets": '{"t": {"0": -1}}'}
-    check_batch_positions(parse(given, BATCH))
+    options = {"startingOffsets": '{"t": {"0": -2}}', "endingOffsets": '{"t": {"0": -1}}'}
+    check_batch_positions(parse(options, BATCH))
 
 
 @pytest.mark.parametrize(
-    ("given", "use", "message"),
+    ("options", "use", "message"),
     [
         ({"groupId": "g"}, BATCH, "'groupId' has no effect: a batch read commits no offsets"),
         ({"kafka.group.id": "g"}, BATCH, "'kafka.group.id' has no effect: a batch read"),
         (
             {"startingTimestamp": "1", "startingoffsets": "earliest"},
             STREAM,
-            "'startingOffsets' has no effect: 'startingTimestamp' wins",
+            "'startingOffsets' has no effect: 'startingTimestamp' overrides",
         ),
         (
             {"endingTimestamp": "1", "endingOffsets": "latest"},
             BATCH,
-            "'endingOffsets' has no effect: 'endingTimestamp' wins",
+            "'endingOffsets' has no effect: 'endingTimestamp' overrides",
         ),
         (
             {"maxTriggerDelay": "1s"},
@@ -138,8 +138,8 @@ def test_batch_read_between_any_other_positions_is_accepted():
         ({"delivery": "at-least-once", "transactionTimeoutMs": "1"}, SINK, "without transactions"),
     ],
 )
-def test_option_without_effect_has_a_sentence(given: dict[str, str], use: str, message: str):
-    [sentence] = without_effect(given, use)
+def test_option_without_effect_has_a_sentence(options: dict[str, str], use: str, message: str):
+    [sentence] = without_effect(options, use)
     assert message in sentence
 
 
@@ -150,7 +150,7 @@ def test_options_with_effect_have_no_sentence():
     assert "it is for TopicSink" in sentence
 
 
-def test_option_without_effect_is_warned_of_once(capfd: pytest.CaptureFixture[str]):
+def test_option_without_effect_causes_one_warning(capfd: pytest.CaptureFixture[str]):
     for _ in range(3):
         warn_without_effect({"kafka.max.poll.interval.ms": "5"}, STREAM)
     assert capfd.readouterr().err == (
@@ -159,9 +159,9 @@ def test_option_without_effect_is_warned_of_once(capfd: pytest.CaptureFixture[st
     )
 
 
-def test_pipelines_leave_out_the_defaults_that_an_option_overrides():
-    given = {"startingOffsets": "earliest", "startingTimestamp": "5", "subscribe": "t"}
-    assert without_overridden(given) == {"startingTimestamp": "5", "subscribe": "t"}
+def test_without_overridden_removes_overridden_defaults():
+    options = {"startingOffsets": "earliest", "startingTimestamp": "5", "subscribe": "t"}
+    assert without_overridden(options) == {"startingTimestamp": "5", "subscribe": "t"}
     assert only_for({"groupId": "g", "minPartitions": "2"}, BATCH) == {"minPartitions": "2"}
 
 

@@ -1,4 +1,4 @@
-"""Workers of Spark leave what they have loaded out of garbage collection, other processes do not."""
+"""Spark's workers exclude loaded modules from garbage collection; other processes do not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ print(frozen > 1000, gc.get_freeze_count() == frozen)
 
 
 @pytest.mark.parametrize(("where", "printed"), [("task", "True True"), ("driver", "False True")])
-def test_what_a_worker_has_loaded_is_left_out_of_garbage_collection_once(where: str, printed: str) -> None:
+def test_loaded_modules_are_excluded_from_garbage_collection_once(where: str, printed: str) -> None:
     command = [sys.executable, "-c", PROGRAM, where]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == printed

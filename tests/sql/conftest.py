@@ -1,4 +1,4 @@
-"""The one Spark session of the tests, for SQL; see ``support/spark/fixtures.py``."""
+"""The Spark session that all SQL tests share; see ``support/spark/fixtures.py``."""
 
 from support.spark.fixtures import no_query_is_left_running, spark
 

@@ -1,4 +1,4 @@
-"""The catalog in its topic: written, read by others, followed, and what a dropped flow leaves behind."""
+"""The catalog in its topic: written, read by other sessions, followed, and dropped flows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ FLOW = StoredFlow("big", "Orders", "SELECT 1", "update")
 
 def without_time(catalog: Catalog) -> Catalog:
     return Catalog(
-        {name: replace(one, at_ms=0) for name, one in catalog.sources.items()},
-        {name: replace(one, at_ms=0) for name, one in catalog.all_flows.items()},
+        {name: replace(entry, at_ms=0) for name, entry in catalog.sources.items()},
+        {name: replace(entry, at_ms=0) for name, entry in catalog.all_flows.items()},
     )
 
 
-def test_what_one_session_declares_another_reads(shared_broker, topic_name: str) -> None:
+def test_other_sessions_read_what_a_session_declares(shared_broker, topic_name: str) -> None:
     mine, other = (CatalogTopic(shared_broker.bootstrap, topic_name) for _ in range(2))
     assert other.read() == Catalog()
     mine.put(ORDERS, FLOW)
@@ -39,12 +39,12 @@ def test_what_one_session_declares_another_reads(shared_broker, topic_name: str)
     other.remove(ORDERS)
     assert without_time(mine.read()) == Catalog({}, {"big": FLOW})
     with Admin(shared_broker.bootstrap) as admin:
-        settings = {one.name: one.value for one in admin.configs.describe("topic", topic_name)}
+        settings = {setting.name: setting.value for setting in admin.configs.describe("topic", topic_name)}
         assert settings["cleanup.policy"] == "compact"
         assert len(admin.topics.get(topic_name).partitions) == 1
 
 
-def test_a_runner_sees_changes_as_they_come(shared_broker, topic_name: str) -> None:
+def test_follower_sees_changes_as_they_come(shared_broker, topic_name: str) -> None:
     topic = CatalogTopic(shared_broker.bootstrap, topic_name)
     follower = CatalogFollower(topic)
     try:
@@ -59,7 +59,7 @@ def test_a_runner_sees_changes_as_they_come(shared_broker, topic_name: str) -> N
         follower.close()
 
 
-def test_a_dropped_flow_leaves_its_number_behind() -> None:
+def test_dropped_flow_leaves_its_generation_behind() -> None:
     catalog = Catalog({}, {"big": replace(FLOW, dropped=True, generation=3)})
     assert catalog.flows == {}
     with pytest.raises(SqlError, match="there is no flow 'big'"):
@@ -67,12 +67,12 @@ def test_a_dropped_flow_leaves_its_number_behind() -> None:
     assert replace(FLOW, generation=4).id == "big.4"
 
 
-def test_unknown_names_are_told_with_the_nearest() -> None:
+def test_unknown_names_are_reported_with_the_nearest() -> None:
     with pytest.raises(SqlError, match="there is no stream or table 'ordrs'; did you mean 'orders'"):
         Catalog({"orders": ORDERS}).source("ordrs")
 
 
-def test_records_that_are_not_ours_are_left_alone_and_newer_ones_refused() -> None:
+def test_foreign_catalog_records_are_ignored_and_newer_ones_rejected() -> None:
     catalog = Catalog()
     for key in (None, b"\xff", b"other/x", b"x"):
         catalog.apply(key, b"{}")
@@ -81,7 +81,7 @@ def test_records_that_are_not_ours_are_left_alone_and_newer_ones_refused() -> No
         catalog.apply(b"flow/x", b'{"format":99}')
 
 
-def test_the_statement_of_a_source_declares_it_again() -> None:
+def test_statement_of_a_source_declares_it_again() -> None:
     statement = parse(ORDERS.statement().rstrip(";"))
     assert isinstance(statement, Create)
     assert (statement.kind, statement.name, statement.options) == ("stream", "Orders", ORDERS.options)

@@ -1,4 +1,6 @@
-"""SQL beyond its document: what is guessed, replaced and refused; names, formats, flows that come and go while a runner runs."""
+"""SQL beyond its document: guessed, replaced and rejected entries; names, formats, and changing
+flows.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ from millstream.sql.declared import pipeline_of
 from millstream.sql.engine import Engine
 from millstream.sql.errors import SqlError
 from millstream.sql.live import SCREEN_ROWS, Live
-from millstream.sql.results import Details, Listing, LiveRows, Plan, Rows, Told
+from millstream.sql.results import Confirmation, Details, Listing, LiveRows, Plan, Rows
 from support.spark.pipeline_world import create, received, records, send, wait_until
 
 pytestmark = pytest.mark.timeout(600)
 
 
 class World:
-    """A catalog, and topics, that no other test uses."""
+    """A catalog and topics that no other test uses."""
 
     def __init__(self, spark: SparkSession, bootstrap: str, name: str, directory: Path) -> None:
         self.spark, self.bootstrap, self.name = spark, bootstrap, name
@@ -44,21 +46,21 @@ class World:
         )
 
     def __call__(self, text: str) -> Any:
-        """A statement, in which $ stands for the beginning of the names of topics."""
+        """Run a statement; $ stands for the prefix of topic names."""
         return self.engine.execute(text.replace("$", self.name))
 
     def rows(self, text: str) -> list[tuple[str | None, ...]]:
-        found = self(text)
-        assert isinstance(found, Rows)
-        return found.cells()
+        result = self(text)
+        assert isinstance(result, Rows)
+        return result.cells()
 
-    def refused(self, text: str) -> tuple[str, str]:
-        """What is said, and which part of the statement is marked."""
-        with pytest.raises(ClientError) as told:
-            found = self(text)
-            if isinstance(found, Rows):
-                found.cells()
-        error = told.value
+    def rejected(self, text: str) -> tuple[str, str]:
+        """Return the error message, and the marked part of the statement."""
+        with pytest.raises(ClientError) as raised:
+            result = self(text)
+            if isinstance(result, Rows):
+                result.cells()
+        error = raised.value
         marked = ""
         if isinstance(error, SqlError) and error.span is not None:
             marked = error.text[error.span.start : error.span.end]
@@ -72,12 +74,14 @@ def sql(spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_pa
 
 def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
     create(sql.bootstrap, f"{sql.name}-in", partitions=1)
-    assert sql.refused("CREATE STREAM e WITH (topic = '$-in')") == (
-        "topic $-in is empty: there is nothing to guess columns from; give them: CREATE STREAM e (id STRING, ...)",
+    assert sql.rejected("CREATE STREAM e WITH (topic = '$-in')") == (
+        "topic $-in is empty: there is nothing to guess columns from; declare them: CREATE STREAM e (id STRING, ...)",
         "",
     )
     send(sql.bootstrap, f"{sql.name}-in", [{"id": 1, "at": "2026-01-01T00:00:00Z", "tags": ["a"]}, {"id": 2}])
-    assert sql("CREATE STREAM Guessed WITH (topic = '$-in', meta = true)") == Told("stream Guessed created")
+    assert sql("CREATE STREAM Guessed WITH (topic = '$-in', meta = true)") == Confirmation(
+        "stream Guessed created"
+    )
     assert sql.confirmed == [
         f"CREATE STREAM Guessed (\n  id BIGINT,\n  at TIMESTAMP,\n  tags ARRAY<STRING>\n) "
         f"WITH (topic = '{sql.name}-in', value = json, meta = true);"
@@ -86,21 +90,21 @@ def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
         ("1", "[a]", "0"),
         ("2", None, "1"),
     ]
-    assert sql("CREATE STREAM IF NOT EXISTS guessed WITH (topic = 'x')") == Told(
-        "stream Guessed is there already"
+    assert sql("CREATE STREAM IF NOT EXISTS guessed WITH (topic = 'x')") == Confirmation(
+        "stream Guessed already exists"
     )
-    assert sql.refused("CREATE TABLE guessed WITH (topic = 'x')")[0].startswith(
-        "there is a stream Guessed already"
+    assert sql.rejected("CREATE TABLE guessed WITH (topic = 'x')")[0].startswith(
+        "stream Guessed already exists"
     )
-    # As text, from now on; in every session.
+    # It is text from now on, in every session.
     assert (
         sql("CREATE OR REPLACE STREAM guessed WITH (topic = '$-in', value = string)").text
         == "stream guessed created"
     )
     assert sql.rows("SELECT value FROM guessed WHERE offset = 1") == [('{"id": 2}',)]
     assert sql("DROP STREAM guessed").text == f"stream guessed dropped; topic {sql.name}-in stays"
-    assert sql.refused("SELECT * FROM guessed")[0].startswith("there is no stream or table 'guessed'")
-    assert sql("DROP STREAM IF EXISTS guessed") == Told("there is no stream guessed")
+    assert sql.rejected("SELECT * FROM guessed")[0].startswith("there is no stream or table 'guessed'")
+    assert sql("DROP STREAM IF EXISTS guessed") == Confirmation("there is no stream guessed")
 
 
 def test_rows_are_written_as_declared(sql: World) -> None:
@@ -114,26 +118,28 @@ def test_rows_are_written_as_declared(sql: World) -> None:
     assert sql.rows("SELECT * FROM t ORDER BY k") == [("a", "3", None), ("b", "2", None), ("c", "4", None)]
     assert [key for key, _ in records(sql.bootstrap, f"{sql.name}-t")] == [b"a", b"b", b"a", b"c"]
     with Admin(sql.bootstrap) as admin:
-        settings = {one.name: one.value for one in admin.configs.describe("topic", f"{sql.name}-t")}
+        settings = {
+            setting.name: setting.value for setting in admin.configs.describe("topic", f"{sql.name}-t")
+        }
     assert settings["cleanup.policy"] == "compact"
-    assert sql.refused("INSERT INTO t VALUES (1, 2)") == (
-        "3 values are expected (k, n, d), and 2 are given",
+    assert sql.rejected("INSERT INTO t VALUES (1, 2)") == (
+        "expected 3 values (k, n, d), got 2",
         "",
     )
-    assert sql.refused("INSERT INTO t VALUES ('z', 1, NULL), (NULL, 2, NULL)")[0] == (
+    assert sql.rejected("INSERT INTO t VALUES ('z', 1, NULL), (NULL, 2, NULL)")[0] == (
         "t is a table, and 1 of 2 rows have no key: k is null; nothing was inserted"
     )
-    assert sql.refused("INSERT INTO t (x) VALUES (1)")[0].startswith("t has no column 'x'")
-    assert sql.refused("INSERT INTO t VALUES ('a', 'many', NULL)")[0].startswith(
+    assert sql.rejected("INSERT INTO t (x) VALUES (1)")[0].startswith("t has no column 'x'")
+    assert sql.rejected("INSERT INTO t VALUES ('a', 'many', NULL)")[0].startswith(
         "The value 'many' of the type \"STRING\" cannot be cast"
     )
 
 
-def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
+def test_mistakes_are_reported_in_one_line_with_their_position(sql: World) -> None:
     sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
     sql("CREATE TABLE t (id STRING) WITH (topic = '$-t', partitions = 1)")
     create(sql.bootstrap, f"{sql.name}-plain")
-    told = {
+    mistakes = {
         "SELECT id FROM s GROUP BY n": ('The non-aggregating expression "id" is based on columns', "id"),
         "SELECT 1 +\n  FROM s WHERE": ("Syntax error at or near", ""),
         "SELECT nosuch(1)": ("Cannot resolve routine `nosuch`", "nosuch(1)"),
@@ -142,11 +148,11 @@ def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
             "there is no stream or table '$-plain'; the topic is not declared yet",
             "`$-plain`",
         ),
-        "SELECT * FROM t EMIT CHANGES": ("only tables are read", ""),
+        "SELECT * FROM t EMIT CHANGES": ("the query reads only tables", ""),
         "INSERT INTO t SELECT id FROM s": ("rows of table t have no key", ""),
-        "INSERT INTO s SELECT id FROM s": ("s has 2 columns (id, n), and the query gives 1 (id)", ""),
+        "INSERT INTO s SELECT id FROM s": ("s has 2 columns (id, n), and the query returns 1 (id)", ""),
         "INSERT INTO s SELECT id, id FROM s": (
-            "id is string, and the column n is int; say what is meant: CAST",
+            "id is string, and the column n is int; convert it: CAST",
             "",
         ),
         "INSERT INTO s SELECT 'a', 1": ("flow s.1 reads only tables", ""),
@@ -160,11 +166,11 @@ def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
             "",
         ),
         "CREATE STREAM a (x INT) WITH (topic = '$-s', value = jsn)": (
-            "there is no value format 'jsn'; did you mean 'json'?",
+            "value format 'jsn' does not exist; did you mean 'json'?",
             "",
         ),
         "CREATE STREAM a (x INT) WITH (topic = '$-none')": ("topic '$-none' does not exist", ""),
-        "CREATE STREAM a (x INT) WITH (topic = '$-s', key = y)": ("the key 'y' is no column", ""),
+        "CREATE STREAM a (x INT) WITH (topic = '$-s', key = y)": ("the key 'y' is not a column", ""),
         "CREATE STREAM `a-b` (x INT) WITH (topic = '$-s')": (
             "'a-b' cannot be a name; use letters, digits and underscores: a_b WITH",
             "",
@@ -173,28 +179,28 @@ def test_mistakes_are_told_in_one_line_with_their_place(sql: World) -> None:
         "DROP TABLE s": ("s is a stream, not a table; DROP STREAM s", ""),
         "DROP STREAM IF EXISTS t": ("t is a table, not a stream; DROP TABLE t", ""),
         "CREATE STREAM a (x INT) WITH (topic = '$-new', partitions = 1, watermark = 'y 1 minute')": (
-            "the watermark of stream a is on 'y', which is no column",
+            "the watermark of stream a is on 'y', which is not a column",
             "",
         ),
     }
-    for statement, (message, marked) in told.items():
-        found, part = sql.refused(statement)
-        assert found.startswith(message), statement
-        assert "\n" not in found
+    for statement, (message, marked) in mistakes.items():
+        error, part = sql.rejected(statement)
+        assert error.startswith(message), statement
+        assert "\n" not in error
         assert part.replace(sql.name, "$") == marked or not marked, statement
     assert sorted(sql.catalog.read().sources) == ["s", "t"] and not sql.catalog.read().all_flows
     with Admin(sql.bootstrap) as admin:
         assert f"{sql.name}-new" not in admin.topics.names()
 
 
-def test_what_a_flow_reads_is_not_replaced_and_a_statement_may_be_said_twice(sql: World) -> None:
+def test_source_of_a_flow_is_not_replaced_and_statements_are_idempotent(sql: World) -> None:
     sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
     filled = "CREATE STREAM few WITH (topic = '$-few', partitions = 1) AS SELECT id FROM s WHERE n < 3"
     assert sql(filled).text.startswith("stream few created; flow few stored")
-    assert sql(filled) == Told("stream few and flow few are there already")
-    assert sql.refused(filled.replace("n < 3", "n < 4"))[0].startswith("there is a stream few already")
-    assert sql.refused("CREATE OR REPLACE STREAM s (id INT) WITH (topic = '$-s')") == (
-        "flow few reads s as it is declared now; DROP FLOW few first",
+    assert sql(filled) == Confirmation("stream few and flow few already exist")
+    assert sql.rejected(filled.replace("n < 3", "n < 4"))[0].startswith("stream few already exists")
+    assert sql.rejected("CREATE OR REPLACE STREAM s (id INT) WITH (topic = '$-s')") == (
+        "flow few reads s with its current declaration; DROP FLOW few first",
         "",
     )
 
@@ -245,8 +251,8 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
         assert sql("INSERT INTO odd SELECT id, n FROM s WHERE n % 2 = 1").text.startswith("flow odd stored")
         runner.look.set()
         wait_until(lambda: received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}])
-        assert sql.refused("CREATE OR REPLACE STREAM odd (id INT) WITH (topic = '$-odd')") == (
-            "flow odd writes odd as it is declared now; DROP FLOW odd first",
+        assert sql.rejected("CREATE OR REPLACE STREAM odd (id INT) WITH (topic = '$-odd')") == (
+            "flow odd writes odd with its current declaration; DROP FLOW odd first",
             "",
         )
         shown = sql("SHOW FLOWS")
@@ -254,7 +260,7 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
         sql("CREATE STREAM even WITH (topic = '$-even') AS SELECT id FROM s WHERE n % 2 = 0")
         runner.look.set()
         wait_until(lambda: received(sql.bootstrap, f"{sql.name}-even") == [{"id": "b"}])
-        assert sql("DROP FLOW odd").text == "flow odd dropped; what it wrote stays"
+        assert sql("DROP FLOW odd").text == "flow odd dropped; its output stays"
         runner.look.set()
         wait_until(lambda: "odd.1" not in runner.run.supervisor.flows)
         sql("INSERT INTO s VALUES ('c', 3), ('d', 4)")
@@ -262,24 +268,27 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
         assert received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}]
     assert runner.ok
     assert [row[3] for row in sql("SHOW FLOWS").rows] == ["stopped"]
-    # Of the same name, and another one: from the beginning.
+    # Another flow with the same name starts from the beginning.
     sql("INSERT INTO odd SELECT id, 10 * n FROM s WHERE n % 2 = 1")
     assert Run(
         runner._pipeline(), sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)
     ).run()
-    assert [one["n"] for one in received(sql.bootstrap, f"{sql.name}-odd")] == [1, 10, 30]
-    found = sql("DESCRIBE FLOW odd")
-    assert isinstance(found, Details)
-    assert (found.facts["state"], found.facts["lag"]) == ("done", 0)
-    assert found.facts["group"] == f"{sql.engine.pipeline}.odd.2"
+    assert [row["n"] for row in received(sql.bootstrap, f"{sql.name}-odd")] == [1, 10, 30]
+    details = sql("DESCRIBE FLOW odd")
+    assert isinstance(details, Details)
+    assert (details.facts["state"], details.facts["lag"]) == ("done", 0)
+    assert details.facts["group"] == f"{sql.engine.pipeline}.odd.2"
     assert received(sql.bootstrap, f"{sql.name}-even") == [{"id": "b"}, {"id": "d"}]
 
 
-def test_live_results_are_whole_on_a_screen_and_leave_nothing_behind(sql: World) -> None:
+def test_live_screen_shows_the_whole_result_and_cleans_up(sql: World) -> None:
     sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
     sql("INSERT INTO s VALUES ('a', 1), ('b', 2), ('a', 3)")
-    found = sql("SELECT id, sum(n) AS n FROM s GROUP BY id EMIT CHANGES")
-    assert isinstance(found, LiveRows) and (found.mode, found.whole_mode) == ("update", "complete")
+    live_rows = sql("SELECT id, sum(n) AS n FROM s GROUP BY id EMIT CHANGES")
+    assert isinstance(live_rows, LiveRows) and (live_rows.mode, live_rows.whole_mode) == (
+        "update",
+        "complete",
+    )
     screens: list[list[Any]] = []
     wholes: set[bool] = set()
 
@@ -289,7 +298,9 @@ def test_live_results_are_whole_on_a_screen_and_leave_nothing_behind(sql: World)
         if len(screens) == 1:
             sql("INSERT INTO s VALUES ('c', 7)")
 
-    Live(found, sql.bootstrap).screen(show, stopped=lambda: [("a", "4"), ("b", "2"), ("c", "7")] in screens)
+    Live(live_rows, sql.bootstrap).screen(
+        show, stopped=lambda: [("a", "4"), ("b", "2"), ("c", "7")] in screens
+    )
     assert screens[0] == [("a", "4"), ("b", "2")] and wholes == {True}
     with Admin(sql.bootstrap) as admin:
         assert not [name for name in admin.groups.names() if name.startswith(f"{sql.engine.pipeline}.live-")]
@@ -302,8 +313,10 @@ def test_live_results_are_whole_on_a_screen_and_leave_nothing_behind(sql: World)
     assert sql("EXPLAIN FLOW per").text.startswith("== Optimized Logical Plan ==\n")
 
 
-def test_a_live_result_may_have_more_rows_than_a_screen_and_than_its_limit(sql: World) -> None:
-    """Every partition has to be computed, whatever is shown: the state of those that are not is never committed."""
+def test_live_result_may_exceed_the_screen_and_the_limit(sql: World) -> None:
+    """All partitions are computed, whatever is shown: otherwise the state of some is never
+    committed.
+    """
     sql("CREATE STREAM s (id STRING) WITH (topic = '$-s', partitions = 1)")
     send(sql.bootstrap, f"{sql.name}-s", [{"id": f"k{number}"} for number in range(SCREEN_ROWS * 3)])
     counted = "SELECT id, count(*) AS n FROM s GROUP BY id EMIT CHANGES"
@@ -336,7 +349,7 @@ def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> 
     (statement,) = sql.confirmed
     assert "`c``d` STRUCT<`größe`: BIGINT, `x y`: ARRAY<STRUCT<`z``z`: BIGINT>>>" in statement
     columns = statement[statement.index("(") : statement.index(" WITH")]
-    assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Told("stream again created")
+    assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Confirmation("stream again created")
     assert sql.rows("SELECT `a b`, `a.b`, `c``d`.`x y`[0].`z``z`, `select` FROM again") == [
         ("1", "x", "3", "y"),
         ("2", None, None, None),
@@ -357,7 +370,7 @@ def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> 
         (letter,) = consumer
     assert (letter.key, letter.value) == (None, b'{"n":1}')
     assert dict(letter.headers) == {
-        "dlq.reason": b"a.b is null, and a compacted topic takes no record without a key",
+        "dlq.reason": b"a.b is null, and a compacted topic needs keys",
         "dlq.source": f"topic {sql.name}-per".encode(),
         "dlq.pipeline": sql.engine.pipeline.encode(),
         "dlq.flow": b"per.1",

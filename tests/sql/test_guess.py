@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from millstream.client.producer import Producer
 from millstream.sql.catalog import Column
-from millstream.sql.guess import Guess, guess, sample, shown, together, type_of
+from millstream.sql.guess import Guess, common_type, guess, sample, sql_type, type_of
 
 
 def columns(*rows: Any) -> dict[str, str]:
-    found = guess([json.dumps(one).encode() for one in rows])
-    assert found is not None and found.value == "json"
-    return {one.name: one.type for one in found.columns}
+    guessed = guess([json.dumps(row).encode() for row in rows])
+    assert guessed is not None and guessed.value == "json"
+    return {column.name: column.type for column in guessed.columns}
 
 
 def test_types_are_as_narrow_as_the_values_allow() -> None:
@@ -43,20 +43,20 @@ def test_types_are_as_narrow_as_the_values_allow() -> None:
     }
 
 
-def test_what_does_not_fit_together_is_any_json() -> None:
+def test_types_that_do_not_fit_together_become_string() -> None:
     assert columns(
         {"a": 1, "b": "2026-01-01", "c": [1], "d": {"x": 1}}, {"a": "x", "b": "soon", "c": 1, "d": 2}
     ) == dict.fromkeys("abcd", "STRING")
 
 
-def test_what_is_nested_is_guessed_too_and_grows_with_what_is_seen() -> None:
+def test_nested_types_are_guessed_and_grow_with_the_sample() -> None:
     assert columns({"a": {"b": 1, "c d": [1]}}, {"a": {"e": None, "c d": [1.5, None]}}, {"f": []}) == {
         "a": "STRUCT<b: BIGINT, `c d`: ARRAY<DOUBLE>, e: STRING>",
         "f": "STRING",
     }
 
 
-def test_columns_keep_the_order_of_the_values_and_large_numbers_fit() -> None:
+def test_columns_keep_the_order_of_values_and_fit_large_numbers() -> None:
     assert list(columns({"z": 1, "a": 2}, {"m": 3})) == ["z", "a", "m"]
     assert columns({"a": 2**70}, {"a": 1}) == {"a": "DECIMAL(38,0)"}
 
@@ -72,7 +72,7 @@ def test_columns_keep_the_order_of_the_values_and_large_numbers_fit() -> None:
         ([b'{"a":1}', b'{"a":2}', b"odd"], Guess("json", (Column("a", "BIGINT"),), 3, odd=1)),
     ],
 )
-def test_what_is_no_object_is_text_or_bytes(values: list[bytes], expected: Guess | None) -> None:
+def test_values_that_are_not_objects_are_text_or_bytes(values: list[bytes], expected: Guess | None) -> None:
     assert guess(values) == expected
 
 
@@ -86,12 +86,15 @@ TREES = st.recursive(
 
 
 @given(st.lists(TREES, min_size=1, max_size=4))
-def test_the_order_in_which_values_come_does_not_change_a_type(values: list[Any]) -> None:
-    kinds = [type_of(one) for one in values]
+def test_order_of_values_does_not_change_a_type(values: list[Any]) -> None:
+    kinds = [type_of(value) for value in values]
     forwards, backwards = None, None
-    for one, other in zip(kinds, reversed(kinds), strict=True):
-        forwards, backwards = together(forwards, one), together(backwards, other)
-    assert sorted(shown(forwards)) == sorted(shown(backwards))  # fields of a struct in the order they came
+    for kind, other in zip(kinds, reversed(kinds), strict=True):
+        forwards, backwards = common_type(forwards, kind), common_type(backwards, other)
+    assert sorted(sql_type(forwards)) == sorted(
+        sql_type(backwards)
+        # The fields of a struct are in order of appearance.
+    )
 
 
 def test_the_sample_is_the_newest_of_a_topic(shared_broker, topic_name: str) -> None:

@@ -1,4 +1,4 @@
-"""Statements are parsed, and mistakes are reported with their place."""
+"""Statements are parsed, and mistakes are reported with their position."""
 
 from __future__ import annotations
 
@@ -65,40 +65,44 @@ from millstream.sql.statements import (
         ("DROP FLOW a", Drop("flow", "a")),
     ],
 )
-def test_statements_are_read(text: str, statement: Statement) -> None:
+def test_statements_are_parsed(text: str, statement: Statement) -> None:
     assert parse(text) == statement
 
 
 @pytest.mark.parametrize(
     ("text", "message", "marked"),
     [
-        ("SELCT 1", "'SELCT' begins no statement; did you mean 'SELECT'?", "SELCT"),
+        ("SELCT 1", "no statement starts with 'SELCT'; did you mean 'SELECT'?", "SELCT"),
         ("SHOW TABELS", "TABLES, STREAMS, TOPICS or FLOWS is expected", "TABELS"),
         (
             "CREATE STREAM big-orders",
-            "'big' is not the whole name; put one with dashes or dots between `backticks`",
+            "'big' is not the whole name; quote names with dashes or dots with `backticks`",
             "-",
         ),
         ("CREATE TABLE a WITH (topic 'b')", "'=' is expected", "'b'"),
-        ("CREATE TABLE a WITH (topic = b, topic = c)", "topic is given twice", "="),
+        ("CREATE TABLE a WITH (topic = b, topic = c)", "topic is duplicated", "="),
         ("CREATE TABLE a (b STRING", "this is never closed", "("),
         ("SELECT 'abc", "this is never closed", "'"),
         ("DROP TABLE a b", "'b' is not expected here", "b"),
-        ("DROP TABLE", "the name of the table is expected; quote odd names with `backticks`", ""),
-        ("INSERT INTO a SELECT * FROM b EMIT CHANGES LIMIT 3", "a flow has no end, so it takes no LIMIT", ""),
-        ("INSERT INTO a SELECT * FROM b LIMIT 3", "a flow has no end, so it takes no LIMIT", ""),
+        ("DROP TABLE", "the name of the table is expected; quote unusual names with `backticks`", ""),
         (
-            "INSERT INTO a (b) SELECT 1",
-            "a list of columns goes with VALUES only; name the columns in the SELECT with AS",
+            "INSERT INTO a SELECT * FROM b EMIT CHANGES LIMIT 3",
+            "a flow has no end, so LIMIT is not allowed",
             "",
         ),
-        ("CREATE STREAM a (b INT) AS SELECT 1", "columns come from the query; leave out (b INT)", ""),
-        ("EMIT CHANGES", "'EMIT' begins no statement", "EMIT"),
+        ("INSERT INTO a SELECT * FROM b LIMIT 3", "a flow has no end, so LIMIT is not allowed", ""),
+        (
+            "INSERT INTO a (b) SELECT 1",
+            "a list of columns is allowed only with VALUES; name the columns in the SELECT with AS",
+            "",
+        ),
+        ("CREATE STREAM a (b INT) AS SELECT 1", "columns come from the query; remove (b INT)", ""),
+        ("EMIT CHANGES", "no statement starts with 'EMIT'", "EMIT"),
     ],
 )
-def test_mistakes_are_told_with_their_place(text: str, message: str, marked: str) -> None:
-    with pytest.raises(SqlError) as told:
+def test_mistakes_are_reported_with_their_position(text: str, message: str, marked: str) -> None:
+    with pytest.raises(SqlError) as raised:
         parse(text)
-    assert str(told.value).startswith(message)
-    assert told.value.span is not None
-    assert text[told.value.span.start : told.value.span.end] == marked
+    assert str(raised.value).startswith(message)
+    assert raised.value.span is not None
+    assert text[raised.value.span.start : raised.value.span.end] == marked

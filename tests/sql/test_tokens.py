@@ -1,10 +1,10 @@
-"""Scripts are cut at their semicolons."""
+"""Scripts are split at their semicolons."""
 
 from __future__ import annotations
 
 import pytest
 
-from millstream.sql.tokens import Piece, split, statements_of
+from millstream.sql.tokens import ScriptStatement, split, statements_of
 
 
 @pytest.mark.parametrize(
@@ -23,17 +23,17 @@ from millstream.sql.tokens import Piece, split, statements_of
         ("SELECT 1; -- nothing\n", ["SELECT 1"], ""),
     ],
 )
-def test_only_semicolons_outside_texts_and_comments_end_a_statement(
+def test_only_semicolons_outside_quotes_and_comments_end_a_statement(
     script: str, pieces: list[str], rest: str
 ) -> None:
-    found, left = split(script)
-    assert [" ".join(one.text.split()).replace(" /* f; */", "") for one in found] == [
-        " ".join(one.split()) for one in pieces
+    statements, left = split(script)
+    assert [" ".join(statement.text.split()).replace(" /* f; */", "") for statement in statements] == [
+        " ".join(piece.split()) for piece in pieces
     ]
     assert left == rest
 
 
-def test_the_last_statement_of_a_script_needs_no_semicolon_and_each_knows_its_line() -> None:
+def test_last_statement_needs_no_semicolon_and_each_has_its_line() -> None:
     script = "-- the first\nSELECT 1;\n\nSELECT\n2 -- two\n"
-    assert statements_of(script) == [Piece("SELECT 1", 2), Piece("SELECT\n2 -- two", 4)]
+    assert statements_of(script) == [ScriptStatement("SELECT 1", 2), ScriptStatement("SELECT\n2 -- two", 4)]
     assert statements_of("-- nothing\n ;\n") == []

@@ -105,8 +105,8 @@ def test_memory_is_bounded_whatever_the_names() -> None:
     made = TransactionShard(1, replace(SETTINGS, transactional_ids_max_bytes=200_000))
     for number in range(3000):
         begin(made, f"{number}" * (1 + number % 700))
-        assert made._memory.used <= 200_000
-    assert made._memory.used == sum(map(cost_of, made.durable))
+        assert made.state.memory.used <= 200_000
+    assert made.state.memory.used == sum(map(cost_of, made.durable))
     assert len(made.durable) > 20
 
 

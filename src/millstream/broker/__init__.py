@@ -1,1 +1,1 @@
-"""The broker: connections, dispatch, handlers, and the composition root that puts all parts together."""
+"""The broker: connections, dispatch, handlers, and ``parts.py``, which builds all parts."""

@@ -1,4 +1,4 @@
-"""One broker: opens its storage, builds its parts, joins the cluster, serves; stops in reverse."""
+"""One broker: it opens its storage, builds its parts, joins the cluster and serves clients."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from millstream.cluster.replicas.log_events import ReplicaLogEvents
 from millstream.control.image import ClusterImage
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
-from millstream.log.directories.ids import refuse_new
-from millstream.log.manager import LogDirError, LogManager
+from millstream.log.directories.ids import check_not_new
+from millstream.log.management.manager import LogDirError, LogManager
 from millstream.ports.clock import Clock, SystemClock
 from millstream.ports.coordination import Coordination
 from millstream.ports.embedded_coordination import CorruptStore
@@ -42,13 +42,13 @@ from millstream.ports.workers import NewWorker, Worker
 
 __all__ = ["Broker", "StartError"]
 
-log = logging.getLogger("millstream.broker")
+logger = logging.getLogger("millstream.broker")
 
 
 class Broker:
-    """One broker, from outside: ``start``, ``stop``, and ``failed`` with a reason if it gives up.
+    """The interface of a broker: ``start``, ``stop``, and ``failed`` with a reason if it gives up.
 
-    ``parts`` is None until the storage is open. ``image`` is what it knows of the cluster.
+    ``parts`` is None until the storage is open. ``image`` is its view of the cluster.
     """
 
     def __init__(
@@ -64,8 +64,10 @@ class Broker:
         intercept: Callable[[Handle], Handle] = lambda handle: handle,
         existing: bool = False,
     ) -> None:
-        """``intercept`` gets the handler of every frame and returns the handler to use: tests put
-        faults in front of it. ``existing``: refuse data directories that no broker has used."""
+        """``intercept`` wraps the handler of all frames, so that tests can inject faults.
+
+        ``existing``: reject data directories that no broker has used.
+        """
         self.config = config
         self._ports = Ports(
             files or RealFiles(),
@@ -93,13 +95,13 @@ class Broker:
         self.dispatcher: Dispatcher | None = None
         self._joined = False
 
-    # ---- starting --------------------------------------------------------------------------------
+    # ---- startup ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Return when clients are served; raise SettingError or StartError if that is not possible.
 
-        Every step pushes the way back onto the lifecycle, so that ``stop`` undoes the steps that
-        were done, in reverse order.
+        Every step pushes its reversal onto the lifecycle, so that ``stop`` undoes the completed
+        steps in reverse order.
         """
         self._bind()
         try:
@@ -116,7 +118,7 @@ class Broker:
         self._serve(parts)
 
     def _bind(self) -> None:
-        """Before anything else is touched: a second broker with the same settings ends here."""
+        """Bind the listeners first: a second broker with the same settings fails here."""
         self._lifecycle.push(self.server.close, abandon=self.server.abort)
         self.bound = self.server.bind(listener_specs(self.config))
         self.advertised = advertised(self.config, self.bound)
@@ -135,7 +137,7 @@ class Broker:
             events=log_events,
         )
         if self._existing:
-            refuse_new(ports.files, config.log_dirs)
+            check_not_new(ports.files, config.log_dirs)
         logs.open()
         identity = Identity(config, ports.files, logs, ports.new_id)
         self._lifecycle.push(identity.close, abandon=identity.release)
@@ -158,19 +160,19 @@ class Broker:
         return parts
 
     async def _join(self, parts: Parts) -> None:
-        """Become a member of the cluster, which may be of one. The logs are loaded on the way."""
+        """Join the cluster, which may have only this broker. This also loads the logs."""
         loop = asyncio.get_running_loop()
         alone = is_alone(parts.coordination)
         self._lifecycle.push(self._background.stop)
         self._lifecycle.push(parts.coordinators.close)
         self._lifecycle.push(parts.auto_creation.close)
         self._lifecycle.push(parts.member.close)
-        # Others fetch from this broker until they lead in its place.
+        # Followers fetch from this broker until one of them leads in its place.
         self._lifecycle.push(self.server.close, abandon=self.server.abort)
         self._lifecycle.push(lambda: self._hand_over(parts))
         joining = loop.create_task(
             parts.member.join(
-                self._background.run, alone=alone, patience_s=registration_patience_s(self.config)
+                self._background.run, alone=alone, timeout_s=registration_patience_s(self.config)
             )
         )
         await asyncio.wait((joining, self.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -178,7 +180,7 @@ class Broker:
             joining.cancel()
             raise StartError(self.failed.result())
         joining.result()
-        # The controller knows of this start, and has drawn its conclusions.
+        # The controller has registered this startup, and reacted to a reboot of the machine.
         await loop.run_in_executor(None, parts.logs.note_machine)
         if alone:
             await self._adopt(parts)
@@ -190,18 +192,21 @@ class Broker:
         self._joined = True
 
     async def _adopt(self, parts: Parts) -> None:
-        """Take in the topics that only the data directories know."""
+        """Adopt the topics that only the data directories know."""
         controller = parts.local_controller
         for topic in adoption.unknown_topics(self.image, parts.logs, parts.new_id):
             settings = ", ".join(f"{name}={value}" for name, value in topic.configs)
-            log.info(
-                "taking in the topic %s, %d partitions, with %s", topic.name, len(topic.epochs), settings
+            logger.info(
+                "adopting topic %s with %d partitions and settings %s",
+                topic.name,
+                len(topic.epochs),
+                settings,
             )
             await controller.adopt_topic(
                 topic.name, topic.topic_id, topic.epochs, parts.node_id, dict(topic.configs)
             )
         await controller.skip_producer_ids(parts.node_id, adoption.highest_producer_id(parts.logs))
-        await parts.member.forget_deleted()
+        await parts.member.housekeeping.drop_deletion_records()
 
     def _serve(self, parts: Parts) -> None:
         self.dispatcher = Dispatcher(parts)
@@ -210,10 +215,10 @@ class Broker:
         self._background.run("in-sync replicas", parts.isr.run())
         parts.maintenance.start(self._background)
 
-    # ---- stopping --------------------------------------------------------------------------------
+    # ---- shutdown --------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Answer the requests in progress, flush, and mark the directories as cleanly closed."""
+        """Send pending responses, flush, and mark the directories as cleanly closed."""
         await self._lifecycle.stop()
 
     async def abandon(self) -> None:
@@ -227,7 +232,7 @@ class Broker:
             await parts.member.resign()
 
     async def _close_logs(self, logs: LogManager) -> None:
-        """Unless all logs were loaded and checked, the next start must not trust them."""
+        """Mark the logs as cleanly closed only if all were loaded and checked."""
         broker_epoch = 0 if self._joined else None
         close = partial(logs.close, broker_epoch=broker_epoch)
         await asyncio.get_running_loop().run_in_executor(None, close)

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
-log = logging.getLogger("millstream.broker")
+logger = logging.getLogger("millstream.broker")
 
 
 class BackgroundTasks:
-    """Keeps the tasks. One that ends while the broker runs is a bug: the broker stops cleanly.
+    """Keeps the tasks. If one ends while the broker runs, that is a bug: the broker shuts down.
 
-    ``failed`` gets the reason why the broker cannot go on; whoever started the broker watches it.
+    ``failed`` gets the reason why the broker cannot continue. The starter of the broker watches it.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class BackgroundTasks:
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         def ended(task: asyncio.Task[None]) -> None:
             if not task.cancelled() and not self.failed.done():
-                log.error("%s ended unexpectedly", name, exc_info=task.exception())
+                logger.error("%s ended unexpectedly", name, exc_info=task.exception())
                 self.fail(f"{name} ended unexpectedly; the log above says why")
 
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -31,7 +31,7 @@ class BackgroundTasks:
         self._tasks.append(task)
 
     def fail(self, reason: str) -> None:
-        """The broker cannot go on; the first reason counts."""
+        """Report that the broker cannot continue; the first reason counts."""
         if not self.failed.done():
             self.failed.set_result(reason)
 

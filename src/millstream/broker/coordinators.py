@@ -1,5 +1,4 @@
-"""The coordinators of a broker: groups on ``__consumer_offsets``, transactions on
-``__transaction_state``."""
+"""The coordinators of a broker, on ``__consumer_offsets`` and ``__transaction_state``."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class KeyType(IntEnum):
 
 
 class Coordinators:
-    """Makes each part, and imports its code, when it is first needed: most brokers start without.
+    """Creates each part, and imports its code, on first use: most brokers start without them.
 
     Implements ``ReplicaEvents`` and ``MarkerEvents`` for the internal topics.
     """
@@ -64,8 +63,8 @@ class Coordinators:
         racks: Callable[[], Mapping[int, str]],
         new_member_id: Callable[[], str],
     ) -> None:
-        """``replicas`` is called when the first marker is to be written. They are made later than
-        this object, because they tell it what they lead."""
+        """``replicas`` is called for the first marker. The replicas are created after this object,
+        because they report to it which partitions they lead."""
         self.topics = InternalTopics(image, config, controller_client)
         self._config = config
         self._image = image
@@ -80,7 +79,7 @@ class Coordinators:
         self._transactions: TransactionDriver | None = None
         self._markers: MarkerSender | None = None
         self._peers: CoordinatorPeers | None = None
-        # Partitions of coordinators that are led before the start is over.
+        # Partitions of coordinators that this broker leads before its startup is complete.
         self._early: dict[TopicPartition, Partition] | None = {}
 
     @property
@@ -158,7 +157,7 @@ class Coordinators:
             self.transactions.resign(tp.partition)
 
     def begin(self) -> None:
-        """Every topic is known and hosted: what coordinators resume may concern any of them."""
+        """Start the coordinators: all topics are loaded, and their work may concern any of them."""
         early, self._early = self._early or {}, None
         for partition in early.values():
             if partition.leader == self._member.node_id and partition.log is not None:
@@ -179,7 +178,7 @@ class Coordinators:
             self._groups.topics_changed(changes)
 
     def reconfigure(self) -> None:
-        """After a change of settings or features."""
+        """Apply a change of settings or features."""
         if self._transactions is not None:
             self._transactions.reconfigure(self._transaction_settings())
         if self._groups is not None:
@@ -193,7 +192,7 @@ class Coordinators:
         if self._peers is not None:
             self._peers.close()
 
-    # ---- finding ---------------------------------------------------------------------------------
+    # ---- lookup ----------------------------------------------------------------------------------
 
     async def find(self, key_type: int, key: str, version: int) -> int:
         """Return the broker that coordinates a key; raise ApiError if there is none now.
@@ -217,8 +216,11 @@ class Coordinators:
         return self._config.integer("offsets.commit.timeout.ms") / 1000
 
     def _group_settings(self) -> GroupSettings:
-        """Each field of GroupSettings is a setting of the same name, with dots, except ``overrides``:
-        the settings of single groups."""
+        """Collect the settings of groups.
+
+        Each field of GroupSettings is a setting of the same name, with dots. ``overrides`` has the
+        settings of single groups.
+        """
         from millstream.groups.settings import GroupOverrides, GroupSettings
 
         values: dict[str, Any] = {}
@@ -253,7 +255,7 @@ class Coordinators:
 
 
 def _is_share_key(key: str) -> bool:
-    """``group:topic id:partition``; colons before the last two belong to the group."""
+    """Return whether a key is ``group:topic id:partition``. The group may have colons too."""
     group, _, rest = key.rpartition(":")[0].rpartition(":")
     try:
         id_bytes(rest)

@@ -1,4 +1,4 @@
-"""Who hears of what: the parts of a broker that listen to the events of replicas and logs."""
+"""Connects the events of replicas and logs with the parts of a broker that handle them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from millstream.broker.maintenance import Maintenance
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.types import TopicPartition
-from millstream.log.manager import LogDir, LogManager
+from millstream.log.management.manager import LogDir, LogManager
 
-log = logging.getLogger("millstream.broker")
+logger = logging.getLogger("millstream.broker")
 
 
 class ReplicaListeners:
-    """``cluster.events.ReplicaEvents`` go to the coordinators and to the cleaner."""
+    """Passes ``cluster.events.ReplicaEvents`` to the coordinators and to the cleaner."""
 
     def __init__(self, coordinators: Coordinators, maintenance: Maintenance) -> None:
         self._coordinators = coordinators
@@ -33,7 +33,7 @@ class ReplicaListeners:
 
 
 class LogListeners:
-    """Failures of directories go to the replicas and to the cleaner."""
+    """Passes failures of directories to the replicas and to the cleaner."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LogListeners:
         self._fail = fail
 
     def directory_failed(self, log_dir: LogDir, partitions: list[TopicPartition]) -> None:
-        log.error(
+        logger.error(
             "the data directory %s is offline with %d partitions: %s",
             log_dir.path,
             len(partitions),

@@ -1,8 +1,8 @@
-"""Whose data it is: the metadata store, the cluster id, the locks and the notes of a migration.
+"""The identity of a broker: its metadata store, cluster id, locks, and migration notes.
 
-A broker keeps its metadata in a store of its own or in a ZooKeeper that it shares with others.
-Before it serves, its data directories and that store have to agree about the cluster. A broker
-whose metadata was migrated to ZooKeeper must not go on with what was left behind.
+A broker keeps its metadata in its own store, or in a ZooKeeper that it shares with others. Before
+it serves, its data directories and that store must agree about the cluster. A broker whose metadata
+was migrated to ZooKeeper must not continue with the old store.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import os
 from collections.abc import Callable
 
 from millstream.broker.migration import notes as migration_notes
-from millstream.cluster.membership.directories import expected_directories, note_directories
+from millstream.cluster.membership.directories import expected_directories, store_directories
 from millstream.cluster.membership.registration import wait_for_id
 from millstream.control import znodes
 from millstream.control.features import FEATURES
 from millstream.core.config import BrokerConfig
 from millstream.core.ids import id_text
 from millstream.log.directories import file_names
-from millstream.log.directories.ids import assign_ids, refuse_replaced, warn_if_missing
-from millstream.log.manager import LogManager
+from millstream.log.directories.ids import assign_ids, check_not_replaced, warn_if_missing
+from millstream.log.management.manager import LogManager
 from millstream.ports.coordination import (
     ConnectionLost,
     Coordination,
@@ -35,10 +35,10 @@ from millstream.ports.coordination import (
 from millstream.ports.embedded_coordination import STORE_FILE, EmbeddedCoordination
 from millstream.ports.files import Files, Lock
 
-log = logging.getLogger("millstream.broker")
+logger = logging.getLogger("millstream.broker")
 
 _RETRY_S = 0.2
-# How much longer than a session may last a broker waits for another with its id to be gone.
+# Time beyond a session timeout that a broker waits for another one with its id to disappear.
 _REGISTRATION_S = 14.0
 # A broker that does not run cannot delete anything; a few hundred kilobytes let it start.
 _FULL_DISK = (
@@ -52,18 +52,20 @@ class StartError(Exception):
 
 
 def registration_patience_s(config: BrokerConfig) -> float:
-    """How long a broker waits for its id while another one has it."""
+    """Return how long a broker waits for its id while another one has it."""
     return config.integer("zookeeper.session.timeout.ms") / 1000 + _REGISTRATION_S
 
 
 def is_alone(coordination: Coordination) -> bool:
-    """Whether the broker has its own store, and no others to share it with."""
+    """Return whether the broker has its own store, and is the only one."""
     return isinstance(coordination, EmbeddedCoordination)
 
 
 def note_cluster(config: BrokerConfig, files: Files, logs: LogManager) -> None:
-    """Note the ZooKeeper in the data directories, in case zookeeper.connect is forgotten one day.
-    Waits for the disk."""
+    """Record the ZooKeeper in the data directories, in case zookeeper.connect is forgotten one day.
+
+    Waits for the disk.
+    """
     connect = config.get("zookeeper.connect")
     if not connect:
         return
@@ -71,11 +73,11 @@ def note_cluster(config: BrokerConfig, files: Files, logs: LogManager) -> None:
         try:
             migration_notes.write_note(files, log_dir.path, str(connect))
         except OSError as error:
-            log.warning("cannot note in %s where the cluster is: %s", log_dir.path, error)
+            logger.warning("cannot record in %s where the cluster is: %s", log_dir.path, error)
 
 
 class Identity:
-    """Opens the metadata store and settles which cluster the data directories belong to."""
+    """Opens the metadata store, and determines the cluster of the data directories."""
 
     def __init__(
         self, config: BrokerConfig, files: Files, logs: LogManager, new_id: Callable[[], bytes]
@@ -98,8 +100,8 @@ class Identity:
         else:
             coordination = self._coordination = shared
             if not is_alone(shared):
-                self._refuse_a_second_history()
-        await self._settle(coordination)
+                self._reject_second_history()
+        await self._identify(coordination)
         return coordination
 
     async def close(self) -> None:
@@ -118,7 +120,7 @@ class Identity:
     async def _open_store(self) -> EmbeddedCoordination:
         path = self._store_path()
         self._lock_metadata(os.path.dirname(path))
-        self._refuse_if_migrated()
+        self._reject_if_migrated()
         warn_if_missing(self._files, path, self._logs.online_dirs())
         store = EmbeddedCoordination(self._files, path)
         self._coordination = store
@@ -145,9 +147,11 @@ class Identity:
         return os.path.abspath(str(self._config.get("metadata.log.dir") or self._config.log_dirs[0]))
 
     def _lock_metadata(self, directory: str) -> None:
-        """Lock a store outside of the data directories: neither a second broker nor
-        `millstream migrate` may touch it while this broker runs."""
-        # By their real names: a link may lead to a directory that this broker has locked.
+        """Lock a store outside of the data directories.
+
+        Neither a second broker nor `millstream migrate` may use it while this broker runs.
+        """
+        # By their real paths: a link may lead to a directory that this broker has locked.
         if os.path.realpath(directory) in map(os.path.realpath, self._logs.dirs):
             return
         self._metadata_lock = self._files.lock(os.path.join(directory, file_names.LOCK))
@@ -156,98 +160,98 @@ class Identity:
 
     # ---- migration -------------------------------------------------------------------------------
 
-    def _metadata_places(self) -> list[str]:
-        """Where a store or a migration note may be, except in directories that are offline."""
+    def _metadata_directories(self) -> list[str]:
+        """Return the directories that may have a store or a note, except offline ones."""
         path = self._metadata_dir()
         own = [path] if path not in self._logs.dirs else []
         return [*own, *(log_dir.path for log_dir in self._logs.online_dirs())]
 
-    def _refuse_if_migrated(self) -> None:
-        places = self._metadata_places()
-        if notes := migration_notes.read_notes(self._files, places):
-            unfinished = migration_notes.stores(self._files, places)
+    def _reject_if_migrated(self) -> None:
+        directories = self._metadata_directories()
+        if notes := migration_notes.read_notes(self._files, directories):
+            unfinished = migration_notes.stores(self._files, directories)
             command = self._migrate_command(notes[0].address)
-            raise StartError(migration_notes.refusal_alone(notes[0], unfinished, command))
+            raise StartError(migration_notes.why_not_alone(notes[0], unfinished, command))
 
-    def _refuse_a_second_history(self) -> None:
-        """A store that was not put aside may have metadata that ZooKeeper lacks, whatever its
-        cluster id."""
-        places = self._metadata_places()
-        if stores := migration_notes.stores(self._files, places):
-            note = next(iter(migration_notes.read_notes(self._files, places)), None)
+    def _reject_second_history(self) -> None:
+        """Raise if a store was not renamed: it may have metadata that ZooKeeper lacks."""
+        directories = self._metadata_directories()
+        if stores := migration_notes.stores(self._files, directories):
+            note = next(iter(migration_notes.read_notes(self._files, directories)), None)
             address = note.address if note is not None else str(self._config.get("zookeeper.connect"))
             command = self._migrate_command(address)
-            raise StartError(migration_notes.refusal_in_cluster(stores[0], note, command))
+            raise StartError(migration_notes.why_not_in_cluster(stores[0], note, command))
 
     def _migrate_command(self, address: str) -> str:
         metadata_dir = self._config.get("metadata.log.dir")
-        return migration_notes.move_command(
+        return migration_notes.migrate_command(
             address, self._config.log_dirs, str(metadata_dir) if metadata_dir else None
         )
 
     # ---- the cluster id --------------------------------------------------------------------------
 
-    async def _settle(self, coordination: Coordination) -> None:
-        """The cluster id comes from the store, else from the directories, else from the setting;
-        else it is a new one."""
+    async def _identify(self, coordination: Coordination) -> None:
+        """Determine the cluster id: of the store, the directories, the setting, or a new one."""
         logs, alone, node_id = self._logs, is_alone(coordination), self._config.node_id
         on_disk = logs.cluster_id
-        given = self._config.get("cluster.id")
-        ours = on_disk or (str(given) if given else id_text(self._new_id()))
-        may_begin = alone or on_disk is None or on_disk == given
+        setting = self._config.get("cluster.id")
+        ours = on_disk or (str(setting) if setting else id_text(self._new_id()))
+        may_begin = alone or on_disk is None or on_disk == setting
         cluster_id = await self._shared_cluster_id(coordination, ours, may_begin)
         in_directories = "the data directories (meta.properties)"
-        for where, other in ((in_directories, on_disk), ("the setting cluster.id", given)):
+        for source, other in ((in_directories, on_disk), ("the setting cluster.id", setting)):
             if other is not None and other != cluster_id:
-                hint = "" if alone else "; is zookeeper.connect that of its cluster, with the chroot?"
+                hint = "" if alone else "; check zookeeper.connect and its chroot"
                 raise StartError(
-                    f"the cluster id of {where} is {other}, but the metadata store has {cluster_id}{hint}"
+                    f"the cluster id of {source} is {other}, but the metadata store has {cluster_id}{hint}"
                 )
         if not alone and any(log_dir.directory_id is None for log_dir in logs.online_dirs()):
             patience_s = registration_patience_s(self._config)
-            await wait_for_id(coordination, node_id, patience_s=patience_s)
+            await wait_for_id(coordination, node_id, timeout_s=patience_s)
         log_dirs = logs.dirs.values()
         if any(not log_dir.meta for log_dir in logs.online_dirs()):
-            refuse_replaced(log_dirs, await expected_directories(coordination, node_id))
+            check_not_replaced(log_dirs, await expected_directories(coordination, node_id))
         logs.identify(cluster_id, node_id)
-        await note_directories(coordination, node_id, assign_ids(log_dirs))
+        await store_directories(coordination, node_id, assign_ids(log_dirs))
 
     async def _shared_cluster_id(self, coordination: Coordination, ours: str, may_begin: bool) -> str:
-        """The id in the store; ours if it has none and a cluster may begin there. A connection that
-        breaks is waited for."""
+        """Return the id in the store, or ours if it has none and a cluster may begin there.
+
+        Wait if the connection is lost.
+        """
         while True:
             try:
-                there = await coordination.get(znodes.CLUSTER_ID)
-                if there is not None:
-                    return self._whole_cluster(znodes.decode_cluster_mark(there.data))
+                node = await coordination.get(znodes.CLUSTER_ID)
+                if node is not None:
+                    return self._complete_cluster(znodes.decode_cluster_mark(node.data))
                 if not may_begin:
                     raise StartError(self._no_such_cluster(ours))
                 await coordination.multi(_first_nodes(ours))
             except NodeExists:
                 pass  # another broker was quicker
             except (ConnectionLost, SessionExpired) as error:
-                log.info("the cluster id cannot be read now: %s", error)
+                logger.info("the cluster id cannot be read now: %s", error)
                 await asyncio.sleep(_RETRY_S)
 
-    def _whole_cluster(self, mark: znodes.ClusterMark) -> str:
+    def _complete_cluster(self, mark: znodes.ClusterMark) -> str:
         if mark.migrating:
             connect = self._config.get("zookeeper.connect")
             raise StartError(
-                f"the cluster {mark.cluster_id} is being moved to zookeeper.connect={connect}, and that was "
-                "not finished: `millstream migrate`, repeated where it was begun, finishes it"
+                f"the migration of the cluster {mark.cluster_id} to zookeeper.connect={connect} is not "
+                "complete; run `millstream migrate` again where it was begun"
             )
         return mark.cluster_id
 
     def _no_such_cluster(self, ours: str) -> str:
         connect = self._config.get("zookeeper.connect")
         return (
-            f"the data directories belong to the cluster {ours}, and there is no cluster at "
-            f"zookeeper.connect={connect}: is that right, and its chroot? cluster.id={ours} begins one there"
+            f"the data directories belong to the cluster {ours}, but zookeeper.connect={connect} has no "
+            f"cluster; check it and its chroot, or set cluster.id={ours} to begin one there"
         )
 
 
 def _first_nodes(cluster_id: str) -> list[Write]:
-    """What a new cluster begins with."""
+    """Return the nodes that a new cluster starts with."""
     levels = {feature.name: feature.initial for feature in FEATURES}
     return [
         Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(cluster_id)),

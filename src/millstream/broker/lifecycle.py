@@ -1,4 +1,4 @@
-"""How a broker is taken down: each step of the start pushes its own stop, run in reverse order."""
+"""Shutdown of a broker: each startup step pushes its own stop, and these run in reverse order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ Step = Callable[[], Awaitable[None] | None]
 
 
 class Lifecycle:
-    """The steps that undo a start, whole or broken off in the middle.
+    """The steps that undo a complete or partial startup.
 
-    ``stop`` is the clean way. ``abandon`` releases sockets, files and child processes as a killed
-    process does: nothing is answered, flushed or marked as closed. Either undoes each step once.
+    ``stop`` is a clean shutdown. ``abandon`` releases sockets, files and child processes as a
+    killed process does: no response is sent, nothing is flushed or marked as closed. Either undoes
+    each step once.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""``millstream serve``: read the settings, run one broker in the foreground, stop it cleanly on SIGTERM or Ctrl-C.
+"""``millstream serve``: run one broker in the foreground until SIGTERM or Ctrl-C.
 
-Imported before the command-line library, so that a broker starts in a fraction of a second.
+Imported without the command-line library, so that a broker starts in a fraction of a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millstream.core.settings import Given, SettingError, parse_properties
 if TYPE_CHECKING:
     from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
-log = logging.getLogger("millstream")
+logger = logging.getLogger("millstream")
 
 _T = TypeVar("_T")
 
@@ -32,8 +32,8 @@ Usage: millstream serve [--config FILE] [--set NAME=VALUE ...] [--existing]
 Runs one broker in the foreground; Ctrl-C or SIGTERM stops it cleanly.
 
   --config FILE      settings in a .properties file, under Kafka's names
-  --set NAME=VALUE   one setting; wins over the file; may be given again
-  --existing         refuse to start if a data directory is new or empty: for unit
+  --set NAME=VALUE   one setting; overrides the file; may be repeated
+  --existing         do not start if a data directory is new or empty: for unit
                      files and containers whose disk may not be mounted
   --help             this text
 
@@ -44,45 +44,45 @@ _ENOUGH_FILES = 10_000
 
 
 class UsageError(Exception):
-    """The command line is wrong."""
+    """An invalid command line."""
 
 
 def serve_command(argv: list[str]) -> int:
-    """Exit code: 0 after a clean stop, 1 for a failure, 2 for misuse."""
+    """Return the exit code: 0 after a clean shutdown, 1 after a failure, 2 for a usage error."""
     if any(word in ("-h", "--help") for word in argv):
         print(USAGE, end="")
         return 0
     existing = "--existing" in argv
     try:
-        given = _settings([word for word in argv if word != "--existing"])
+        settings = _settings([word for word in argv if word != "--existing"])
     except UsageError as error:
         print(f"millstream serve: {error}\nTry: millstream serve --help", file=sys.stderr)
         return 2
     except SettingError as error:
-        return _refuse(error)
+        return _report(error)
     try:
-        config = BrokerConfig.from_texts({name: one.text for name, one in given.items()})
+        config = BrokerConfig.from_texts({name: setting.text for name, setting in settings.items()})
     except SettingError as error:
-        return _refuse(error, given)
+        return _report(error, settings)
     _set_up_logging()
     _raise_file_limit()
     if inert := config.inert_names():
-        log.warning("accepted for compatibility, without an effect here: %s", ", ".join(inert))
-    return _run(_serve(config, given, existing=existing))
+        logger.warning("accepted for compatibility, without effect: %s", ", ".join(inert))
+    return _run(_serve(config, settings, existing=existing))
 
 
-def _refuse(error: Exception, given: Mapping[str, Given] | None = None) -> int:
-    """Says why there is no broker; a wrong setting with the place where it was given."""
+def _report(error: Exception, settings: Mapping[str, Given] | None = None) -> int:
+    """Print why the broker does not start; for a setting, with the place where it was given."""
     name = (error.setting if isinstance(error, SettingError) else None) or ""
-    place = f"{given[name].where}: " if given and name in given else ""
-    print(f"millstream serve: {place}{error}", file=sys.stderr)
+    source = f"{settings[name].where}: " if settings and name in settings else ""
+    print(f"millstream serve: {source}{error}", file=sys.stderr)
     return 1
 
 
 def _settings(argv: list[str]) -> dict[str, Given]:
-    """Settings from the file and then from --set, in that order."""
+    """Return the settings of the file, overridden by those of --set."""
     from_file: dict[str, Given] = {}
-    given: dict[str, Given] = {}
+    from_options: dict[str, Given] = {}
     words = iter(argv)
     for word in words:
         option, separator, value = word.partition("=")
@@ -96,8 +96,8 @@ def _settings(argv: list[str]) -> dict[str, Given]:
             name, separator, text = value.partition("=")
             if not separator or not name.strip():
                 raise UsageError(f"--set takes NAME=VALUE, not {value!r}")
-            given[name.strip()] = Given(text, f"--set {name.strip()}")
-    return from_file | given
+            from_options[name.strip()] = Given(text, f"--set {name.strip()}")
+    return from_file | from_options
 
 
 def _read_file(path: str) -> dict[str, Given]:
@@ -122,22 +122,22 @@ def _set_up_logging() -> None:
 
 
 def _raise_file_limit() -> None:
-    """Every open segment and every connection is a descriptor: take what the system allows."""
+    """Raise the limit of open files: every open segment and every connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
+    limit = hard if hard != resource.RLIM_INFINITY else 1 << 20
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     except (ValueError, OSError):
-        wanted = soft
-    if wanted < _ENOUGH_FILES:
-        log.warning(
+        limit = soft
+    if limit < _ENOUGH_FILES:
+        logger.warning(
             "only %d files may be open at a time; many partitions or connections need more (raise 'ulimit -Hn')",
-            wanted,
+            limit,
         )
 
 
 def _run(main: Coroutine[Any, Any, int]) -> int:
-    """On uvloop where it is installed, unless MILLSTREAM_LOOP=asyncio."""
+    """Run on uvloop if it is installed, unless MILLSTREAM_LOOP=asyncio."""
     if os.environ.get("MILLSTREAM_LOOP", "uvloop") != "asyncio":
         try:
             import uvloop
@@ -150,7 +150,7 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(config: BrokerConfig, given: Mapping[str, Given], *, existing: bool = False) -> int:
+async def _serve(config: BrokerConfig, settings: Mapping[str, Given], *, existing: bool = False) -> int:
     from millstream.broker.app import Broker, StartError
     from millstream.ports.coordination import CoordinationError
 
@@ -158,30 +158,30 @@ async def _serve(config: BrokerConfig, given: Mapping[str, Given], *, existing: 
     try:
         coordination = await _unless(stop, _open_coordination(config))
     except (SettingError, CoordinationError) as error:
-        return _refuse(error, given)
+        return _report(error, settings)
     if stop.done():
         return 0
     broker = Broker(config, coordination=coordination, existing=existing)
     try:
         await broker.start()
     except (SettingError, StartError) as error:
-        _refuse(error, given)
+        _report(error, settings)
         await broker.stop()
         if coordination is not None:
             await coordination.close()
         return 1
     if coordination is not None:
         coordination.watch_loop()
-    # What has been made so far lives as long as the broker: the collector need not look at it again.
+    # Objects created so far live as long as the broker, so the collector can ignore them.
     gc.collect()
     gc.freeze()
-    # A collection of the middle generation looks at 100,000 objects at most, which takes about 10 ms.
+    # A collection of the middle generation traverses at most 100,000 objects, in about 10 ms.
     gc.set_threshold(20_000, 5, 200)
     listeners = ", ".join(str(endpoint) for endpoint in broker.advertised)
     data = ", ".join(_short_path(path) for path in config.log_dirs)
     print(f"millstream ready: node {config.node_id}, {listeners}, data {data}, {_age_s():.2f} s", flush=True)
-    ends: list[asyncio.Future[Any]] = [stop, broker.failed]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    reasons_to_stop: list[asyncio.Future[Any]] = [stop, broker.failed]
+    await asyncio.wait(reasons_to_stop, return_when=asyncio.FIRST_COMPLETED)
     if broker.failed.done():
         print(f"millstream serve: {broker.failed.result()}", file=sys.stderr)
     await broker.stop()
@@ -189,7 +189,7 @@ async def _serve(config: BrokerConfig, given: Mapping[str, Given], *, existing: 
 
 
 async def _open_coordination(config: BrokerConfig) -> ZooKeeperCoordination | None:
-    """The ZooKeeper of the cluster; None for a broker that is alone and keeps its own store."""
+    """Connect to the ZooKeeper of the cluster; None for a single broker with its own store."""
     connect = config.get("zookeeper.connect")
     if not connect:
         return None
@@ -202,12 +202,12 @@ async def _open_coordination(config: BrokerConfig) -> ZooKeeperCoordination | No
         raise SettingError(
             f"Invalid value {connect} for configuration zookeeper.connect: {error}", "zookeeper.connect"
         ) from None
-    given_ms = config.get("zookeeper.connection.timeout.ms")
-    return await zookeeper.open(given_ms if isinstance(given_ms, int) else session_ms)
+    timeout_ms = config.get("zookeeper.connection.timeout.ms")
+    return await zookeeper.open(timeout_ms if isinstance(timeout_ms, int) else session_ms)
 
 
 async def _unless(stop: asyncio.Future[None], work: Coroutine[Any, Any, _T]) -> _T | None:
-    """The result of the work, which a signal ends before its time."""
+    """Return the result of the work, or None if a signal stops it first."""
     task = asyncio.ensure_future(work)
     await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
@@ -218,7 +218,7 @@ async def _unless(stop: asyncio.Future[None], work: Coroutine[Any, Any, _T]) -> 
 
 
 def _stop_on_signals() -> asyncio.Future[None]:
-    """Done at the first SIGTERM or SIGINT; a second one ends the process at once."""
+    """Return a future that the first SIGTERM or SIGINT completes; a second one ends the process."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
 
@@ -238,7 +238,7 @@ def _short_path(path: str) -> str:
 
 
 def _age_s() -> float:
-    """Seconds since this process was started, by the kernel's account where it has one."""
+    """Return the seconds since this process was started, from the kernel if possible."""
     try:
         with open("/proc/self/stat", encoding="ascii") as file:
             started_ticks = int(file.read().rpartition(")")[2].split()[19])

@@ -1,4 +1,4 @@
-"""Work on logs in the background: compaction, scrubbing, moves between directories."""
+"""Background work on logs: compaction, scrubbing, relocation between directories."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from millstream.broker.configs.storage import cleaner_settings, scrub_settings
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.ports.workers import JobRunner, NewWorker
 
 if TYPE_CHECKING:
     from millstream.log.cleaner.background import Cleaner
-    from millstream.log.directories.relocation import Mover
+    from millstream.log.directories.relocation import Relocator
 
 
 class Maintenance:
-    """Begins with ``start``, when clients can be served: the code is imported only then."""
+    """Begins with ``start``, when clients are served. Its code is imported only then."""
 
     def __init__(
         self, config: BrokerConfig, logs: LogManager, housekeeping: Housekeeping, new_worker: NewWorker
@@ -31,19 +31,20 @@ class Maintenance:
         self._new_worker = new_worker
         self._cleaner_worker: JobRunner | None = None
         self.cleaner: Cleaner | None = None
-        self.mover: Mover | None = None
+        self.mover: Relocator | None = None
 
     def start(self, background: BackgroundTasks) -> None:
-        from millstream.log.directories.relocation import Mover
+        from millstream.log.directories.relocation import Relocator
         from millstream.log.integrity.scrubber import Scrubber
 
         config = self._config
-        self.mover = Mover(
+        self.mover = Relocator(
             self._logs,
             self._housekeeping,
             lambda: config.number("replica.alter.log.dirs.io.max.bytes.per.second"),
         )
-        asyncio.get_running_loop().call_soon(self.mover.resume)  # when housekeeping runs
+        # In the next turn, when housekeeping runs.
+        asyncio.get_running_loop().call_soon(self.mover.resume)
         scrubber = Scrubber(self._logs, lambda: scrub_settings(config), self._housekeeping.blocking)
         background.run("scrub", scrubber.run())
         if config.flag("log.cleaner.enable"):
@@ -56,8 +57,8 @@ class Maintenance:
         self.cleaner = Cleaner(self._logs, self._cleaner_worker, cleaner_settings(self._config))
         background.run("compaction", self.cleaner.run())
 
-    def begin_move(self, tp: TopicPartition, path: str) -> None:
-        """Move a replica to another data directory; raise ApiError if that is not possible."""
+    def begin_relocation(self, tp: TopicPartition, path: str) -> None:
+        """Relocate a replica to another data directory; raise ApiError if that is not possible."""
         if self.mover is None:
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
         self.mover.begin(tp, path)
@@ -68,7 +69,7 @@ class Maintenance:
             self.cleaner.wake()
 
     def forget(self, tp: TopicPartition) -> None:
-        """The log is about to be deleted."""
+        """Drop the cleaner's state of a log that is about to be deleted."""
         if self.cleaner is not None:
             self.cleaner.forget(tp)
 

@@ -1,4 +1,4 @@
-"""Follows the cluster's metadata: loads the topics it begins with, then carries out each change."""
+"""Follows the cluster's metadata: loads the topics at startup, then applies each change."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError
 from millstream.core.settings import SettingError, Value
-from millstream.log.manager import LogDirError, LogManager
+from millstream.log.management.manager import LogDirError, LogManager
 from millstream.ports.embedded_coordination import CorruptStore
 
-log = logging.getLogger("millstream.broker")
+logger = logging.getLogger("millstream.broker")
 
 
 class MetadataChanges:
-    """Called after each change of the image; the first call finds it complete."""
+    """Called after each change of the image. At the first call, the image is complete."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class MetadataChanges:
         if len(topics) < len(changes):
             await self._on_settings()
         if topics:
-            await self._replicas.follow(topics)
+            await self._replicas.hosting.follow(topics)
         self._coordinators.topics_changed(changes)
 
-    # ---- the first time --------------------------------------------------------------------------
+    # ---- startup ---------------------------------------------------------------------------------
 
     async def _load_topics_or_fail(self) -> None:
         try:
@@ -71,18 +71,18 @@ class MetadataChanges:
         else:
             self._topics_loaded = True
             return
-        # Nothing may follow: the broker is about to stop.
+        # Wait for ever: the broker is about to stop.
         await asyncio.get_running_loop().create_future()
 
     async def _load_topics(self) -> None:
-        """Open (and recover) the logs in a thread, so that signals are still handled."""
+        """Open and recover the logs in a thread, so that signals are still handled."""
         self._apply_dynamic_settings()
         await asyncio.get_running_loop().run_in_executor(None, self._load_logs)
         adoption.finish_deletions(self._image, self._logs)
-        adoption.put_strays_aside(self._image, self._logs)
-        adoption.put_moved_aside(self._image, self._logs, self._config.node_id)
-        adoption.leave_unknown_alone(self._image, self._logs)
-        await self._replicas.load()
+        adoption.move_away_strays(self._image, self._logs)
+        adoption.move_away_reassigned(self._image, self._logs, self._config.node_id)
+        adoption.preserve_unknown(self._image, self._logs)
+        await self._replicas.hosting.load()
 
     def _load_logs(self) -> None:
         for _loaded in self._logs.load():
@@ -91,7 +91,7 @@ class MetadataChanges:
     # ---- settings --------------------------------------------------------------------------------
 
     async def _on_settings(self) -> None:
-        """Brokers, their settings, or features have changed."""
+        """Apply changes of brokers, their settings, or features."""
         before = self._config.cluster, self._config.broker
         self._apply_dynamic_settings()
         self._coordinators.reconfigure()
@@ -100,7 +100,7 @@ class MetadataChanges:
         for throttle in self._throttles:
             throttle.reconfigure()
         self._maintenance.reconfigure()
-        await self._replicas.reconfigure_all()
+        await self._replicas.hosting.reconfigure_all()
 
     def _apply_dynamic_settings(self) -> None:
         configs = self._image.broker_configs
@@ -110,8 +110,10 @@ class MetadataChanges:
 
 
 def _parsed(texts: dict[str, str]) -> dict[str, Value]:
-    """The settings that take effect. Stored ones that can only be given at startup are left out: an
-    earlier release may have let them be changed."""
+    """Parse the stored settings that take effect.
+
+    Settings that can only be given at startup are ignored: an earlier release may have stored them.
+    """
     values: dict[str, Value] = {}
     for name, text in texts.items():
         row = BROKER_SETTINGS.get(name)
@@ -120,5 +122,5 @@ def _parsed(texts: dict[str, str]) -> dict[str, Value]:
         try:
             values[name] = row.parse(text)
         except SettingError as error:
-            log.error("a stored setting of this broker is not understood and left out: %s", error)
+            logger.error("a stored setting of this broker is not understood and left out: %s", error)
     return values

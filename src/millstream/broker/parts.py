@@ -1,7 +1,7 @@
-"""The parts of a broker, made in one go once its listeners are bound and its storage is open.
+"""The parts of a broker, built at once when its listeners are bound and its storage is open.
 
-``build`` is the one place that knows who needs whom. Handlers see the parts through the Protocols
-of ``broker/services.py``.
+``build`` is the only place that knows the dependencies. Handlers see the parts through the
+Protocols of ``broker/services.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.auto_creation import AutoCreation
 from millstream.broker.background import BackgroundTasks
 from millstream.broker.configs.storage import housekeeping_settings
 from millstream.broker.coordinators import Coordinators
@@ -20,8 +19,9 @@ from millstream.broker.maintenance import Maintenance
 from millstream.broker.metadata_changes import MetadataChanges
 from millstream.broker.net.listeners import Endpoint
 from millstream.broker.net.request_memory import RequestMemory
-from millstream.broker.nodes import Nodes
 from millstream.broker.produce.fast_path import ProduceFastPath
+from millstream.broker.requests.auto_creation import AutoCreation
+from millstream.broker.requests.nodes import Nodes
 from millstream.cluster.controller.changes import Controller
 from millstream.cluster.controller.client import ControllerClient
 from millstream.cluster.coordinators.producer_ids import ProducerIds
@@ -37,8 +37,8 @@ from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerRegistration
 from millstream.core.config import BrokerConfig
 from millstream.core.ids import NULL_ID, id_text
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.ports.clock import Clock
 from millstream.ports.coordination import Coordination
 from millstream.ports.entropy import Entropy
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from millstream.cluster.coordinators.markers import MarkerSender
     from millstream.cluster.coordinators.transactions import TransactionDriver
 
-# A converting child process that has had nothing to do for this long ends.
+# An idle child process for conversions ends after this time.
 _CONVERTER_IDLE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Ports:
-    """The world outside of the broker, which tests and the simulation replace."""
+    """The environment of the broker, which tests and the simulation replace."""
 
     files: Files
     clock: Clock
@@ -68,12 +68,12 @@ class Ports:
     new_worker: NewWorker
 
     def new_id(self) -> bytes:
-        """A random id of 16 bytes that is not one of the reserved ones."""
+        """Return a random id of 16 bytes that is not reserved."""
         while True:
-            made = self.entropy.uuid().bytes
-            # Kafka's tools take a leading dash for an option.
-            if made != NULL_ID and not id_text(made).startswith("-"):
-                return made
+            new_id = self.entropy.uuid().bytes
+            # Kafka's tools treat a leading dash as an option.
+            if new_id != NULL_ID and not id_text(new_id).startswith("-"):
+                return new_id
 
     def new_member_id(self) -> str:
         return str(self.entropy.uuid())
@@ -84,7 +84,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class Opened:
-    """What a broker has opened before its parts can be made."""
+    """The resources that a broker opens before its parts can be built."""
 
     advertised: Sequence[Endpoint]
     image: ClusterImage
@@ -99,7 +99,7 @@ class Opened:
 # Without slots: ``cached_property`` needs a place for its values.
 @dataclass(frozen=True)
 class Parts:
-    """Everything that works in a broker between its start and its stop."""
+    """The parts of a broker between startup and shutdown."""
 
     node_id: int
     config: BrokerConfig
@@ -111,8 +111,10 @@ class Parts:
     nodes: Nodes
     # The cluster.
     member: ClusterMember
-    local_controller: Controller  # acts only while this broker is the controller
-    controller_client: ControllerClient  # the controller, wherever it is
+    # Acts only while this broker is the controller.
+    local_controller: Controller
+    # The controller on any broker.
+    controller_client: ControllerClient
     metadata_changes: MetadataChanges
     producer_ids: ProducerIds
     coordinators: Coordinators
@@ -135,7 +137,7 @@ class Parts:
     max_decompressed_bytes: int
     rack_aware: bool
 
-    # Made when first needed, and from then on plain attributes.
+    # Created on first use, and from then on plain attributes.
 
     @cached_property
     def groups(self) -> GroupDriver:
@@ -151,9 +153,9 @@ class Parts:
 
 
 def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
-    """Make the parts; nothing runs yet.
+    """Build the parts; nothing runs yet.
 
-    Some parts call each other. Those that come first get functions that look the later ones up.
+    Some parts call each other. The earlier ones get functions that look up the later ones.
     """
     logs, image, clock = opened.logs, opened.image, ports.clock
     replicas: ReplicaManager
@@ -173,7 +175,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         clock=clock,
         new_id=ports.new_id,
         on_changes=lambda changes: metadata_changes(changes),
-        offline_replicas=lambda: replicas.offline(),
+        offline_replicas=lambda: replicas.replica_logs.offline(),
         full_replicas=lambda: replicas.full(),
         all_directories_online=partial(_all_online, logs),
         torn=lambda: logs.may_lack_records,
@@ -228,7 +230,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         opened.background.fail,
     )
     listeners = LogListeners(logs, replicas, maintenance, opened.background.fail)
-    opened.log_events.connect(replicas, listeners.directory_failed, member.follower.hurry)
+    opened.log_events.connect(replicas, listeners.directory_failed, member.follower.request_now)
     return Parts(
         node_id=config.node_id,
         config=config,
@@ -252,7 +254,7 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
         fetchers=fetchers,
         isr=IsrManager(
             controller_client.alter_partitions,
-            led=lambda: replicas.with_followers,
+            led=lambda: replicas.roles.with_followers,
             max_lag_ms=lambda: config.integer("replica.lag.time.max.ms"),
         ),
         leader_throttle=leader_throttle,
@@ -281,5 +283,5 @@ def _registration(config: BrokerConfig, opened: Opened) -> BrokerRegistration:
 
 
 def _all_online(logs: LogManager) -> bool:
-    """A directory that is offline may hold a deleted topic: its deletion is not forgotten yet."""
+    """Return whether all directories are online. An offline one may still have a deleted topic."""
     return all(log_dir.online for log_dir in logs.dirs.values())

@@ -1,8 +1,8 @@
-"""What handlers may use, by family of APIs.
+"""The services that handlers may use, by family of APIs.
 
 A handler ``handle(services, context, request)`` names one of these Protocols, so that its signature
-shows all that it can touch. At run time ``services`` is the broker's ``Parts``; mypy checks below
-that they satisfy each Protocol. Attributes are direct: each hop counts on hot paths.
+shows everything it can touch. At run time ``services`` is the broker's ``Parts``; mypy checks below
+that it satisfies each Protocol. Attributes are direct: each hop costs on hot paths.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from millstream.broker.auto_creation import AutoCreation
     from millstream.broker.coordinators import Coordinators
     from millstream.broker.maintenance import Maintenance
     from millstream.broker.net.request_memory import RequestMemory
-    from millstream.broker.nodes import Nodes
     from millstream.broker.parts import Parts
     from millstream.broker.produce.fast_path import ProduceFastPath
+    from millstream.broker.requests.auto_creation import AutoCreation
+    from millstream.broker.requests.nodes import Nodes
     from millstream.cluster.controller.changes import Controller
     from millstream.cluster.coordinators.groups import GroupDriver
     from millstream.cluster.coordinators.markers import MarkerSender
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millstream.cluster.replicas.throttles import Throttle
     from millstream.control.image import ClusterImage
     from millstream.core.config import BrokerConfig
-    from millstream.log.manager import LogManager
+    from millstream.log.management.manager import LogManager
     from millstream.ports.clock import Clock
     from millstream.ports.files import Files
     from millstream.ports.workers import JobRunner
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class NoServices(Protocol):
-    """For answers that depend on the request alone."""
+    """For responses that depend only on the request."""
 
 
 class GroupServices(Protocol):
@@ -168,7 +168,7 @@ class LogDirectoryServices(Protocol):
 
 
 class MetadataServices(Protocol):
-    """What clients ask about the cluster."""
+    """Metadata of the cluster for clients."""
 
     @property
     def node_id(self) -> int: ...
@@ -196,7 +196,7 @@ class MemberServices(Protocol):
 
 
 class EnvelopeServices(MemberServices, Protocol):
-    """Requests that another broker passes on, which may be large."""
+    """Requests that another broker forwards, which may be large."""
 
     @property
     def request_memory(self) -> RequestMemory: ...

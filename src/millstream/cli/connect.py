@@ -85,7 +85,7 @@ def connect(
             "--tombstones",
             help="Handling of records without a value. keep: delete the row of a table with --key (its default), or add a row "
             "with _deleted and _key to Parquet and Delta. drop: skip them. error: make them dead letters. "
-            "[default: drop with a key, error without]",
+            "[default: drop if the record has a key, error if not]",
         ),
     ] = None,
     once: Once = False,
@@ -108,13 +108,13 @@ def connect(
     Started again, it continues where it stopped.
     """
     need_spark("connectors")
-    from millstream.connect.build import Wishes, columns_in, connection
+    from millstream.connect.build import ConnectOptions, columns_in, connection
     from millstream.pipelines.runner import RunOptions, preflight
 
-    request = Wishes(
+    connect_options = ConnectOptions(
         bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting, tombstones
     )
-    pipeline = connection(parse_address(source), parse_address(target), request)
+    pipeline = connection(parse_address(source), parse_address(target), connect_options)
     spark_conf = pairs(conf, "--conf")
     options = RunOptions(once, (), checkpoint, reset_progress, stop_timeout, conf=spark_conf)
     preflight(pipeline, options)

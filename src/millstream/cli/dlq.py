@@ -25,7 +25,7 @@ from millstream.core.words import counted
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
     from millstream.client.dead_letters.letters import DeadLetter, Identity
-    from millstream.client.dead_letters.redrive import Newer, Redriven
+    from millstream.client.dead_letters.redrive import Redriven, WithheldLetter
 
 app = noun("Dead letters: records that a pipeline rejected, with the reason and the origin.")
 
@@ -220,11 +220,11 @@ def redrive(
     if run and dry_run:
         raise declare.BadParameter("give --execute or --dry-run, not both")
     from millstream.client.dead_letters.letters import find
-    from millstream.client.dead_letters.redrive import Wish, execute, expiry, plan
+    from millstream.client.dead_letters.redrive import RedriveRequest, execute, expiry, plan
 
     with _admin(bootstrap, timeout) as admin:
         name = find(admin, topic)
-        request = Wish(
+        request = RedriveRequest(
             name,
             to,
             reason,
@@ -313,7 +313,7 @@ def _note_newer(result: Redriven) -> None:
         note(f"  and {result.newer - len(result.examples):,} more")
 
 
-def _newer_json(newer: Newer) -> dict[str, Any]:
+def _newer_json(newer: WithheldLetter) -> dict[str, Any]:
     return {
         "topic": newer.origin and newer.origin.topic,
         "partition": newer.origin and newer.origin.partition,

@@ -68,7 +68,7 @@ def _row(line: Line) -> dict[str, Any] | None:
     """Return a line as JSON, or None for a heading."""
     from millstream.log.dump import Fault
 
-    values = {"type": "fault", "message": line.reason} if isinstance(line, Fault) else line.found
+    values = {"type": "fault", "message": line.reason} if isinstance(line, Fault) else line.fields
     if values is None:
         return None
     row: dict[str, Any] = {"file": line.file, **values}

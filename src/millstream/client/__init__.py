@@ -1,7 +1,7 @@
-"""What applications use: ``Admin``, ``Producer``, ``Consumer``, ``produce``, ``consume``, over confluent-kafka.
+"""The client library: ``Admin``, ``Producer``, ``Consumer``, ``produce`` and ``consume``.
 
-One subject per file. The names below are loaded on first use, because librdkafka costs 60 ms to import and an error
-class or an address needs none of it.
+It is built on confluent-kafka. The names below are loaded on first use, because librdkafka takes
+60 ms to import, and an error class or an address does not need it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from millstream.client.record import Record as Record
     from millstream.client.serdes import avro as avro
 
-_HOMES = {
+_MODULES = {
     "Admin": "admin.client",
     "AsyncConsumer": "asynchronous",
     "AsyncProducer": "asynchronous",
@@ -68,10 +68,10 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return sorted(_MODULES)

@@ -1,12 +1,13 @@
 """``AsyncProducer`` and ``AsyncConsumer``: the same clients under asyncio.
 
     async with AsyncProducer("localhost:9092") as producer:
-        delivery = await producer.send("orders", b"...")  # when it is written
+        delivery = await producer.send("orders", b"...")  # returns when it is written
 
     async for batch in AsyncConsumer("localhost:9092", "orders", group="billing").batches():
-        await handle(batch)  # committed when the block ends well
+        await handle(batch)  # committed when the block ends without an exception
 
-The library waits on threads of its own; each client here has one thread, on which it is called, so the loop never blocks.
+librdkafka blocks its caller. Each client here calls it on a separate thread, so the event loop
+never blocks.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from millstream.client.connection import Bootstrap
-from millstream.client.consumer import Consumer
+from millstream.client.consumer import BATCH_RECORDS, Consumer
+from millstream.client.consuming.record_stream import RecordStream
 from millstream.client.errors import ClientError, DeliveryFailed
 from millstream.client.producer import Delivery, Producer
+from millstream.client.producing.delivery_reports import DeliveryReports
 from millstream.client.producing.transaction import ProducerTransaction
 from millstream.client.record import Record
 
@@ -33,7 +36,7 @@ MAX_WAITING = 10_000
 
 
 class _Thread:
-    """One thread on which everything that blocks is called."""
+    """A thread for calls that block."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, name)
@@ -47,75 +50,81 @@ class _Thread:
 
 
 class _Sent(asyncio.Future[Delivery]):
-    """What becomes of one record. A failure that its sender is told is no matter for ``flush`` any more."""
+    """The delivery of one record. ``flush`` ignores failures that the sender has retrieved."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_heard: Callable[[DeliveryFailed], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_retrieved: Callable[[DeliveryFailed], None]
+    ) -> None:
         super().__init__(loop=loop)
-        self.heard = False
-        self._on_heard = on_heard
+        self.retrieved = False
+        self._on_retrieved = on_retrieved
 
-    def _hear(self) -> None:
-        if not self.heard:
-            self.heard = True
+    def _retrieve(self) -> None:
+        if not self.retrieved:
+            self.retrieved = True
             if self.done() and not self.cancelled() and (failure := super().exception()) is not None:
                 assert isinstance(failure, DeliveryFailed)
-                self._on_heard(failure)
+                self._on_retrieved(failure)
 
     def __await__(self) -> Generator[Any, None, Delivery]:
-        self._hear()
+        self._retrieve()
         return (yield from super().__await__())
 
-    def result(self) -> Delivery:  # as does asyncio.gather, instead of awaiting
-        self._hear()
+    def result(self) -> Delivery:  # asyncio.gather calls it instead of awaiting
+        self._retrieve()
         return super().result()
 
     def exception(self) -> BaseException | None:
-        self._hear()
+        self._retrieve()
         return super().exception()
 
 
 class _Failures:
-    """What nobody was told yet: how often, by what was said, for many records fail for one reason."""
+    """Failures that no sender has retrieved, by message: many have the same reason."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[int, DeliveryFailed]] = {}
+        self._by_message: dict[str, tuple[int, DeliveryFailed]] = {}
 
     def add(self, failure: DeliveryFailed) -> None:
-        count, first = self._found.get(failure.message, (0, failure))
-        self._found[failure.message] = count + 1, first
+        count, first = self._by_message.get(failure.message, (0, failure))
+        self._by_message[failure.message] = count + 1, first
 
     def discount(self, failure: DeliveryFailed) -> None:
-        count, first = self._found.pop(failure.message, (0, failure))
+        count, first = self._by_message.pop(failure.message, (0, failure))
         if count > 1:
-            self._found[failure.message] = count - 1, first
+            self._by_message[failure.message] = count - 1, first
 
     def raise_all(self) -> None:
-        found, self._found = self._found, {}
-        for _count, first in found.values():
-            raise DeliveryFailed.of(first, failed=sum(count for count, _first in found.values()))
+        failures, self._by_message = self._by_message, {}
+        for _count, first in failures.values():
+            raise DeliveryFailed.of(first, failed=sum(count for count, _first in failures.values()))
 
 
-class _Awaited(Producer):
-    """A producer that leaves it to who awaits a record to hear of its failure; of a transaction every failure counts."""
+class _AwaitedReports(DeliveryReports):
+    """Leaves failures to the senders that await them. In a transaction every failure counts."""
 
-    def _count_failure(self, failure: ClientError, told: bool) -> None:
-        if not told or self.transactional_id is not None:
-            super()._count_failure(failure, told)
+    def count_failure(self, failure: ClientError, *, has_callback: bool) -> None:
+        if not has_callback or self.transactional_id is not None:
+            super().count_failure(failure, has_callback=has_callback)
+
+
+class _AwaitedProducer(Producer):
+    _reports_type = _AwaitedReports
 
 
 class AsyncProducer:
-    """Made as Producer, with the same arguments; it connects when its block begins, or at the first ``send``."""
+    """Takes the arguments of Producer. It connects at its block, or at the first ``send``."""
 
     def __init__(
         self, bootstrap: Bootstrap = "localhost:9092", *, max_waiting: int = MAX_WAITING, **options: Any
     ) -> None:
-        """``max_waiting``: so many records wait for delivery at most; then ``send`` waits before it queues another."""
+        """At most ``max_waiting`` records wait for delivery; further calls of ``send`` wait."""
         if not options.setdefault("acknowledge", True):
             raise ClientError(
-                "an AsyncProducer hears of every record",
-                hint="leave out acknowledge=False; Producer has it",
+                "an AsyncProducer needs the acknowledgement of every record",
+                hint="leave out acknowledge=False, or use Producer",
             )
-        self._make = lambda: _Awaited(bootstrap, **options)
+        self._make = lambda: _AwaitedProducer(bootstrap, **options)
         self._thread = _Thread("async-producer")
         self._producer: Producer | None = None
         self._opening: asyncio.Lock = asyncio.Lock()
@@ -123,7 +132,7 @@ class AsyncProducer:
         self._waiting: set[_Sent] = set()
         self._failures = _Failures()
         self._transactional = options.get("transactional_id") is not None
-        self._asking = 0  # records that are given to the producer on the thread
+        self._sending = 0  # calls of Producer.send on the thread
         self._ending = threading.Event()
         self._reporter: threading.Thread | None = None
 
@@ -136,10 +145,10 @@ class AsyncProducer:
         return self._producer
 
     async def send(self, topic: str, value: Any = None, **more: Any) -> Delivery:
-        """Send one record, with what Producer.send takes, and return when it is written.
+        """Send one record, with the arguments of Producer.send, and return when it is written.
 
-        DeliveryFailed if it is not; a ClientError of another kind where it was not even sent (a topic that does not exist, a value
-        that cannot be serialised).
+        Raise DeliveryFailed if it is not written, and another ClientError if it was not even sent:
+        the topic does not exist, or the value cannot be serialised.
         """
         return await (await self.queue(topic, value, **more))
 
@@ -151,35 +160,41 @@ class AsyncProducer:
         on_delivery: Callable[[Delivery], None] | None = None,
         **more: Any,
     ) -> Awaitable[Delivery]:
-        """Queue one record; what is returned can be awaited later, or gathered with others. ``on_delivery`` is called on the loop."""
+        """Queue one record; return an awaitable of its delivery, which can be gathered with others.
+
+        ``on_delivery`` is called on the event loop.
+        """
         producer = self._producer or await self.open()
         loop = asyncio.get_running_loop()
         sent = _Sent(loop, self._failures.discount)
         await self._room.acquire()
 
-        def told(delivery: Delivery) -> None:
+        def delivered(delivery: Delivery) -> None:
             loop.call_soon_threadsafe(self._settle, sent, delivery, on_delivery)
 
         self._waiting.add(sent)
         try:
-            await self._give(producer, topic, value, on_delivery=told, **more)
+            await self._send(producer, topic, value, on_delivery=delivered, **more)
         except BaseException:
-            self._leave(sent)
+            self._release(sent)
             raise
         return sent
 
-    async def _give(self, producer: Producer, topic: str, value: Any, **more: Any) -> None:
-        """On the thread when the producer may have to ask the cluster; then also what comes behind, which must not overtake."""
-        if not self._asking and not producer.may_ask(topic):
+    async def _send(self, producer: Producer, topic: str, value: Any, **more: Any) -> None:
+        """Send, on the thread if the producer may have to request metadata.
+
+        Records behind such a record go through the thread too, so that they do not overtake it.
+        """
+        if not self._sending and not producer.may_request_metadata(topic):
             producer.send(topic, value, **more)
             return
-        self._asking += 1
+        self._sending += 1
         try:
             await self._thread.call(producer.send, topic, value, **more)
         finally:
-            self._asking -= 1
+            self._sending -= 1
 
-    def _leave(self, sent: _Sent) -> None:
+    def _release(self, sent: _Sent) -> None:
         if sent in self._waiting:
             self._waiting.remove(sent)
             self._room.release()
@@ -187,13 +202,13 @@ class AsyncProducer:
     def _settle(
         self, sent: _Sent, delivery: Delivery, on_delivery: Callable[[Delivery], None] | None
     ) -> None:
-        self._leave(sent)
+        self._release(sent)
         if delivery.error is None:
             if not sent.done():
                 sent.set_result(delivery)
         else:
             failure = DeliveryFailed.of(delivery.error)
-            if (not sent.heard or sent.cancelled()) and not self._transactional:
+            if (not sent.retrieved or sent.cancelled()) and not self._transactional:
                 self._failures.add(failure)
             if not sent.done():
                 sent.set_exception(failure)
@@ -211,7 +226,10 @@ class AsyncProducer:
                 self._ending.wait(POLL_S)
 
     async def flush(self) -> None:
-        """Return when everything queued is delivered; DeliveryFailed if some was not (since the last flush) and nobody was told."""
+        """Wait until everything queued is delivered.
+
+        Raise DeliveryFailed for failures since the last flush that no sender has retrieved.
+        """
         await self._thread.call((await self.open()).flush)
         await self._settled()
 
@@ -222,7 +240,7 @@ class AsyncProducer:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction]:
-        """All of the block, or nothing."""
+        """Commit everything sent in the block, or nothing."""
         producer = await self.open()
         transaction = await self._thread.call(producer.transaction)
         await self._thread.call(transaction.__enter__)
@@ -256,7 +274,7 @@ class AsyncProducer:
 
 
 class AsyncTransaction:
-    """What is sent in it counts when its block ends well."""
+    """An open transaction. It is committed if its block ends without an exception."""
 
     def __init__(self, producer: AsyncProducer, transaction: ProducerTransaction, thread: _Thread) -> None:
         self._producer = producer
@@ -264,7 +282,7 @@ class AsyncTransaction:
         self._thread = thread
 
     async def send(self, topic: str, value: Any = None, **more: Any) -> None:
-        """Queue a record; the end of the block waits for it."""
+        """Queue a record. The end of the block waits for its delivery."""
         await self._thread.call(self._transaction.send, topic, value, **more)
 
     async def commit_offsets(self, consumer: AsyncConsumer) -> None:
@@ -272,23 +290,23 @@ class AsyncTransaction:
 
 
 @dataclass
-class _Handing:
-    """Records of which some have been handed out."""
+class _Batch:
+    """Records of which the first ``taken`` have been handed out."""
 
     records: list[Record]
-    polled: Sequence[Record]  # what they were made of
+    polled: Sequence[Record]  # the same before decoding and interceptors
     taken: int = 0
 
 
 class AsyncConsumer:
-    """Made as Consumer, with the same arguments. Iterate over it for records, or over ``batches()``."""
+    """Takes the arguments of Consumer. Iterate over it for records, or over ``batches()``."""
 
     def __init__(self, bootstrap: Bootstrap, topics: str | Iterable[str], **options: Any) -> None:
         self._make = lambda: Consumer(bootstrap, topics, **options)
         self._thread = _Thread("async-consumer")
         self._consumer: Consumer | None = None
         self._pending: asyncio.Future[list[Record]] | None = None
-        self._handing: _Handing | None = None
+        self._batch: _Batch | None = None
 
     async def open(self) -> Consumer:
         if self._consumer is None:
@@ -296,39 +314,42 @@ class AsyncConsumer:
         return self._consumer
 
     async def poll(self, max_records: int = 500, timeout_s: float = POLL_S) -> list[Record]:
-        """The next records. A call that is cancelled loses none of them: the next call gets them."""
-        consumer = await self._take_up()
-        records = await self._next(consumer, max_records, timeout_s)
-        consumer._note(consumer._polled)
-        consumer._note_ends()
+        """Return the next records. A cancelled call loses none: the next call returns them."""
+        stream = (await self._resume()).stream
+        records = await self._next(stream, max_records, timeout_s)
+        stream.mark_handed_out(stream.polled)
+        stream.mark_ends()
         return records
 
-    async def _take_up(self) -> Consumer:
-        """The consumer, with what a loop before left. Not when that loop's generator ends: that may be much later."""
+    async def _resume(self) -> Consumer:
+        """Return the consumer, after putting back the records that the last loop did not take.
+
+        The end of that loop's generator would be too late: it may be closed much later.
+        """
         consumer = await self.open()
-        if (left := self._handing) is not None:
-            self._handing = None
-            if left.taken < len(left.records):
-                consumer._put_back(left.records[left.taken], left.polled)
+        if (batch := self._batch) is not None:
+            self._batch = None
+            if batch.taken < len(batch.records):
+                consumer.stream.put_back(batch.records[batch.taken], batch.polled)
         return consumer
 
-    async def _next(self, consumer: Consumer, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
+    async def _next(self, stream: RecordStream, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
         if self._pending is None:
-            self._pending = asyncio.ensure_future(self._thread.call(consumer._poll, max_records, timeout_s))
+            self._pending = asyncio.ensure_future(self._thread.call(stream.poll, max_records, timeout_s))
         try:
             records = await asyncio.shield(self._pending)
         except asyncio.CancelledError:
             if self._pending.cancelled():
                 self._pending = None
-            raise  # what it brings is for the next call, also when it has come just now
+            raise  # its records are for the next call, even if they have just arrived
         except BaseException:
             self._pending = None
             raise
         self._pending = None
         return records
 
-    def _finished(self, consumer: Consumer) -> bool:
-        return self._pending is None and consumer.finished
+    def _finished(self, stream: RecordStream) -> bool:
+        return self._pending is None and stream.finished
 
     async def commit(self, *, wait: bool = True) -> None:
         await self._thread.call((await self.open()).commit, wait=wait)
@@ -337,44 +358,53 @@ class AsyncConsumer:
         return await self._thread.call((await self.open()).metrics)
 
     async def batches(self, max_records: int = 500) -> AsyncIterator[list[Record]]:
-        """Lists of records as they come, until finished. In a group a list is committed when the next is asked for."""
-        consumer = await self._take_up()
-        while not self._finished(consumer):
-            records = await self._next(consumer, max_records)
-            consumer._note(consumer._polled)
-            if consumer._commits_first:
-                await self._thread.call(consumer._batch_is_handled)
+        """Yield lists of records as they arrive, until finished.
+
+        In a group, a list is committed when the next one is requested.
+        """
+        consumer = await self._resume()
+        stream = consumer.stream
+        while not self._finished(stream):
+            records = await self._next(stream, max_records)
+            stream.mark_handed_out(stream.polled)
+            if consumer.commits_first and consumer.auto_commit:
+                await self._thread.call(stream.commit_handled)
             if records:
                 yield records
-            if not consumer._commits_first:
-                await self._thread.call(consumer._batch_is_handled)
+            if not consumer.commits_first and consumer.auto_commit:
+                await self._thread.call(stream.commit_handled)
 
     async def __aiter__(self) -> AsyncIterator[Record]:
-        """Records as they come, until finished. A loop that is left may be taken up by another."""
-        consumer = await self._take_up()
-        while not self._finished(consumer):
-            records = await self._next(consumer, 500)
-            self._handing = handing = _Handing(records, consumer._polled)
-            if consumer._commits_first:
-                await self._commit_batch(consumer, handing)
-            for record in records:
-                if self._handing is not handing:
-                    return  # another loop has taken up the rest
-                handing.taken += 1
-                if not consumer._commits_first:
-                    consumer._note((record,))
-                yield record
-            self._handing = None
-            if not consumer._commits_first:
-                await self._commit_batch(consumer, handing)
+        """Yield records as they arrive, until finished.
 
-    async def _commit_batch(self, consumer: Consumer, batch: _Handing) -> None:
-        consumer._note(batch.polled)
-        await self._thread.call(consumer._batch_is_handled)
+        After a loop that ended early, another loop continues with the next record.
+        """
+        consumer = await self._resume()
+        stream = consumer.stream
+        while not self._finished(stream):
+            records = await self._next(stream, BATCH_RECORDS)
+            self._batch = batch = _Batch(records, stream.polled)
+            if consumer.commits_first:
+                await self._commit_batch(consumer, batch)
+            for record in records:
+                if self._batch is not batch:
+                    return  # another loop has the rest
+                batch.taken += 1
+                if not consumer.commits_first:
+                    stream.mark_handed_out((record,))
+                yield record
+            self._batch = None
+            if not consumer.commits_first:
+                await self._commit_batch(consumer, batch)
+
+    async def _commit_batch(self, consumer: Consumer, batch: _Batch) -> None:
+        consumer.stream.mark_handed_out(batch.polled)
+        if consumer.auto_commit:
+            await self._thread.call(consumer.stream.commit_handled)
 
     async def close(self) -> None:
         if self._pending is not None:
-            await asyncio.wait([self._pending])  # it ends by itself, soon
+            await asyncio.wait([self._pending])  # its poll ends soon
         if self._consumer is not None:
             await self._thread.call(self._consumer.close)
         self._thread.end()

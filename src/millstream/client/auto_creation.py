@@ -1,7 +1,7 @@
 """Waiting for a topic that a broker creates because a client asked for it.
 
 Brokers with ``auto.create.topics.enable`` answer that the topic is unknown, and create it in the
-background. Only time tells such a topic from one that will never exist.
+background. Only time distinguishes such a topic from one that will never exist.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _BROKER_RESOURCE = 4
 
 
 class CreationWait:
-    """How long an unknown topic is waited for. Asks the cluster whether it creates topics only after a second."""
+    """The time to wait for an unknown topic.
+
+    After a second it asks the cluster whether it creates topics.
+    """
 
     def __init__(self, creates: Callable[[], bool]) -> None:
         self._started_s = time.monotonic()
@@ -42,18 +45,18 @@ class CreationWait:
 
 
 def creates_topics(protocol: Protocol) -> bool:
-    """Whether the cluster creates topics that clients ask for; True if no broker says."""
+    """Return whether the cluster creates topics for clients; True if no broker answers."""
     try:
         node = protocol.brokers()[0].node
         resource = DescribeConfigsResource(
             resource_type=_BROKER_RESOURCE, resource_name=str(node), configuration_keys=[_SETTING]
         )
-        answer = protocol.ask(DescribeConfigsRequest(resources=[resource]), node=node)
+        response = protocol.ask(DescribeConfigsRequest(resources=[resource]), node=node)
     except (ClientError, IndexError):
         return True
     return all(
         config.value != "false"
-        for result in answer.results
+        for result in response.results
         for config in result.configs
         if config.name == _SETTING
     )

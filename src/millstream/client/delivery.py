@@ -1,12 +1,17 @@
-"""``delivery=``: one word for what producers and consumers have to be told so that records arrive as often as one wants.
+"""``delivery=``: choose the delivery guarantee of a producer or consumer with one word.
 
-``at-most-once``   nothing twice, something perhaps never: no retries, and offsets are committed before records are handled.
-``at-least-once``  nothing lost, something perhaps twice: acks=all, retries, and offsets are committed when records are handled.
-``exactly-once``   nothing lost, nothing twice: idempotent writes, in transactions with a transactional id; a consumer reads what is
-                   committed, and its offsets are committed by the producer's transaction.
+``at-most-once``   no duplicates, but records may be lost: no retries, and offsets are committed
+                   before records are handled.
+``at-least-once``  no loss, but duplicates are possible: acks=all, retries, and offsets are
+                   committed after records are handled.
+``exactly-once``   no loss and no duplicates: idempotent writes, with a transactional id in
+                   transactions. A consumer reads committed records, and the producer's transaction
+                   commits its offsets.
 
-What else is asked for may not contradict it. What it sets is in ``producer.guarantee`` and ``consumer.guarantee``, and in the log (``millstream.client``, INFO). The other half is the
-topic's: three replicas or more, min.insync.replicas above 1 and below that, no unclean elections; `millstream doctor` looks.
+Other arguments must not contradict it. The resulting settings are in ``producer.guarantee`` and
+``consumer.guarantee``, and in the log (``millstream.client``, INFO). The topic matters too: three
+or more replicas, min.insync.replicas above 1 and below their number, and no unclean elections.
+`millstream doctor` checks these.
 """
 
 from __future__ import annotations
@@ -19,13 +24,13 @@ from typing import Any, Literal, NamedTuple, get_args
 from millstream.client.errors import ClientError
 
 DeliveryName = Literal["at-most-once", "at-least-once", "exactly-once"]
-log = logging.getLogger("millstream.client")
+logger = logging.getLogger("millstream.client")
 
 RETRIES = 2_147_483_647
 
 
 class Guarantee(NamedTuple):
-    """What was asked for, the settings of the client that make it so, and a sentence for people."""
+    """The chosen delivery, the client settings that provide it, and a sentence for people."""
 
     delivery: DeliveryName
     settings: Mapping[str, Any]
@@ -40,23 +45,24 @@ def for_producer(
     idempotent: bool | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Guarantee:
+    """Return the guarantee of a producer; ClientError if other arguments contradict it."""
     _check(delivery)
     if transactional_id is not None and delivery != "exactly-once":
         raise ClientError(
-            f"transactions write exactly once, and {delivery} was asked for",
-            hint='take delivery="exactly-once", or leave out the transactional_id',
+            f"transactions write exactly once, but delivery is {delivery}",
+            hint='use delivery="exactly-once", or leave out the transactional_id',
         )
     settings: dict[str, Any]
     if delivery == "at-most-once":
         settings = {"acks": 1, "enable.idempotence": False, "message.send.max.retries": 0}
-        says = "a record is sent once; one that is not acknowledged is not sent again"
+        says = "a record is sent once, and not again if it is not acknowledged"
     elif delivery == "at-least-once":
         settings = {
             "acks": "all",
             "enable.idempotence": False,
             "message.send.max.retries": RETRIES,
         } | _IN_ORDER
-        says = "a record is sent until all replicas in sync have it; an acknowledgement that gets lost doubles it"
+        says = "a record is sent until all in-sync replicas have it; a lost response duplicates it"
     else:
         settings = {"acks": "all", "enable.idempotence": True, "message.send.max.retries": RETRIES}
         says = "a record is written once, as long as this producer lives"
@@ -65,10 +71,10 @@ def for_producer(
     _check_agrees(delivery, "acks", settings["acks"], acks)
     _check_agrees(delivery, "idempotent", settings["enable.idempotence"], idempotent)
     _check_options(delivery, settings, options or {})
-    return _told(Guarantee(delivery, settings, says))
+    return _logged(Guarantee(delivery, settings, says))
 
 
-# Without sequence numbers a batch that is sent again may come behind one that was sent after it.
+# Without sequence numbers a retried batch may be appended after a later one.
 _IN_ORDER = {"max.in.flight.requests.per.connection": 1}
 
 
@@ -80,30 +86,37 @@ def for_consumer(
     isolation: str = "read_committed",
     options: Mapping[str, Any] | None = None,
 ) -> Guarantee:
+    """Return the guarantee of a consumer; ClientError if other arguments contradict it."""
     _check(delivery)
     if group is None:
         raise ClientError(
-            "only a group remembers what was handled", hint="give the consumer a group, or leave out delivery"
+            "delivery needs a group, which stores the committed offsets",
+            hint="give the consumer a group, or leave out delivery",
         )
     settings = {"enable.auto.commit": False, "isolation.level": "read_committed"}
     says = {
         "at-most-once": "records are committed before they are handed out",
-        "at-least-once": "records are committed when they are handled: when the next are asked for",
-        "exactly-once": "records are committed by a producer's transaction: transaction.commit_offsets(consumer)",
+        "at-least-once": "records are committed after they are handled: at the next request",
+        "exactly-once": "records are committed by a producer's transaction: "
+        "transaction.commit_offsets(consumer)",
     }[delivery]
-    if delivery != "at-least-once":  # which whoever handles records may see to as well, with commit()
+    if delivery != "at-least-once":  # there the application may also commit, with commit()
         _check_agrees(delivery, "auto_commit", delivery == "at-most-once", auto_commit)
     _check_agrees(delivery, "isolation", settings["isolation.level"], isolation)
     _check_options(delivery, settings, options or {})
-    return _told(Guarantee(delivery, settings, says))
+    return _logged(Guarantee(delivery, settings, says))
 
 
-def refuse_exactly_once(delivery: str | None, where: str) -> None:
-    """Of those that commit for their handlers: what the handler writes is in no transaction with the offsets."""
+def reject_exactly_once(delivery: str | None, where: str) -> None:
+    """Raise if ``where`` commits offsets for its handlers.
+
+    A handler's writes are in no transaction with these offsets.
+    """
     if delivery == "exactly-once":
         raise ClientError(
-            f"{where} cannot commit offsets together with what a handler writes",
-            hint="read batches() and call transaction.commit_offsets(consumer), or take delivery='at-least-once'",
+            f"{where} cannot commit offsets together with the writes of a handler",
+            hint="read batches() and call transaction.commit_offsets(consumer), "
+            "or use delivery='at-least-once'",
         )
 
 
@@ -112,12 +125,12 @@ def _check(delivery: str) -> None:
     if delivery not in known:
         close = difflib.get_close_matches(delivery, known, 1)
         raise ClientError(
-            f"there is no delivery {delivery!r}",
-            hint=f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}",
+            f"unknown delivery {delivery!r}",
+            hint=f"did you mean {close[0]!r}?" if close else f"choose {', '.join(known)}",
         )
 
 
-# Settings that the library knows by two names.
+# Settings for which the library has two names.
 _ALIASES = {
     "request.required.acks": "acks",
     "retries": "message.send.max.retries",
@@ -126,26 +139,26 @@ _ALIASES = {
 
 
 def _check_options(delivery: str, settings: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    for name, given in options.items():
+    for name, value in options.items():
         setting = _ALIASES.get(name, name)
         if setting in settings:
-            _check_agrees(delivery, name, settings[setting], given)
+            _check_agrees(delivery, name, settings[setting], value)
 
 
-def _check_agrees(delivery: str, name: str, wanted: object, given: object) -> None:
-    if given is not None and _plain(given) != _plain(wanted):
+def _check_agrees(delivery: str, name: str, required: object, value: object) -> None:
+    if value is not None and _normal(value) != _normal(required):
         raise ClientError(
-            f"{name}={given} contradicts delivery={delivery!r}, which means {name}={wanted}",
+            f"{name}={value} contradicts delivery={delivery!r}, which means {name}={required}",
             hint=f"leave out {name}, or delivery",
         )
 
 
-def _plain(value: object) -> str:
+def _normal(value: object) -> str:
     text = str(value).lower()
     return "all" if text == "-1" else text
 
 
-def _told(found: Guarantee) -> Guarantee:
-    names = ", ".join(f"{name}={value}" for name, value in found.settings.items())
-    log.info("%s: %s (%s)", found.delivery, found.says, names)
-    return found
+def _logged(guarantee: Guarantee) -> Guarantee:
+    names = ", ".join(f"{name}={value}" for name, value in guarantee.settings.items())
+    logger.info("%s: %s (%s)", guarantee.delivery, guarantee.says, names)
+    return guarantee

@@ -1,6 +1,6 @@
-"""A histogram of durations: constant memory, percentiles within one per cent, and two of them can be added.
+"""A histogram of durations: constant memory, percentiles within one per cent, mergeable.
 
-Buckets grow with the value: 128 of them between a power of two and the next.
+Buckets grow with the value: there are 128 between one power of two and the next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _SHIFT = 7
 
 
 class Histogram:
-    """Of whole numbers, microseconds for example; negative ones count as 0."""
+    """A histogram of whole numbers, for example microseconds; negative ones count as 0."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -45,21 +45,21 @@ class Histogram:
         return self.total / self.count if self.count else 0.0
 
     def percentile(self, share: float) -> int:
-        """The value below or at which so many per cent are; 0 of an empty one."""
+        """Return the value at or below which ``share`` per cent lie; 0 if empty."""
         return self.percentiles([share])[0]
 
     def percentiles(self, shares: Iterable[float]) -> list[int]:
-        wanted = [max(1, -int(-share * self.count // 100)) for share in shares]
-        found = {}
-        seen, targets = 0, sorted(set(wanted))
+        ranks = [max(1, -int(-share * self.count // 100)) for share in shares]
+        values = {}
+        seen, targets = 0, sorted(set(ranks))
         for bucket in sorted(self._buckets):
             seen += self._buckets[bucket]
             while targets and seen >= targets[0]:
-                found[targets.pop(0)] = min(max(_middle(bucket), self.lowest), self.highest)
-        return [self.highest if one >= self.count else found[one] for one in wanted]
+                values[targets.pop(0)] = min(max(_middle(bucket), self.lowest), self.highest)
+        return [self.highest if rank >= self.count else values[rank] for rank in ranks]
 
     def as_dict(self) -> dict[str, object]:
-        """For another process; ``from_dict`` reads it."""
+        """Return a form for another process, for ``from_dict``."""
         return {
             "total": self.total,
             "lowest": self.lowest,
@@ -68,12 +68,15 @@ class Histogram:
         }
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, object]) -> Histogram:
-        made = cls()
-        made._buckets = {int(bucket): int(times) for bucket, times in found["buckets"]}  # type: ignore[attr-defined]
-        made.count = sum(made._buckets.values())
-        made.total, made.lowest, made.highest = (int(found[name]) for name in ("total", "lowest", "highest"))  # type: ignore[call-overload]
-        return made
+    def from_dict(cls, data: Mapping[str, object]) -> Histogram:
+        histogram = cls()
+        histogram._buckets = {int(bucket): int(times) for bucket, times in data["buckets"]}  # type: ignore[attr-defined]
+        histogram.count = sum(histogram._buckets.values())
+        histogram.total, histogram.lowest, histogram.highest = (
+            int(data[name])  # type: ignore[call-overload]
+            for name in ("total", "lowest", "highest")
+        )
+        return histogram
 
 
 def _bucket(value: int) -> int:

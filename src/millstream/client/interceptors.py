@@ -1,7 +1,8 @@
-"""Interceptors: code of one's own before a record is sent, after it is acknowledged, before it is handed out, after a commit.
+"""Interceptors: application code around sending, acknowledging, consuming and committing.
 
-They are given as a list and called in its order, each with what the one before it returned. As in Kafka, one that raises is told
-in the log and passed over: it must not stop the records. So is one that returns None, having forgotten to return anything.
+They are called in the order of the list, each with the result of the one before. As in Kafka, an
+interceptor that raises is logged and skipped: it must not stop the records. So is an interceptor
+that returns None because it lacks a return statement.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from millstream.client.record import Record
 
 T = TypeVar("T")
-log = logging.getLogger("millstream.client")
+logger = logging.getLogger("millstream.client")
 
 
 class Outgoing(NamedTuple):
-    """A record on its way out, before it is serialised; change it with ``_replace``."""
+    """A record to send, before it is serialised; change it with ``_replace``."""
 
     topic: str
     value: Any
@@ -32,30 +33,33 @@ class Outgoing(NamedTuple):
 
 
 class ProducerInterceptor:
-    """Override what is wanted."""
+    """The base class. Override the methods that you need."""
 
     def on_send(self, record: Outgoing) -> Outgoing:
-        """Before the record is serialised and given a partition."""
+        """Called before the record is serialised and given a partition."""
         return record
 
     def on_acknowledgement(self, delivery: Delivery) -> None:
-        """When its fate is known, also when it was refused. Called from ``send``, ``poll`` and ``flush``."""
+        """Called when the record is acknowledged or has failed.
+
+        The caller is ``send``, ``poll`` or ``flush``.
+        """
 
 
 class ConsumerInterceptor:
-    """Override what is wanted."""
+    """The base class. Override the methods that you need."""
 
     def on_consume(self, records: list[Record]) -> list[Record]:
-        """Before records are handed out. Those that are left out count as read."""
+        """Called before records are handed out. Records that it leaves out count as read."""
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """When offsets of the group have been committed."""
+        """Called when offsets of the group have been committed."""
 
 
 def _returned(result: T | None) -> T:
     if result is None:
-        raise TypeError("it returned nothing; an interceptor returns what it was given, changed or not")
+        raise TypeError("it returned None; an interceptor returns its argument, changed or not")
     return result
 
 
@@ -63,41 +67,45 @@ class ProducerChain:
     """All interceptors of a producer."""
 
     def __init__(self, interceptors: Iterable[ProducerInterceptor]) -> None:
-        self._all = tuple(interceptors)
+        self._interceptors = tuple(interceptors)
 
     def on_send(self, record: Outgoing) -> Outgoing:
-        for one in self._all:
+        for interceptor in self._interceptors:
             try:
-                record = _returned(one.on_send(record))
+                record = _returned(interceptor.on_send(record))
             except Exception:
-                log.exception("%s.on_send failed; the record goes on as it was", type(one).__name__)
+                logger.exception(
+                    "%s.on_send failed; the record is sent unchanged", type(interceptor).__name__
+                )
         return record
 
     def on_acknowledgement(self, delivery: Delivery) -> None:
-        for one in self._all:
+        for interceptor in self._interceptors:
             try:
-                one.on_acknowledgement(delivery)
+                interceptor.on_acknowledgement(delivery)
             except Exception:
-                log.exception("%s.on_acknowledgement failed", type(one).__name__)
+                logger.exception("%s.on_acknowledgement failed", type(interceptor).__name__)
 
 
 class ConsumerChain:
     """All interceptors of a consumer."""
 
     def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
-        self._all = tuple(interceptors)
+        self._interceptors = tuple(interceptors)
 
     def on_consume(self, records: list[Record]) -> list[Record]:
-        for one in self._all:
+        for interceptor in self._interceptors:
             try:
-                records = _returned(one.on_consume(records))
+                records = _returned(interceptor.on_consume(records))
             except Exception:
-                log.exception("%s.on_consume failed; the records go on as they were", type(one).__name__)
+                logger.exception(
+                    "%s.on_consume failed; the records are handed out unchanged", type(interceptor).__name__
+                )
         return records
 
     def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        for one in self._all:
+        for interceptor in self._interceptors:
             try:
-                one.on_commit(offsets)
+                interceptor.on_commit(offsets)
             except Exception:
-                log.exception("%s.on_commit failed", type(one).__name__)
+                logger.exception("%s.on_commit failed", type(interceptor).__name__)

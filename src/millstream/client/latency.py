@@ -1,12 +1,13 @@
-"""End-to-end latency by interceptors: how long records take from being made to being handed out.
+"""End-to-end latency with interceptors: the time from creating a record to handing it out.
 
     latency = LatencyInterceptor()
     producer = Producer(bootstrap, interceptors=[latency])
     consumer = Consumer(bootstrap, "orders", group="billing", interceptors=[latency])
     latency.histogram.percentile(99)  # ms
 
-One in the consumer's process is enough: records carry the time at which they were made. With a Redis client the sums are kept
-there too, for several processes, under the names ``totalSentMessage``, ``totalLatency`` (ms) and ``avgLatency``.
+One in the consumer's process is enough: records carry their creation time. With a Redis client the
+sums are also kept there, for several processes, under the names ``totalSentMessage``,
+``totalLatency`` (ms) and ``avgLatency``.
 """
 
 from __future__ import annotations
@@ -24,10 +25,13 @@ SENT, LATENCY, AVERAGE = "totalSentMessage", "totalLatency", "avgLatency"
 
 
 class LatencyInterceptor(ProducerInterceptor, ConsumerInterceptor):
-    """Counts what is sent, and measures what is handed out, in milliseconds by the clocks of both machines."""
+    """Counts records sent, and measures records handed out.
+
+    Latencies are in milliseconds and depend on the clocks of both machines.
+    """
 
     def __init__(self, *, redis: Any = None, prefix: str = "") -> None:
-        """``redis``: a client as of the package redis (``incrby``, ``get``, ``set``)."""
+        """``redis``: a client like that of the package redis (``incrby``, ``get``, ``set``)."""
         self.sent = 0
         self.histogram = Histogram()
         self._redis = redis
@@ -41,17 +45,17 @@ class LatencyInterceptor(ProducerInterceptor, ConsumerInterceptor):
 
     def on_consume(self, records: list[Record]) -> list[Record]:
         now_ms = time.time_ns() // 1_000_000
-        late_ms = [
+        latencies_ms = [
             max(now_ms - record.timestamp_ms, 0) for record in records if record.timestamp_type != "none"
         ]
-        for one in late_ms:
-            self.histogram.add(one)
-        if self._redis is not None and late_ms:
-            self._keep(sum(late_ms))
+        for latency_ms in latencies_ms:
+            self.histogram.add(latency_ms)
+        if self._redis is not None and latencies_ms:
+            self._store(sum(latencies_ms))
         return records
 
-    def _keep(self, late_ms: int) -> None:
-        total_ms = int(self._redis.incrby(self._prefix + LATENCY, late_ms))
+    def _store(self, latency_ms: int) -> None:
+        total_ms = int(self._redis.incrby(self._prefix + LATENCY, latency_ms))
         sent = int(self._redis.get(self._prefix + SENT) or 0)
         if sent:
             self._redis.set(self._prefix + AVERAGE, total_ms // sent)

@@ -1,7 +1,7 @@
-"""What we use of confluent-kafka, named in one place.
+"""The parts of confluent-kafka that this package uses, named in one place.
 
-Importing this module loads librdkafka (60 ms), so ``errors`` and ``connection``, which the command line needs for its
-help and its errors, do not.
+Importing this module loads librdkafka (60 ms). ``errors`` and ``connection``, which the command
+line needs for its help and errors, do not import it.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from millstream.client.errors import ClientError
-from millstream.client.retries import Patience
+from millstream.client.retries import Retries
 
 T = TypeVar("T")
 
-# How long a closing member waits for a join that is in flight, and how long each poll takes until then.
+# How long a closing member waits for a join that is in flight, and the time of each poll.
 SETTLE_S = 0.2
 SETTLE_POLL_S = 0.005
 
 
 def make(kind: Callable[[dict[str, Any]], T], config: dict[str, Any]) -> T:
-    """A client of confluent-kafka; a property it does not take is a ClientError."""
+    """Create a client of confluent-kafka; ClientError if it rejects a property."""
     try:
         return kind(config)
     except KafkaException as error:
         reason = error.args[0].str()
         raise ClientError(
-            f"the client options are refused: {reason}", hint="names and values are those of librdkafka"
+            f"the client options are invalid: {reason}",
+            hint="names and values are those of librdkafka",
         ) from None
 
 
 def interruptible(call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Call into librdkafka; Ctrl-C during the call is KeyboardInterrupt.
+    """Call into librdkafka, and raise KeyboardInterrupt for Ctrl-C during the call.
 
-    confluent-kafka 2.16 notices the signal, but may lose the exception on its way out, which Python reports as this.
+    confluent-kafka 2.16 notices the signal but may lose the exception on the way out. Python then
+    raises a SystemError.
     """
     try:
         return call(*arguments, **named)
@@ -64,9 +66,9 @@ def close_member(client: KafkaConsumer, *, static: bool = False) -> None:
     """Leave the group and close.
 
     Every consumer that subscribes needs this, with or without rebalance callbacks. ``close`` hangs
-    for ever in librdkafka up to 2.16 if a rebalance is pending that no poll has served (issue 4884).
-    ``close`` serves it while the group shuts down. A shutdown that completes in that moment drops
-    the call to assign or unassign, which waits for its answer without a limit.
+    for ever in librdkafka up to 2.16 if a rebalance is pending that no poll has served (issue
+    4884). ``close`` serves it while the group shuts down. A shutdown that completes in that moment
+    drops the call to assign or unassign, which waits for its answer without a limit.
 
     Unsubscribing and serving rebalances first leaves nothing for ``close`` to serve. librdkafka
     postpones unsubscribing during a join, so a join in flight gets a moment to complete.
@@ -91,7 +93,7 @@ def _settle(client: KafkaConsumer, static: bool) -> None:
     had_partitions = bool(assigned or client.assignment())
     deadline_s = time.monotonic() + SETTLE_S
     while not static:
-        with suppress(KafkaException):  # a fatal error refuses every call that changes the subscription
+        with suppress(KafkaException):  # after a fatal error, every call that changes the subscription fails
             client.unsubscribe()
         _serve_rebalances(client)
         has_partitions = bool(client.assignment())
@@ -111,20 +113,20 @@ def _serve_rebalances(client: KafkaConsumer) -> None:
 def cluster_metadata(
     client: AdminClient | KafkaConsumer | KafkaProducer,
     topic: str | None,
-    patience: Patience,
+    retries: Retries,
     explain: Callable[[KafkaException], ClientError],
     doing: str,
 ) -> Any:
-    """What a client is told of a topic, or of all."""
-    asked = () if topic is None else (topic,)
+    """Return the client's metadata of a topic, or of all topics."""
+    topics = () if topic is None else (topic,)
 
-    def ask(limit_s: float) -> Any:
+    def list_once(limit_s: float) -> Any:
         try:
-            return interruptible(client.list_topics, *asked, timeout=limit_s)
+            return interruptible(client.list_topics, *topics, timeout=limit_s)
         except KafkaException as error:
             raise explain(error) from None
 
-    return patience.persist(ask, doing=doing)
+    return retries.run(list_once, doing=doing)
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""``Record``: what a consumer hands out, and what was written where."""
+"""``Record``: a record as a consumer hands it out."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TIMESTAMP_TYPES: tuple[TimestampType, ...] = ("none", "create", "append")
 
 
 class Record(NamedTuple):
-    """One record as it was read. A tuple, because consumers make hundreds of thousands of them a second.
+    """One record. A tuple, because consumers create hundreds of thousands per second.
 
-    Key and value are bytes or None, unless the consumer was told what they are (``client/serdes.py``).
+    Key and value are bytes or None, unless the consumer decodes them (``client/serdes.py``).
     """
 
     topic: str
@@ -30,7 +30,7 @@ class Record(NamedTuple):
 
 
 def from_message(message: Message) -> Record:
-    """The record inside a message of confluent-kafka that carries no error."""
+    """Convert a message of confluent-kafka that carries no error."""
     kind, timestamp_ms = message.timestamp()
     return Record(
         message.topic() or "",

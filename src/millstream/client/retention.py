@@ -1,4 +1,4 @@
-"""Which records the retention of a topic takes at once, because the times that they carry are older than it keeps."""
+"""Which records the retention of a topic deletes at once, because of their old timestamps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from millstream.client.errors import UnknownTopic
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
 
-KEPT = -1
+UNLIMITED = -1
 
 
 class Retention:
-    """Asks for the settings of a topic once, when the first record for it is looked at."""
+    """Reads the settings of a topic once, when the first record for it is checked."""
 
     def __init__(self, admin: Admin, *, now_ms: int | None = None) -> None:
         self._admin = admin
@@ -22,21 +22,27 @@ class Retention:
         self._kept_ms: dict[str, int] = {}
 
     def kept_ms(self, topic: str) -> int:
-        """For how long a record with the time of its producer stays; -1: for ever, or as long as any other."""
+        """Return how long a record is kept by its own timestamp.
+
+        -1 if there is no limit, or if the topic uses the time of appending.
+        """
         if topic not in self._kept_ms:
-            self._kept_ms[topic] = self._asked(topic)
+            self._kept_ms[topic] = self._read(topic)
         return self._kept_ms[topic]
 
-    def takes(self, topic: str, timestamp_ms: int) -> bool:
-        """Whether a record of this time is already due for deletion. One without a time gets that of its arrival."""
-        kept_ms = self.kept_ms(topic)
-        return kept_ms != KEPT and timestamp_ms > 0 and timestamp_ms < self._now_ms - kept_ms
+    def deletes(self, topic: str, timestamp_ms: int) -> bool:
+        """Return whether a record with this timestamp is already due for deletion.
 
-    def _asked(self, topic: str) -> int:
+        A record without a timestamp gets the time of sending.
+        """
+        kept_ms = self.kept_ms(topic)
+        return kept_ms != UNLIMITED and timestamp_ms > 0 and timestamp_ms < self._now_ms - kept_ms
+
+    def _read(self, topic: str) -> int:
         try:
-            found = {one.name: one.value for one in self._admin.configs.describe("topic", topic)}
+            settings = {config.name: config.value for config in self._admin.configs.describe("topic", topic)}
         except UnknownTopic:
-            return KEPT
-        deletes = "delete" in (found.get("cleanup.policy") or "").split(",")
-        stamps = found.get("message.timestamp.type") == "LogAppendTime"
-        return int(found.get("retention.ms") or KEPT) if deletes and not stamps else KEPT
+            return UNLIMITED
+        deletes = "delete" in (settings.get("cleanup.policy") or "").split(",")
+        appends_time = settings.get("message.timestamp.type") == "LogAppendTime"
+        return int(settings.get("retention.ms") or UNLIMITED) if deletes and not appends_time else UNLIMITED

@@ -1,10 +1,12 @@
-"""Asking again. While a leader, a coordinator or the controller is being elected, requests are refused or connections end; a moment later all is well.
+"""Retries while a leader, a coordinator or the controller is elected.
 
-``Patience`` repeats what failed for such a reason until the caller's time is over, and then says what was tried and what was met
-last. Every call of ``Admin`` goes through it, and so does whoever uses ``Protocol.patiently``.
+During an election requests fail or connections close; a moment later they succeed. ``Retries``
+repeats such requests until the caller's timeout, and then reports the last error with the number of
+attempts. Every call of ``Admin`` uses it, and so do callers of ``Protocol.patiently``.
 
-Two things are not waited for. A cluster that never answered: an address is wrong or nothing runs there, which a person wants to know
-at once. And what only sounds as if it would pass: a topic that does not exist is retriable in Kafka's table.
+Two kinds of errors are not retried. A cluster that never answered: the address is wrong or nothing
+runs there, which the user should know at once. And errors that Kafka calls retriable but that do
+not pass, such as a topic that does not exist.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.05
 LAST_PAUSE_S = 1.0
-# A library that has asked a broker waits for that one though it has died meanwhile: the first tries are short.
+# librdkafka waits for the response of a broker even if it has died: the first attempts are short.
 FIRST_LIMIT_S = 2.0
 LAST_LIMIT_S = 10.0
 
-# Somebody else has it now, or will in a moment: ask again.
+# Another broker has it now, or will in a moment: retry.
 MOVING = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -35,7 +37,7 @@ MOVING = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-# What a fail-over also shows to whoever administers a cluster.
+# Further errors of administrative requests during a failover.
 PASSING = MOVING | {
     ErrorCode.BROKER_NOT_AVAILABLE,
     ErrorCode.FENCED_LEADER_EPOCH,
@@ -51,56 +53,60 @@ PASSING = MOVING | {
     ErrorCode.UNKNOWN_LEADER_EPOCH,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
 }
-# After these nobody knows whether the request was carried out.
+# After these it is unknown whether the request was executed.
 _UNKNOWN_OUTCOME = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     ErrorCode.REQUEST_TIMED_OUT,
 )
 
-WHAT_NEXT = "see which brokers are up with `millstream doctor`, or wait longer (--timeout, timeout_s)"
+GIVE_UP_HINT = "see which brokers are up with `millstream doctor`, or wait longer (--timeout, timeout_s)"
 
 
-class Patience:
-    """How long one client waits for what passes. ``met`` once there was somebody at one of the addresses of the cluster; ``look_closer`` finds out,
-    when it is given up, why something failed."""
+class Retries:
+    """The retries of one client.
+
+    ``reached`` is True after any address of the cluster has answered. ``diagnose`` finds the
+    cause of the last error when the client gives up.
+    """
 
     def __init__(
-        self, timeout_s: float, look_closer: Callable[[ClientError, str], ClientError] | None = None
+        self, timeout_s: float, diagnose: Callable[[ClientError, str], ClientError] | None = None
     ) -> None:
         self.timeout_s = timeout_s
-        self.met = False
-        self._look_closer = look_closer
+        self.reached = False
+        self._diagnose = diagnose
 
-    def persist(
+    def run(
         self,
         attempt: Callable[[float], T],
         *,
         doing: str = "",
         done: Callable[[ClientError], T] | None = None,
     ) -> T:
-        """The result of the first try that succeeds; each is told how many seconds it may take.
+        """Return the result of the first attempt that succeeds; each gets a time limit.
 
-        A try without an answer may have been carried out all the same. ``done`` is asked about a refusal that follows one: if that
-        is the trace of our own work, it returns the result, else it raises the refusal again.
+        An attempt without a response may have been executed. ``done`` is called with an error that
+        follows such an attempt. If the error is the effect of that attempt, ``done`` returns the
+        result; otherwise it raises the error again.
         """
         deadline_s = time.monotonic() + self.timeout_s
-        pause_s, limit_s, tried, unsure = FIRST_PAUSE_S, FIRST_LIMIT_S, 0, False
+        pause_s, limit_s, attempts, outcome_unknown = FIRST_PAUSE_S, FIRST_LIMIT_S, 0, False
         while True:
-            tried += 1
-            left_s = max(deadline_s - time.monotonic(), FIRST_PAUSE_S)
+            attempts += 1
+            remaining_s = max(deadline_s - time.monotonic(), FIRST_PAUSE_S)
             try:
-                found = attempt(min(limit_s, left_s))
-                self.met = True
-                return found
+                result = attempt(min(limit_s, remaining_s))
+                self.reached = True
+                return result
             except ClientError as error:
                 if not self._may_pass(error):
-                    if unsure and done is not None and not error.final:
+                    if outcome_unknown and done is not None and not error.final:
                         return done(error)
                     raise
                 if time.monotonic() + pause_s > deadline_s:
-                    raise self._given_up(error, doing, tried) from None
-                unsure = unsure or leaves_open(error)
+                    raise self._given_up(error, doing, attempts) from None
+                outcome_unknown = outcome_unknown or outcome_unknown_after(error)
             time.sleep(pause_s)
             pause_s, limit_s = min(pause_s * 2, LAST_PAUSE_S), min(limit_s * 2, LAST_LIMIT_S)
 
@@ -108,23 +114,26 @@ class Patience:
         if error.final:
             return False
         if isinstance(error, BrokerUnreachable):
-            return self.met
-        self.met = self.met or error.code is not None  # a refusal is an answer too
+            return self.reached
+        self.reached = self.reached or error.code is not None  # an error response is a response too
         return error.code in PASSING
 
-    def _given_up(self, error: ClientError, doing: str, tried: int) -> ClientError:
-        """The last error, which also says what was tried. Whoever waits further out does not begin again."""
-        if self._look_closer is not None:
-            error = self._look_closer(error, doing)
+    def _given_up(self, error: ClientError, doing: str, attempts: int) -> ClientError:
+        """Return the last error with the number of attempts.
+
+        It is final, so that an enclosing ``run`` does not start over.
+        """
+        if self._diagnose is not None:
+            error = self._diagnose(error, doing)
         error.final = True
-        if tried > 1:
+        if attempts > 1:
             if isinstance(error, BrokerUnreachable) and doing and doing not in error.message:
                 error.message = f"cannot {doing}: {error.message}"
-            error.message += f" (tried {tried} times within {self.timeout_s:.0f} s)"
-        error.hint = error.hint or WHAT_NEXT
+            error.message += f" (tried {attempts} times within {self.timeout_s:.0f} s)"
+        error.hint = error.hint or GIVE_UP_HINT
         return error
 
 
-def leaves_open(error: ClientError) -> bool:
-    """Whether the request may have been carried out although it failed."""
+def outcome_unknown_after(error: ClientError) -> bool:
+    """Return whether the request may have been executed although it failed."""
     return isinstance(error, BrokerUnreachable) or error.code in _UNKNOWN_OUTCOME

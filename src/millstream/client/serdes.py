@@ -1,8 +1,9 @@
-"""Keys and values as something else than bytes: ``Producer(..., value="json")``, ``Consumer(..., value=Order)``.
+"""Serialisation of keys and values: ``Producer(value="json")``, ``Consumer(value=Order)``.
 
-A serde turns a value into bytes and back. It is given as a name (``bytes``, ``str``, ``int``, ``json``), as a class (a dataclass, a
-``msgspec.Struct``, a generated Protobuf message), as ``avro(schema)``, or as any object with ``encode`` and ``decode``. None, a
-record without a key or a tombstone, stays None with all of them. What a serde needs is imported when it is asked for.
+A serde converts a value to bytes and back. It is given as a name (``bytes``, ``str``, ``int``,
+``json``), as a class (a dataclass, a ``msgspec.Struct``, a generated Protobuf message), as
+``avro(schema)``, or as any object with ``encode`` and ``decode``. None (no key, or a tombstone)
+stays None with all of them. The packages that a serde needs are imported on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MAX_SHOWN = 200  # characters of a value in an error message
 
 
 class Serde(Protocol):
-    """Never given None."""
+    """A pair of conversions. They never get None."""
 
     def encode(self, value: Any) -> bytes: ...
 
@@ -39,11 +40,11 @@ class Functions:
 
 
 class _Bytes:
-    """Bytes, and nothing else: a text, which would be taken for UTF-8 silently, is refused."""
+    """Bytes only. A str is rejected, and not silently encoded as UTF-8."""
 
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise TypeError(f"bytes are wanted, not {type(value).__name__}")
+            raise TypeError(f"bytes are required, not {type(value).__name__}")
         return bytes(value)
 
     def decode(self, data: bytes) -> bytes:
@@ -53,7 +54,7 @@ class _Bytes:
 class _Text:
     def encode(self, value: Any) -> bytes:
         if not isinstance(value, str):
-            raise TypeError(f"a text is wanted, not {type(value).__name__}")
+            raise TypeError(f"a str is required, not {type(value).__name__}")
         return value.encode()
 
     def decode(self, data: bytes) -> str:
@@ -61,17 +62,16 @@ class _Text:
 
 
 class _Integer:
-    """Eight bytes, the highest first, as Kafka's LongSerializer writes them."""
+    """Eight bytes, big-endian, as Kafka's LongSerializer writes them."""
 
     def encode(self, value: Any) -> bytes:
         if isinstance(value, bool):
-            raise TypeError("an integer is wanted, not bool")
+            raise TypeError("an integer is required, not bool")
         try:
-            number = operator.index(
-                value
-            )  # also of numpy; a float would lose its fraction, a text is no number
+            # accepts integers of numpy; rejects float, which would lose its fraction, and str
+            number = operator.index(value)
         except TypeError:
-            raise TypeError(f"an integer is wanted, not {type(value).__name__}") from None
+            raise TypeError(f"an integer is required, not {type(value).__name__}") from None
         try:
             return number.to_bytes(8, "big", signed=True)
         except OverflowError:
@@ -84,7 +84,10 @@ class _Integer:
 
 
 class _Json:
-    """JSON in UTF-8, without spaces; dataclasses within are written as objects. NaN and Infinity, which JSON has not, are refused."""
+    """JSON in UTF-8, without spaces; dataclasses are written as objects.
+
+    NaN and Infinity are rejected, because JSON does not have them.
+    """
 
     def encode(self, value: Any) -> bytes:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=False)
@@ -97,14 +100,15 @@ class _Json:
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def _typed_json(kind: type) -> Serde:
-    """A dataclass or a msgspec.Struct as a JSON object, checked against the types of the fields on both sides.
+    """Return a serde for a dataclass or msgspec.Struct as a JSON object.
 
-    Python checks no types when an object is made. Unchecked, a producer would write records that its own readers refuse, so what
-    was encoded is decoded again before it is sent.
+    Types are checked on both sides. Python does not check them when an object is created, so a
+    producer could write records that its own readers reject. Encoded data is therefore decoded
+    again before it is sent.
     """
     import msgspec
 
@@ -112,24 +116,24 @@ def _typed_json(kind: type) -> Serde:
     decoder: Any = msgspec.json.Decoder(kind)
 
     def encode(value: Any) -> bytes:
-        data = encoder.encode(_wanted(kind, value))
+        data = encoder.encode(_checked(kind, value))
         try:
             decoder.decode(data)
         except msgspec.ValidationError as error:
             raise TypeError(_mismatch(kind, value, error)) from None
         if b"null" in data:
-            _refuse_nan(msgspec.to_builtins(value))
+            _reject_nan(msgspec.to_builtins(value))
         return data
 
     return Functions(encode, decoder.decode)
 
 
 def _mismatch(kind: type, value: Any, error: Exception) -> str:
-    """What msgspec says of the JSON, of the object: Order.count: expected int, got str."""
+    """Rewrite msgspec's message for the object: Order.count: expected int, got str."""
     reason, _, path = str(error).partition(" - at ")
-    place = kind.__name__ + path.strip("`").removeprefix("$")
+    location = kind.__name__ + path.strip("`").removeprefix("$")
     reason = reason.replace("`", "")
-    return f"{place}: {reason[:1].lower()}{reason[1:]}, in {_shown(value)}"
+    return f"{location}: {reason[:1].lower()}{reason[1:]}, in {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
@@ -137,30 +141,35 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
-def _refuse_nan(value: Any) -> None:
-    """msgspec writes NaN and Infinity as null, which a field that may be None would take for no value."""
+def _reject_nan(value: Any) -> None:
+    """Raise for NaN and Infinity.
+
+    msgspec writes them as null, which an optional field would read as None.
+    """
     json.dumps(value, allow_nan=False, default=str, skipkeys=True)
 
 
-def _wanted(kind: type, value: Any) -> Any:
+def _checked(kind: type, value: Any) -> Any:
     if not isinstance(value, kind):
-        raise TypeError(f"{kind.__name__} is wanted, not {type(value).__name__}")
+        raise TypeError(f"{kind.__name__} is required, not {type(value).__name__}")
     return value
 
 
 def protobuf(kind: type) -> Serde:
-    """Messages of a generated class, as Protobuf writes them."""
+    """Return the serde of a generated Protobuf class."""
 
     def decode(data: bytes) -> Any:
         message = kind()
         message.ParseFromString(data)
         return message
 
-    return Functions(lambda message: _wanted(kind, message).SerializeToString(), decode)
+    return Functions(lambda message: _checked(kind, message).SerializeToString(), decode)
 
 
 def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
-    """Avro's binary form of this schema, without a header (`pip install fastavro`)."""
+    """Return the serde for Avro's binary form of a schema, without a header (`pip install
+    fastavro`).
+    """
     try:
         import fastavro
         from fastavro.validation import ValidationError, validate
@@ -171,14 +180,14 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
     parsed = fastavro.parse_schema(json.loads(schema) if isinstance(schema, str) else schema)
 
     def encode(value: Any) -> bytes:
-        """The writer alone would write 1.5 as 1, "no" as true, and a number for which the type is too small."""
+        """Validate first: the writer alone writes 1.5 as 1, and "no" as true."""
         try:
             validate(value, parsed)
         except ValidationError as error:
             first = error.errors[0]
-            place = f"{first.field}: " if getattr(first, "field", "") else ""
+            location = f"{first.field}: " if getattr(first, "field", "") else ""
             raise TypeError(
-                f"{place}expected {_avro_type(first.schema)}, got {_shown(first.datum)}"
+                f"{location}expected {_avro_type(first.schema)}, got {_shown(first.datum)}"
             ) from None
         out = BytesIO()
         fastavro.schemaless_writer(out, parsed, value)
@@ -189,9 +198,9 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
         try:
             value = fastavro.schemaless_reader(source, parsed, None)
         except EOFError:
-            raise ValueError(f"{len(data)} bytes end before what the Avro schema asks for") from None
+            raise ValueError(f"{len(data)} bytes are too few for the Avro schema") from None
         if left := len(data) - source.tell():
-            raise ValueError(f"{left} of {len(data)} bytes are left behind what the Avro schema asks for")
+            raise ValueError(f"{left} of {len(data)} bytes are left over after the Avro schema")
         return value
 
     return Functions(encode, decode)
@@ -199,7 +208,7 @@ def avro(schema: str | dict[str, Any] | list[Any]) -> Serde:
 
 def _avro_type(schema: Any) -> str:
     if isinstance(schema, list):
-        return " or ".join(_avro_type(one) for one in schema)
+        return " or ".join(_avro_type(branch) for branch in schema)
     if isinstance(schema, dict):
         return str(schema.get("logicalType") or schema.get("name") or schema.get("type"))
     return str(schema)
@@ -209,29 +218,29 @@ _NAMED: dict[str, Callable[[], Serde]] = {"bytes": _Bytes, "str": _Text, "int": 
 _TYPES: dict[type, str] = {bytes: "bytes", str: "str", int: "int", dict: "json", list: "json"}
 
 
-def serde(given: SerdeLike) -> Serde | None:
-    """The serde that is meant; None where bytes and texts go as they are."""
-    if given is None:
+def serde(choice: SerdeLike) -> Serde | None:
+    """Return the serde; None passes bytes and str unchanged."""
+    if choice is None:
         return None
-    if isinstance(given, str):
-        return _named(given)
-    if isinstance(given, type):
-        return _of_class(given)
-    if callable(getattr(given, "encode", None)) and callable(getattr(given, "decode", None)):
-        return given
+    if isinstance(choice, str):
+        return _named(choice)
+    if isinstance(choice, type):
+        return _of_class(choice)
+    if callable(getattr(choice, "encode", None)) and callable(getattr(choice, "decode", None)):
+        return choice
     raise ClientError(
-        f"{given!r} is no serde", hint="give a name, a class, or an object with encode and decode"
+        f"{choice!r} is not a serde", hint="give a name, a class, or an object with encode and decode"
     )
 
 
-def encoder(given: SerdeLike) -> Callable[[Any], bytes] | None:
-    found = serde(given)
-    return None if found is None else found.encode
+def encoder(choice: SerdeLike) -> Callable[[Any], bytes] | None:
+    chosen = serde(choice)
+    return None if chosen is None else chosen.encode
 
 
-def decoder(given: SerdeLike) -> Callable[[bytes], Any] | None:
-    found = serde(given)
-    return None if found is None else found.decode
+def decoder(choice: SerdeLike) -> Callable[[bytes], Any] | None:
+    chosen = serde(choice)
+    return None if chosen is None else chosen.decode
 
 
 def _named(name: str) -> Serde:
@@ -240,9 +249,9 @@ def _named(name: str) -> Serde:
         hint = (
             f"did you mean {close[0]!r}?"
             if close
-            else f"there are {', '.join(_NAMED)}, avro(schema), and classes"
+            else f"choose {', '.join(_NAMED)}, avro(schema), or a class"
         )
-        raise ClientError(f"there is no serde {name!r}", hint=hint)
+        raise ClientError(f"unknown serde {name!r}", hint=hint)
     return _NAMED[name]()
 
 
@@ -255,5 +264,6 @@ def _of_class(kind: type) -> Serde:
         return _typed_json(kind)
     raise ClientError(
         f"{kind.__name__} has no serde",
-        hint="dataclasses, msgspec.Struct and generated Protobuf messages have one; else give an object with encode and decode",
+        hint="dataclasses, msgspec.Struct and generated Protobuf messages have one; "
+        "for others give an object with encode and decode",
     )

@@ -1,1 +1,4 @@
-"""Drivers: they carry out what the pure layers decide, with logs, coordination and timers."""
+"""The drivers of a cluster: they perform the decisions of the pure packages.
+
+They connect them with logs, the coordination service, other brokers and timers.
+"""

@@ -17,7 +17,7 @@ class ReplicaEvents(Protocol):
     """Sent by ``ReplicaManager``."""
 
     def led(self, partition: Partition) -> None:
-        """This broker leads the partition, in a new epoch, and its log is online."""
+        """This broker leads the partition, in a new or the same epoch, and its log is online."""
 
     def lost(self, tp: TopicPartition) -> None:
         """This broker led the partition and no longer does."""

@@ -1,8 +1,11 @@
-"""Requests to other brokers: one connection each, pipelined, opened when first needed and again after it broke.
+"""Requests to other brokers, pipelined on one connection per broker and purpose.
 
-Each connection begins with ApiVersions, as a client's does, so that brokers of different releases understand each other while a cluster is
-upgraded: a request goes in the newest version that both sides have. An answer belongs to the request with its number, in any order. A connection that breaks, or whose answer does not come in time, fails all
-that wait on it: whether the other side acted is then unknown, and the caller decides what that means.
+A connection is opened when it is first needed, and again after a failure. It starts with
+ApiVersions, as a client's does: brokers of different releases communicate during an upgrade. A
+request has the newest version that both sides support. Responses may arrive in any order; the
+correlation id matches them with requests. If a connection breaks, or a response does not arrive in
+time, all its pending requests fail. It is then unknown whether the other side has acted, and the
+caller decides what to do.
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from millstream.wire.messages.api_versions import ApiVersionsRequest, ApiVersion
 from millstream.wire.schema import DecodeError, Struct
 
 _CONNECT_TIMEOUT_S = 5.0
-# Every release answers this one, and it tells who asks.
+# Every release supports this version, and it names the client.
 _FIRST_VERSION = 3
-# The oldest versions that can say what brokers tell each other: topics by id and a replica's epoch, epochs of ISR members.
-_LEAST = {"Fetch": 15, "AlterPartition": 3}
-MAX_ANSWER_BYTES = 1 << 30
+# The oldest versions that have the fields that brokers need: topic ids and the replica epoch, and
+# the epochs of ISR members.
+_OLDEST = {"Fetch": 15, "AlterPartition": 3}
+MAX_RESPONSE_BYTES = 1 << 30
 
 
 def software_version(version: str) -> str:
@@ -35,19 +39,19 @@ def software_version(version: str) -> str:
 
 
 class PeerGone(ConnectionError):
-    """The connection to a broker is lost, or it did not answer in time."""
+    """The connection to a broker is lost, or it did not respond in time."""
 
 
 class NoCommonVersion(PeerGone):
-    """A broker of a release that is too far from this one."""
+    """The releases of the two brokers have no version in common."""
 
 
 class Peer:
-    """One connection to one broker. Close it when done; a broken one stays broken."""
+    """One connection to one broker. A broken connection stays broken; close it when done."""
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
-        self._link: Link[asyncio.Future[Any]] = Link(client_id, max_response_bytes=MAX_ANSWER_BYTES)
+        self._link: Link[asyncio.Future[Any]] = Link(client_id, max_response_bytes=MAX_RESPONSE_BYTES)
         self._link.versions[API_VERSIONS_KEY] = _FIRST_VERSION, _FIRST_VERSION
         self._unsent: list[memoryview] = []
         self._broken: Exception | None = None
@@ -57,34 +61,38 @@ class Peer:
     def broken(self) -> bool:
         return self._broken is not None
 
-    async def agree(self, timeout_s: float) -> None:
-        """Learns which versions the other side serves."""
+    async def negotiate_versions(self, timeout_s: float) -> None:
+        """Request the versions that the other side supports."""
         request = ApiVersionsRequest(
             client_software_name=BROKER_SOFTWARE, client_software_version=software_version(__version__)
         )
-        answer: ApiVersionsResponse = await self.ask(request, timeout_s=timeout_s)
-        if answer.error_code:
-            self.close(PeerGone(f"it does not tell its versions: {ErrorCode.of(answer.error_code).name}"))
-        self._link.learn_versions(answer)
+        response: ApiVersionsResponse = await self.ask(request, timeout_s=timeout_s)
+        if response.error_code:
+            code = ErrorCode.of(response.error_code)
+            self.close(PeerGone(f"its response to ApiVersions is {code.name}"))
+        self._link.learn_versions(response)
 
-    def _version(self, api: Api, wanted: int | None) -> int:
-        """The newest that both sides have, or this one."""
-        oldest = _LEAST.get(api.name) if wanted is None else wanted
+    def _version(self, api: Api, version: int | None) -> int:
+        """Return the newest version that both sides support, or the requested one if they do."""
+        oldest = _OLDEST.get(api.name) if version is None else version
         try:
-            return self._link.version(api, oldest=oldest, newest=wanted)
+            return self._link.version(api, oldest=oldest, newest=version)
         except link.NoCommonVersion as error:
-            raise NoCommonVersion(f"{error}: upgrade the older one") from None
+            raise NoCommonVersion(f"{error}: upgrade the older broker") from None
 
     async def ask(self, request: Struct, *, timeout_s: float, version: int | None = None) -> Any:
-        """The answer, decoded; records in it are views of what was received. Raises PeerGone."""
+        """Send a request; return the decoded response, or raise PeerGone.
+
+        Records in the response are views of the receive buffer.
+        """
         api = api_of(request)
         future = self._send(request, self._version(api, version))
         try:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            self.close(PeerGone(f"no answer to {api.name} in {timeout_s:g} s"))
-            raise PeerGone(f"no answer to {api.name} in {timeout_s:g} s") from None
+            self.close(PeerGone(f"no response to {api.name} in {timeout_s:g} s"))
+            raise PeerGone(f"no response to {api.name} in {timeout_s:g} s") from None
 
     def _send(self, request: Struct, version: int) -> asyncio.Future[Any]:
         if self._broken is not None:
@@ -132,11 +140,11 @@ class Peer:
         for future in self._link.abandon():
             if not future.done():
                 future.set_exception(PeerGone(str(self._broken)))
-                future.exception()  # seen, also where the caller is gone
+                future.exception()  # retrieved, even if the caller has gone
 
 
 class Peers:
-    """Connections to the other brokers, by what they are for: a long poll must not hold up what comes behind it."""
+    """Connections to the other brokers, by purpose: a long poll must not delay other requests."""
 
     def __init__(self, network: Network, client_id: str) -> None:
         self._network = network
@@ -154,7 +162,7 @@ class Peers:
         timeout_s: float,
         version: int | None = None,
     ) -> Any:
-        """Raises OSError (PeerGone among them) when the broker cannot be asked or does not answer."""
+        """Send a request and return the response; raise OSError (PeerGone or others) on failure."""
         peer = await self._peer((purpose, host, port))
         return await peer.ask(request, timeout_s=timeout_s, version=version)
 
@@ -165,7 +173,7 @@ class Peers:
                 stream = await self._network.connect(key[1], key[2], _CONNECT_TIMEOUT_S)
                 peer = Peer(stream, self._client_id)
                 try:
-                    await peer.agree(_CONNECT_TIMEOUT_S)
+                    await peer.negotiate_versions(_CONNECT_TIMEOUT_S)
                 except BaseException:
                     peer.close()
                     raise
@@ -173,8 +181,10 @@ class Peers:
             return peer
 
     def drop(self, purposes: Collection[str], *, keep: tuple[str, int] | None = None) -> None:
-        """Closes the connections for these purposes, but for those to one address, if it is given: whoever waits for an answer hears that none will
-        come."""
+        """Close the connections for these purposes, except those to the address ``keep``.
+
+        Requests that wait for a response fail.
+        """
         for purpose, host, port in list(self._open):
             if purpose in purposes and (host, port) != keep:
                 self._open.pop((purpose, host, port)).close()
@@ -186,6 +196,6 @@ class Peers:
 
 
 def check(error_code: int) -> None:
-    """Raises the ApiError that an answer names."""
+    """Raise the ApiError of a response."""
     if error_code:
         raise ApiError(ErrorCode.of(error_code))

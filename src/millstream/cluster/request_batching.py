@@ -1,6 +1,7 @@
-"""Gathers what is meant for the same broker: while one request is on its way, the next one fills.
+"""Batches requests to the same broker: while one is in flight, the next one fills.
 
-An item waits for no timer: the first of a quiet moment goes at once, and those that come meanwhile go together.
+No item waits for a timer. The first one is sent at once, and those that arrive while it is in
+flight are sent together.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ _K = TypeVar("_K", bound=Hashable)
 _I = TypeVar("_I")
 _A = TypeVar("_A")
 
-MOST_ITEMS = 1000
+MAX_ITEMS = 1000
 
 
 class Batches(Generic[_K, _I, _A]):
-    """``send(to, items)`` returns the answers by ``name(item)``, which is unique within a request: an item whose name is in it
-    already waits for the next one."""
+    """Collects items by destination.
+
+    ``send(to, items)`` returns the results by ``name(item)``. Names are unique within a request: an
+    item with the same name waits for the next request.
+    """
 
     def __init__(
         self,
@@ -34,55 +38,58 @@ class Batches(Generic[_K, _I, _A]):
         self._senders: dict[_K, asyncio.Task[None]] = {}
 
     async def ask(self, to: _K, item: _I) -> _A:
-        """Raises ApiError or OSError where the whole request fails. An item that is no longer waited for is not sent."""
+        """Send an item, and return its result; raise ApiError or OSError if the request fails.
+
+        An item whose caller was cancelled is not sent.
+        """
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[_A] = loop.create_future()
-        self._queued.setdefault(to, []).append((item, answer))
+        result: asyncio.Future[_A] = loop.create_future()
+        self._queued.setdefault(to, []).append((item, result))
         if to not in self._senders:
             self._senders[to] = loop.create_task(self._send_all(to))
-        return await answer
+        return await result
 
     async def _send_all(self, to: _K) -> None:
         try:
             while batch := self._take(to):
-                await self._send_one(to, batch)
+                await self._send_batch(to, batch)
         finally:
             del self._senders[to]
-            for _item, answer in self._queued.pop(to, ()):  # closed in the middle
-                answer.cancel()
+            for _item, result in self._queued.pop(to, ()):  # closed while items were queued
+                result.cancel()
 
-    async def _send_one(self, to: _K, batch: Mapping[Hashable, tuple[_I, asyncio.Future[_A]]]) -> None:
+    async def _send_batch(self, to: _K, batch: Mapping[Hashable, tuple[_I, asyncio.Future[_A]]]) -> None:
         try:
-            answers = await self._send(to, [item for item, _ in batch.values()])
+            results = await self._send(to, [item for item, _ in batch.values()])
         except (ApiError, OSError) as error:
-            for _, answer in batch.values():
-                if not answer.done():
-                    answer.set_exception(error)
+            for _, result in batch.values():
+                if not result.done():
+                    result.set_exception(error)
             return
         except BaseException:
-            for _, answer in batch.values():
-                answer.cancel()
+            for _, result in batch.values():
+                result.cancel()
             raise
-        for name, (_, answer) in batch.items():
-            if answer.done():
+        for name, (_, result) in batch.items():
+            if result.done():
                 continue
-            if name in answers:
-                answer.set_result(answers[name])
+            if name in results:
+                result.set_result(results[name])
             else:
-                answer.set_exception(ConnectionError("the answer says nothing of it"))
+                result.set_exception(ConnectionError("the response has no result for this item"))
 
     def _take(self, to: _K) -> dict[Hashable, tuple[_I, asyncio.Future[_A]]]:
-        """The next request: one item of each name."""
+        """Return the items of the next request, one of each name."""
         batch: dict[Hashable, tuple[_I, asyncio.Future[_A]]] = {}
         later: list[tuple[_I, asyncio.Future[_A]]] = []
-        for item, answer in self._queued.pop(to, ()):
-            if answer.done():
+        for item, result in self._queued.pop(to, ()):
+            if result.done():
                 continue
             name = self._name(item)
-            if name in batch or len(batch) >= MOST_ITEMS:
-                later.append((item, answer))
+            if name in batch or len(batch) >= MAX_ITEMS:
+                later.append((item, result))
             else:
-                batch[name] = item, answer
+                batch[name] = item, result
         if later:
             self._queued[to] = later
         return batch

@@ -1,8 +1,8 @@
-"""Connectors: files, Parquet, Delta and databases as ends of flows, and topics of other clusters.
+"""Connectors: files, Delta and databases as sources and targets, and mirrors of other clusters.
 
 from millstream.connect import delta, files, table
 
-They are declared like ``topic(...)`` and ``parquet(...)`` in a pipeline file, and run by the same runner.
+Pipeline files declare them like ``topic(...)`` and ``parquet(...)``.
 """
 
 from millstream.connect.databases.table import table

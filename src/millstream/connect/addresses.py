@@ -1,14 +1,16 @@
-"""What ``FROM`` and ``TO`` of ``millstream connect`` mean: one grammar for all ends. Pure: nothing is opened.
+"""The grammar of ``FROM`` and ``TO`` of ``millstream connect``. Pure: nothing is opened.
 
     topic:orders                            a topic of the cluster that --bootstrap names
     files:incoming?format=csv&header=false  a directory into which files are moved
     parquet:lake/orders                     a directory of Parquet files
     delta:lake/orders                       a Delta table
-    sqlite:///shop.db#orders                a table of SQLite; three slashes and a relative path, four and an absolute one
+    sqlite:///shop.db#orders                a table of SQLite (three slashes and a relative path,
+                                            or four and an absolute one)
     postgresql://user@host:5432/shop#orders a table of PostgreSQL; #schema.table
 
-What follows ``?`` are options of that end. In a URL of PostgreSQL they belong to libpq, so that any URL of its own works; options of the
-end come behind the table there: ``postgresql://host/shop?sslmode=require#orders?by=id``.
+Options of the source or target follow ``?``. In a URL of PostgreSQL these belong to libpq, so that
+any of its URLs works. Options of the connector follow the table there:
+``postgresql://host/shop?sslmode=require#orders?by=id``.
 """
 
 from __future__ import annotations
@@ -38,12 +40,15 @@ _SECRETS = re.compile(r"(?i)\b(password|sslpassword)=[^&\s]*")
 
 
 class AddressError(ClientError):
-    """An address that cannot be read."""
+    """An address that cannot be parsed."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """One end: its kind, where it is (a topic, a directory, the URL of a database), and what else was said."""
+    """A source or target: its kind, its place and its options.
+
+    The place is a topic, a directory or the URL of a database.
+    """
 
     kind: str
     place: str
@@ -56,20 +61,21 @@ class Address:
         return registry.find(self.kind) is not None
 
     def __str__(self) -> str:
-        """As it can be shown: without passwords."""
+        """Return the address without passwords."""
         if self.is_database:
             return f"{without_password(self.place)}#{self.table}"
         return f"{self.kind}:{self.place}" + (f"@{self.cluster}" if self.cluster else "")
 
 
 def parse_address(text: str) -> Address:
-    """An address as a user writes it; AddressError says what it should look like."""
+    """Parse an address; AddressError shows the expected forms."""
     scheme, colon, rest = text.partition(":")
     kind = registry.ALIASES.get(scheme, scheme)
     if not colon or kind not in KINDS:
-        close = nearest(scheme, [*KINDS, *registry.ALIASES]) if colon else ""
-        did = f"{close} " if close.startswith("did you mean") else ""
-        raise AddressError(f"{text!r} is no address", hint=f"{did}addresses are {', '.join(KINDS.values())}")
+        suggestion = nearest(scheme, [*KINDS, *registry.ALIASES]) if colon else ""
+        prefix = f"{suggestion} " if suggestion.startswith("did you mean") else ""
+        forms = ", ".join(KINDS.values())
+        raise AddressError(f"{text!r} is not an address", hint=f"{prefix}addresses are {forms}")
     database = registry.find(kind)
     if database is not None:
         return _database(database, text)
@@ -77,11 +83,11 @@ def parse_address(text: str) -> Address:
 
 
 def without_password(url: str) -> str:
-    """A URL as it can be shown and logged."""
+    """Return a URL that can be shown and logged."""
     parts = urlsplit(url)
-    before, at, host = parts.netloc.rpartition("@")
-    if at and ":" in before:
-        parts = parts._replace(netloc=f"{before.partition(':')[0]}@{host}")
+    credentials, at, host = parts.netloc.rpartition("@")
+    if at and ":" in credentials:
+        parts = parts._replace(netloc=f"{credentials.partition(':')[0]}@{host}")
     return _SECRETS.sub(r"\1=***", _unsplit(parts))
 
 
@@ -91,11 +97,11 @@ def _plain(kind: str, rest: str) -> Address:
     if kind == TOPIC:
         place, at, cluster = place.partition("@")
         if at and not re.fullmatch(r"[^,:@]+:\d+(,[^,:@]+:\d+)*", cluster):
-            raise _wrong(kind, f"{cluster!r} is no HOST:PORT")
+            raise _wrong(kind, f"{cluster!r} is not HOST:PORT")
     else:
         place = place.removeprefix("//")
     if not place:
-        raise _wrong(kind, "nothing is named")
+        raise _wrong(kind, "the name is missing")
     return Address(kind, place, cluster=cluster or None, options=_options(kind, query))
 
 
@@ -104,27 +110,28 @@ def _database(database: DatabaseKind, text: str) -> Address:
     url, _, fragment = text.partition("#")
     table, _, query = unquote(fragment).partition("?")
     if not table:
-        raise _wrong(kind, "no table is named")
+        raise _wrong(kind, "the table is missing")
     parts = urlsplit(url)
     options = _options(kind, query)
     if database.is_file:
         options = {**_options(kind, parts.query), **options}
         if parts.netloc or len(parts.path) < 2:
             raise _wrong(
-                kind, "no file is named; three slashes and a relative path, four and an absolute one"
+                kind,
+                "the file is missing; write three slashes and a relative path, or four and an absolute one",
             )
         return Address(kind, f"{kind}://{parts.path}", table, options=options)
     return Address(kind, _unsplit(parts._replace(scheme=kind, fragment="")), table, options=options)
 
 
 def names_file(url: str) -> bool:
-    """Whether a URL names the file of a database, not a server."""
+    """Return whether a URL names the file of a database, not a server."""
     database = registry.find(url)
     return database is not None and database.is_file
 
 
 def file_path(url: str) -> str:
-    """Return the file of a URL: ``sqlite:///shop.db`` is relative, ``sqlite:////data/shop.db`` is not."""
+    """Return the file of a URL: ``sqlite:///shop.db`` is relative, ``sqlite:////shop.db`` is not."""
     parts = urlsplit(url)
     if not names_file(url) or parts.netloc or len(parts.path) < 2:
         forms = " or ".join(kind.url_form for kind in registry.KINDS if kind.is_file)
@@ -133,17 +140,17 @@ def file_path(url: str) -> str:
 
 
 def _unsplit(parts: SplitResult) -> str:
-    """urlunsplit, which loses slashes where there is no host."""
-    behind = parts._replace(scheme="", netloc="", path="")
-    return f"{parts.scheme}://{parts.netloc}{parts.path}{urlunsplit(behind)}"
+    """Join a URL; urlunsplit loses slashes if it has no host."""
+    rest = parts._replace(scheme="", netloc="", path="")
+    return f"{parts.scheme}://{parts.netloc}{parts.path}{urlunsplit(rest)}"
 
 
 def _options(kind: str, query: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
-        raise _wrong(kind, f"{query!r} are no options; write ?name=value&name=value") from None
+        raise _wrong(kind, f"options {query!r} cannot be parsed; write ?name=value&name=value") from None
 
 
-def _wrong(kind: str, what: str) -> AddressError:
-    return AddressError(f"{kind}: {what}", hint=f"the address is {KINDS[kind]}")
+def _wrong(kind: str, problem: str) -> AddressError:
+    return AddressError(f"{kind}: {problem}", hint=f"the address is {KINDS[kind]}")

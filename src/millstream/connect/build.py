@@ -1,4 +1,7 @@
-"""What ``millstream connect FROM TO`` runs: a pipeline with one stream and one flow, made of two addresses. Nothing is opened but schemas."""
+"""The pipeline of ``millstream connect FROM TO``: one stream and one flow between two addresses.
+
+Building it reads at most the schema of a table.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,12 @@ if TYPE_CHECKING:
 FLOW = "connect"
 DATE = "date"
 _META = ("_key", "_topic", "_partition", "_offset", "_timestamp")
-# What may be said behind ? of each kind of address, as it is read and as it is written.
-_READ = {
+# Options after ? of each kind of address, as a source and as a target.
+_SOURCE_OPTIONS = {
     TOPIC: ("value", "schema", "starting", "records", "tombstones"),
     "database": ("by", "key", "lag", "rows", "poll", "schema"),
 }
-_WRITTEN = {
+_TARGET_OPTIONS = {
     TOPIC: ("value", "key", "partitions"),
     PARQUET: ("by",),
     DELTA: ("by",),
@@ -50,8 +53,8 @@ _WRITTEN = {
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the command was told besides the two addresses."""
+class ConnectOptions:
+    """The options of the command; options of an address take precedence."""
 
     bootstrap: str
     name: str | None = None
@@ -64,34 +67,40 @@ class Wishes:
     tombstones: str | None = None
 
 
-def connection(source: Address, target: Address, wishes: Wishes) -> Pipeline:
-    """The pipeline between two addresses; AddressError or PipelineError where they cannot be connected."""
-    _check(source, target, wishes)
-    made = Pipeline(wishes.name or default_name(source, target), bootstrap=wishes.bootstrap)
-    keyed = target.is_database and bool(_key(target, wishes))
+def connection(source: Address, target: Address, options: ConnectOptions) -> Pipeline:
+    """Return the pipeline between two addresses.
+
+    Raises AddressError or PipelineError if they cannot be connected.
+    """
+    _check(source, target, options)
+    pipeline = Pipeline(options.name or default_name(source, target), bootstrap=options.bootstrap)
+    keyed = target.is_database and bool(_key(target, options))
     if source.kind == TOPIC:
-        name = _topic_stream(made, source, target, wishes)
+        name = _topic_stream(pipeline, source, target, options)
     else:
-        name = made.stream(_base(source), _origin(source, wishes), meta=True).name
-    kept = source.kind == TOPIC and _tombstones(source, target, wishes) == "keep"
-    removes = keyed and kept
-    step = _step(target, wishes, keyed=removes, kept=kept)
-    made.flow(to=_target(target, wishes, deletes=DELETED if removes else None), name=FLOW)(step)
-    # A stream may be called what no parameter can be: in, 2026.
-    made.flows[FLOW] = replace(
-        made.flows[FLOW], inputs=(name,), function=lambda **given: step(given[name]), place=NOWHERE
+        name = pipeline.stream(_base(source), _origin(source, options), meta=True).name
+    keep_tombstones = source.kind == TOPIC and _tombstones(source, target, options) == "keep"
+    deletes = keyed and keep_tombstones
+    step = _step(target, options, deletes=deletes, keep_tombstones=keep_tombstones)
+    pipeline.flow(to=_target(target, options, deletes=DELETED if deletes else None), name=FLOW)(step)
+    # The name of a stream need not be valid for a parameter: in, 2026.
+    pipeline.flows[FLOW] = replace(
+        pipeline.flows[FLOW], inputs=(name,), function=lambda **inputs: step(inputs[name]), place=NOWHERE
     )
-    return made
+    return pipeline
 
 
 def default_name(source: Address, target: Address) -> str:
-    """The same for the same two places, so that the command goes on where it was; checkpoints are below it."""
+    """Return the name for two places, which determines the checkpoint.
+
+    It is always the same for the same places, so that the command continues where it stopped.
+    """
     both = hashlib.sha256(f"{_absolute(source)} {_absolute(target)}".encode()).hexdigest()[:6]
     return f"{_base(source)}-to-{_base(target)}-{both}"
 
 
 def _absolute(address: Address) -> Address:
-    """What is named from the working directory is another place in another one."""
+    """Resolve a relative path: it means another place in another working directory."""
     if address.is_database:
         if not names_file(address.place):
             return address
@@ -106,7 +115,7 @@ def _base(address: Address) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", last).strip("-") or address.kind
 
 
-def _check(source: Address, target: Address, wishes: Wishes) -> None:
+def _check(source: Address, target: Address, options: ConnectOptions) -> None:
     if source.kind == DELTA:
         raise AddressError(
             "a Delta table cannot be read as a stream",
@@ -116,26 +125,28 @@ def _check(source: Address, target: Address, wishes: Wishes) -> None:
         raise AddressError(
             "files: can only be read", hint=f"write parquet:{target.place} or delta:{target.place}"
         )
-    if wishes.tombstones and source.kind != TOPIC:
+    if options.tombstones and source.kind != TOPIC:
         raise AddressError(
-            f"{source} has no records without a value", hint="leave --tombstones out; it is said of topics"
+            f"{source} has no records without a value", hint="omit --tombstones; it applies to topics"
         )
     clusters = source.cluster or target.cluster
     if source.kind == target.kind == TOPIC and clusters:
         raise AddressError(
-            "topics of two clusters are connected by `millstream mirror`, which keeps partitions, times and offsets of groups",
+            "topics of two clusters are connected by `millstream mirror`, which keeps partitions, "
+            "times and offsets of groups",
             hint="millstream mirror --from HOST:PORT --to HOST:PORT --topics NAME",
         )
     if source.kind == target.kind == TOPIC:
         raise AddressError(
-            "one topic is made of another by a flow, which says what its rows become",
-            hint="`millstream sql`: CREATE STREAM copy AS SELECT * FROM ...; to another cluster: `millstream mirror`",
+            "a topic is derived from another one by a flow, which defines its rows",
+            hint="use `millstream sql`: CREATE STREAM copy AS SELECT * FROM ...; "
+            "to another cluster: `millstream mirror`",
         )
     if clusters:
         raise AddressError(
             "the cluster is not part of the address", hint=f"give it as --bootstrap {clusters}"
         )
-    for address, known in ((source, _READ), (target, _WRITTEN)):
+    for address, known in ((source, _SOURCE_OPTIONS), (target, _TARGET_OPTIONS)):
         names = known.get("database" if address.is_database else address.kind, tuple(address.options))
         for name in address.options:
             if name not in names:
@@ -145,155 +156,163 @@ def _check(source: Address, target: Address, wishes: Wishes) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def _topic_stream(made: Pipeline, source: Address, target: Address, wishes: Wishes) -> str:
-    value = _value(source, wishes)
-    given: dict[str, Any] = {"value": value, "topic": source.place, "meta": True}
+def _topic_stream(pipeline: Pipeline, source: Address, target: Address, options: ConnectOptions) -> str:
+    value = _value(source, options)
+    arguments: dict[str, Any] = {"value": value, "topic": source.place, "meta": True}
     if value not in ("raw", "string"):
-        given["schema"] = source.options.get("schema") or wishes.schema or _schema_of(target, wishes)
-    if tombstones := _tombstones(source, target, wishes):
-        given["tombstones"] = tombstones
-    if starting := source.options.get("starting") or wishes.starting:
-        given["starting"] = starting
+        arguments["schema"] = source.options.get("schema") or options.schema or _schema_of(target, options)
+    if tombstones := _tombstones(source, target, options):
+        arguments["tombstones"] = tombstones
+    if starting := source.options.get("starting") or options.starting:
+        arguments["starting"] = starting
     if records := source.options.get("records"):
-        given["source"] = {"maxOffsetsPerTrigger": records}
-    return made.stream(_base(source), **given).name
+        arguments["source"] = {"maxOffsetsPerTrigger": records}
+    return pipeline.stream(_base(source), **arguments).name
 
 
-def _tombstones(source: Address, target: Address, wishes: Wishes) -> str | None:
-    """What a record without a value means. A table with a key removes the row; None: a stream's default, which leaves it out."""
-    given = source.options.get("tombstones") or wishes.tombstones
-    if _value(source, wishes) in UNPARSED:
-        if given:
+def _tombstones(source: Address, target: Address, options: ConnectOptions) -> str | None:
+    """Return the meaning of a record without a value; None is the default of streams, to drop it.
+
+    A table with a key deletes the row.
+    """
+    declared = source.options.get("tombstones") or options.tombstones
+    if _value(source, options) in UNPARSED:
+        if declared:
             raise AddressError(
-                f"values of {_value(source, wishes)} are not parsed: null is handed on",
-                hint="leave tombstones out",
+                f"values of {_value(source, options)} are not parsed: null is passed on",
+                hint="omit tombstones",
             )
         return None
-    keyed = target.is_database and bool(_key(target, wishes))
-    if given and given not in TOMBSTONES:
-        raise AddressError(f"tombstones={given!r} is unknown", hint=f"it is one of {', '.join(TOMBSTONES)}")
-    if given == "keep" and target.is_database and not keyed:
+    keyed = target.is_database and bool(_key(target, options))
+    if declared and declared not in TOMBSTONES:
         raise AddressError(
-            f"{target} has no key, so a record without a value removes no row",
+            f"tombstones={declared!r} is unknown", hint=f"it is one of {', '.join(TOMBSTONES)}"
+        )
+    if declared == "keep" and target.is_database and not keyed:
+        raise AddressError(
+            f"{target} has no key, so a record without a value cannot delete a row",
             hint="give --key, or drop them",
         )
-    return given or ("keep" if keyed else None)
+    return declared or ("keep" if keyed else None)
 
 
-def _value(address: Address, wishes: Wishes) -> str:
-    return address.options.get("value") or wishes.value or "json"
+def _value(address: Address, options: ConnectOptions) -> str:
+    return address.options.get("value") or options.value or "json"
 
 
-def _origin(source: Address, wishes: Wishes) -> Origin:
-    options: dict[str, Any] = dict(source.options)
-    schema = options.pop("schema", None) or wishes.schema
+def _origin(source: Address, options: ConnectOptions) -> Origin:
+    arguments: dict[str, Any] = dict(source.options)
+    schema = arguments.pop("schema", None) or options.schema
     if source.is_database:
         assert source.table is not None
         return table(
             source.place,
             source.table,
-            by=options.get("by") or wishes.by,
-            key=columns_in(options.get("key")),
-            lag=options.get("lag"),
-            poll=options.get("poll"),
+            by=arguments.get("by") or options.by,
+            key=columns_in(arguments.get("key")),
+            lag=arguments.get("lag"),
+            poll=arguments.get("poll"),
             schema=schema,
-            **_number(options, "rows", "rows_per_batch"),
+            **_number(arguments, "rows", "rows_per_batch"),
         )
-    kind = "parquet" if source.kind == PARQUET else options.pop("format", None)
-    options |= _number(options, "files_per_batch", "files_per_batch")
-    return files(source.place, format=kind, schema=schema, **options)
+    kind = "parquet" if source.kind == PARQUET else arguments.pop("format", None)
+    arguments |= _number(arguments, "files_per_batch", "files_per_batch")
+    return files(source.place, format=kind, schema=schema, **arguments)
 
 
-def _schema_of(target: Address, wishes: Wishes) -> str:
-    """What a table that exists already says about the rows that belong there."""
-    found: Mapping[str, str] = {}
+def _schema_of(target: Address, options: ConnectOptions) -> str:
+    """Return the schema of the target table, if it exists."""
+    spark_types: Mapping[str, str] = {}
     if target.is_database:
         db = connect(target.place)
         try:
             assert target.table is not None
-            found = {one.name: db.spark_type(one) for one in db.columns(target.table) or ()}
+            columns = db.catalog.columns(target.table) or ()
+            spark_types = {column.name: db.types.read_type(column) for column in columns}
         finally:
-            db.close()
-    if not found:
+            db.connection.close()
+    if not spark_types:
         raise AddressError(
             "the values of the topic need a schema", hint="give --schema 'id int NOT NULL, name string'"
         )
-    return ", ".join(f"{quoted(name)} {kind}" for name, kind in found.items())
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in spark_types.items())
 
 
 # ---------------------------------------------------------------- writing
 
 
-def _target(target: Address, wishes: Wishes, *, deletes: str | None) -> Target:
-    by = columns_in(target.options.get("by")) or wishes.partition_by
+def _target(target: Address, options: ConnectOptions, *, deletes: str | None) -> Target:
+    by = columns_in(target.options.get("by")) or options.partition_by
     if by and target.kind not in (PARQUET, DELTA):
-        raise AddressError(f"{target} cannot be partitioned by columns", hint="leave --partition-by out")
-    key = _key(target, wishes)
+        raise AddressError(f"{target} cannot be partitioned by columns", hint="omit --partition-by")
+    key = _key(target, options)
     if target.is_database:
         assert target.table is not None
         return table(target.place, target.table, key=key, deletes=deletes)
     if target.kind == TOPIC:
-        value = _value(target, wishes)
+        value = _value(target, options)
         return topic(
             target.place, key=key, value=value, **_number(target.options, "partitions", "partitions")
         )
-    if wishes.key:
-        raise AddressError(f"{target} has no keys: every row is added", hint="leave --key out")
+    if options.key:
+        raise AddressError(f"{target} has no keys: every row is added", hint="omit --key")
     return (delta if target.kind == DELTA else parquet)(target.place, by=by)
 
 
-def _step(target: Address, wishes: Wishes, *, keyed: bool, kept: bool) -> Callable[[DataFrame], DataFrame]:
-    """The one step: without the columns that say where rows came from, with the date where it was asked for."""
-    by = columns_in(target.options.get("by")) or wishes.partition_by
-    key = _key(target, wishes)
+def _step(
+    target: Address, options: ConnectOptions, *, deletes: bool, keep_tombstones: bool
+) -> Callable[[DataFrame], DataFrame]:
+    """Return the step that drops metadata columns, and adds the date to partition by."""
+    by = columns_in(target.options.get("by")) or options.partition_by
+    key = _key(target, options)
 
     def step(rows: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F
 
         if DATE in by and DATE not in rows.columns:
             rows = rows.withColumn(DATE, F.to_date("_timestamp"))
-        if keyed:
+        if deletes:
             return _with_key(rows, key).drop(*_META)
-        # Without its key, a row that only says that something was removed would say nothing.
-        return rows.drop(*(name for name in _META if not kept or name != "_key"))
+        # A tombstone means nothing without its key.
+        return rows.drop(*(name for name in _META if not keep_tombstones or name != "_key"))
 
     return step
 
 
 def _with_key(rows: DataFrame, key: tuple[str, ...]) -> DataFrame:
-    """A record without a value has nothing but its key to say which row is to go."""
+    """Fill key columns from the key of the record: a tombstone has no other values."""
     from pyspark.sql import functions as F
 
     text = F.col("_key").cast("string")
     if len(key) == 1:
         parts = {key[0]: text}
     else:
-        kinds = ", ".join(f"{quoted(one)} string" for one in key)
-        parsed = F.from_json(text, kinds)
-        parts = {one: parsed.getField(one) for one in key}
-    for one, part in parts.items():
-        if one in rows.columns:
-            given = part.try_cast(rows.schema[one].dataType)
-            rows = rows.withColumn(one, F.coalesce(F.col(quoted(one)), given))
+        schema = ", ".join(f"{quoted(name)} string" for name in key)
+        parsed = F.from_json(text, schema)
+        parts = {name: parsed.getField(name) for name in key}
+    for name, part in parts.items():
+        if name in rows.columns:
+            from_key = part.try_cast(rows.schema[name].dataType)
+            rows = rows.withColumn(name, F.coalesce(F.col(quoted(name)), from_key))
     return rows
 
 
-# ---------------------------------------------------------------- small things
+# ---------------------------------------------------------------- options
 
 
-def _key(target: Address, wishes: Wishes) -> tuple[str, ...]:
-    return columns_in(target.options.get("key")) or wishes.key
+def _key(target: Address, options: ConnectOptions) -> tuple[str, ...]:
+    return columns_in(target.options.get("key")) or options.key
 
 
 def columns_in(text: str | None) -> tuple[str, ...]:
-    """``a,b`` as columns."""
-    return tuple(one.strip() for one in text.split(",") if one.strip()) if text else ()
+    """Return the columns of ``a,b``."""
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text else ()
 
 
-def _number(options: Mapping[str, str], name: str, called: str) -> dict[str, Any]:
+def _number(options: Mapping[str, str], name: str, parameter: str) -> dict[str, Any]:
     text = options.get(name)
     if text is None:
         return {}
     if not text.isdigit():
-        raise AddressError(f"{name}={text!r} is no number")
-    return {called: int(text)}
+        raise AddressError(f"{name}={text!r} is not a number")
+    return {parameter: int(text)}

@@ -1,4 +1,7 @@
-"""Packages that only some connectors need: imported when one is used, and named with the command that installs them when missing."""
+"""Optional packages of connectors, imported on first use.
+
+If one is missing, the error names the command that installs it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from millstream.pipelines.errors import PipelineError
 INSTALL = 'pip install "millstream[connect]"'
 
 
-def need(module: str, what: str) -> Any:
-    """A module of the extra ``connect``."""
+def need(module: str, feature: str) -> Any:
+    """Import a module of the extra ``connect``."""
     try:
         return import_module(module)
     except ImportError as error:
         raise PipelineError(
-            f"{what} need the package {module.partition('.')[0]!r}, which is not installed ({error})",
+            f"{feature} need the package {module.partition('.')[0]!r}, which is not installed ({error})",
             hint=INSTALL,
         ) from None

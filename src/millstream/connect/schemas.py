@@ -1,4 +1,4 @@
-"""Columns of both sides that do not fit, for the message that says so."""
+"""The error for a flow and a target that have different columns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from millstream.pipelines.errors import PipelineError
 
-MOST_SHOWN = 8
+MAX_SHOWN = 8
 
 
 def differing(
@@ -16,10 +16,10 @@ def differing(
     ours: Mapping[str, str],
     wrong_types: Collection[str] | None = None,
 ) -> PipelineError:
-    """What is said when a flow and its target, or a file and what it is declared as, have different columns.
+    """Return the error for a flow and its target, or a file and its schema, that do not match.
 
-    Only those that differ are named. ``wrong_types`` are the columns whose types do not fit, where the two sides
-    have other names for the same type.
+    It names only the columns that differ. ``wrong_types`` are the columns whose types do not fit,
+    if the two sides have different names for the same type.
     """
     return PipelineError(
         f"{where} and flow {writer} have different columns: {_difference(theirs, ours, wrong_types)}",
@@ -37,5 +37,5 @@ def _difference(
         for name, kind in ours.items()
         if name in theirs and (theirs[name] != kind if wrong_types is None else name in wrong_types)
     ]
-    more = f" and {len(parts) - MOST_SHOWN} more" if len(parts) > MOST_SHOWN else ""
-    return ", ".join(parts[:MOST_SHOWN]) + more or "in another order"
+    more = f" and {len(parts) - MAX_SHOWN} more" if len(parts) > MAX_SHOWN else ""
+    return ", ".join(parts[:MAX_SHOWN]) + more or "in another order"

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.group_settings import GROUP_BOUNDS, GROUP_SETTINGS, SESSION_AND_HEARTBEAT
+from millstream.core.kafka_settings import IGNORED_NAMES, is_known_to_kafka, refusal
 from millstream.core.settings import LONG_MAX, Setting, SettingError, Value, parse_all, unknown
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 
@@ -49,16 +50,25 @@ class BrokerConfig:
     static: dict[str, Value]
     cluster: dict[str, Value] = field(default_factory=dict)
     broker: dict[str, Value] = field(default_factory=dict)
+    # Names of the user that only Apache Kafka has.
+    ignored: frozenset[str] = frozenset()
 
     @classmethod
     def from_texts(cls, texts: Mapping[str, str]) -> BrokerConfig:
         """Parse and check settings one by one and together; a SettingError names the wrong one."""
+        _check_promises(texts)
         _check_zookeeper(texts)
-        values = parse_all(texts, BROKER_SETTINGS, "setting")
+        ignored = [name for name in texts if name not in BROKER_SETTINGS and is_known_to_kafka(name)]
+        known = {name: text for name, text in texts.items() if name not in ignored}
+        for name in known:
+            if name not in BROKER_SETTINGS:
+                raise unknown(name, [*BROKER_SETTINGS, *IGNORED_NAMES])
+        values = parse_all(known, BROKER_SETTINGS, "setting")
         for name in ("log.dirs", "log.dir"):
             if name in values and not values[name]:
                 raise SettingError(f"{name} is empty; name the data directory, e.g. ./data", name)
-        config = cls(values)
+        config = cls(values, ignored=frozenset(ignored))
+        _check_roles(config)
         _check_group_bounds(config)
         if "broker.id" in values and "node.id" not in values:
             values["node.id"] = values["broker.id"]
@@ -112,7 +122,27 @@ class BrokerConfig:
 
     def inert_names(self) -> list[str]:
         """Return the settings given by the user that have no effect here."""
-        return sorted(name for name in self.static if BROKER_SETTINGS[name].inert)
+        inert = {name for name in self.static if BROKER_SETTINGS[name].inert}
+        return sorted(inert | self.ignored)
+
+
+def _check_promises(texts: Mapping[str, str]) -> None:
+    """Reject settings of Kafka that promise something which nothing here provides."""
+    for name, text in texts.items():
+        reason = refusal(name, text)
+        if reason is not None:
+            raise SettingError(f"{name} is refused: {reason}", name)
+
+
+def _check_roles(config: BrokerConfig) -> None:
+    """Reject a process that would be a KRaft controller only. ``broker,controller`` is a broker."""
+    roles = config.get("process.roles")
+    if isinstance(roles, tuple) and roles and "broker" not in roles:
+        raise SettingError(
+            f"process.roles={','.join(roles)} is refused: there is no process for the controller "
+            "alone here; the brokers of a cluster elect it in ZooKeeper",
+            "process.roles",
+        )
 
 
 def _check_request_memory(config: BrokerConfig) -> None:
@@ -130,6 +160,8 @@ def _check_zookeeper(names: Collection[str]) -> None:
     """Reject ZooKeeper settings that would have no effect: their user expects a cluster."""
     for name in names:
         if not name.startswith("zookeeper."):
+            continue
+        if is_known_to_kafka(name):
             continue
         if name not in BROKER_SETTINGS:
             known = ", ".join(row for row in BROKER_SETTINGS if row.startswith("zookeeper."))

@@ -12,6 +12,7 @@ from typing import Any
 
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
 from millstream.core.errors import ErrorCode
+from millstream.groups import listing
 from millstream.groups.classic import answers, join, leave, sync, timeouts
 from millstream.groups.classic import groups as classic
 from millstream.groups.classic.states import HEARTBEAT
@@ -32,15 +33,11 @@ from millstream.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 from millstream.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from millstream.wire.messages.describe_groups import (
-    DescribedGroup,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-)
+from millstream.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
-from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from millstream.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from millstream.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
@@ -139,9 +136,6 @@ class GroupShard:
             return decide(now_ms, *key[1:])
         return self._consumer.decide_timeout(key, now_ms=now_ms)
 
-    def _consumer_of(self, group_id: str) -> ConsumerShard | None:
-        return self._consumer if group_id in self.state.consumer else None
-
     # ---- members ---------------------------------------------------------------------------------
 
     def decide_join(
@@ -156,12 +150,11 @@ class GroupShard:
         if error is not ErrorCode.NONE:
             rejection = answers.join_error(error, request.member_id)
             return Decision(effects=(Reply(waiter, rejection),))
-        consumer = self._consumer_of(request.group_id)
-        if consumer is None:
+        group = self.state.consumer.get(request.group_id)
+        if group is None:
             return join.decide(self.state, request, context, waiter, now_ms)
-        group = self.state.consumer[request.group_id]
         if not group.is_empty:
-            return consumer.decide_join(request, context, waiter, now_ms=now_ms)
+            return self._consumer.decide_join(request, context, waiter, now_ms=now_ms)
         # An empty consumer group is replaced by a classic group of the same id.
         decision = join.decide(self.state, request, context, waiter, now_ms)
         return Decision(group.tombstones()) + decision if decision.records else decision
@@ -177,9 +170,8 @@ class GroupShard:
         if not request.group_id:
             error = answers.sync_error(ErrorCode.INVALID_GROUP_ID)
             return Decision(effects=(Reply(waiter, error),))
-        consumer = self._consumer_of(request.group_id)
-        if consumer is not None:
-            return consumer.decide_sync(request, context, waiter, now_ms=now_ms)
+        if request.group_id in self.state.consumer:
+            return self._consumer.decide_sync(request, context, waiter, now_ms=now_ms)
         return sync.decide(self.state, request, waiter, now_ms)
 
     def decide_heartbeat(
@@ -208,9 +200,8 @@ class GroupShard:
     def _heartbeat_of_other_group(
         self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter[HeartbeatResponse], now_ms: int
     ) -> Decision:
-        consumer = self._consumer_of(request.group_id)
-        if consumer is not None:
-            return consumer.decide_classic_heartbeat(request, context, waiter, now_ms=now_ms)
+        if request.group_id in self.state.consumer:
+            return self._consumer.decide_classic_heartbeat(request, context, waiter, now_ms=now_ms)
         error = ErrorCode.UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
         return Decision((), (Reply(waiter, HeartbeatResponse(error_code=error)),))
 
@@ -225,9 +216,8 @@ class GroupShard:
         if not request.group_id:
             error = LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
             return Decision(effects=(Reply(waiter, error),))
-        consumer = self._consumer_of(request.group_id)
-        if consumer is not None:
-            return consumer.decide_leave(request, context, waiter, now_ms=now_ms)
+        if request.group_id in self.state.consumer:
+            return self._consumer.decide_leave(request, context, waiter, now_ms=now_ms)
         return leave.decide(self.state, request, context, waiter, now_ms)
 
     # ---- KIP-848 ---------------------------------------------------------------------------------
@@ -266,14 +256,7 @@ class GroupShard:
 
         Consumer groups are described by ConsumerGroupDescribe.
         """
-        groups = [self._described(group_id, context.version) for group_id in request.groups]
-        return Decision(effects=(Reply(waiter, DescribeGroupsResponse(groups=groups)),))
-
-    def _described(self, group_id: str, version: int) -> DescribedGroup:
-        group = None if group_id in self.state.consumer else self.state.find(group_id)
-        if group is None:
-            return answers.described_dead(group_id, version)
-        return answers.described(group)  # type: ignore[arg-type]
+        return Decision(effects=(Reply(waiter, listing.describe(self.state, request, context.version)),))
 
     def decide_list(
         self,
@@ -284,16 +267,8 @@ class GroupShard:
         now_ms: int,
         group_ids: Iterable[str] | None = None,
     ) -> Decision:
-        """List the given groups that still exist; without ``group_ids`` list all.
-
-        States and types are compared case-insensitively.
-        """
-        states = {state.strip().lower() for state in request.states_filter}
-        types = {kind.strip().lower() for kind in request.types_filter}
-        known = map(self.state.find, self.state.ids() if group_ids is None else group_ids)
-        rows = [group.listed() for group in known if group is not None]
-        listed = [row for row in rows if _matches(row, states, types)]
-        return Decision(effects=(Reply(waiter, ListGroupsResponse(groups=listed)),))
+        """List the given groups that still exist; without ``group_ids`` list all."""
+        return Decision(effects=(Reply(waiter, listing.list_groups(self.state, request, group_ids)),))
 
     def decide_delete(
         self,
@@ -348,7 +323,3 @@ class GroupShard:
         now_ms: int,
     ) -> Decision:
         return delete.decide_offset_delete(self.state, request, waiter)
-
-
-def _matches(group: ListedGroup, states: set[str], types: set[str]) -> bool:
-    return (not states or group.group_state.lower() in states) and (not types or group.group_type in types)

@@ -8,12 +8,8 @@ over its leaderships, but a slow broker delays the next only briefly. ZooKeeper 
 from __future__ import annotations
 
 import os
-import socket
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from millstream.client.errors import ClientError
@@ -28,54 +24,19 @@ from millstream.local.cluster_file import (
     State,
     ZooKeeperEntry,
 )
+from millstream.local.node import LocalNode
+from millstream.local.probes import Probes
 from millstream.local.process import READY_TIMEOUT_S, STOP_TIMEOUT_S, LocalProcess
 from millstream.local.signals import uninterrupted
-from millstream.local.zookeeper import LocalZooKeeper, Member, server_mode
+from millstream.local.supervised_file import SupervisedFile
+from millstream.local.zookeeper import LocalZooKeeper, Member
 
-PROBE_EVERY_S = 1.0
-PROBE_TIMEOUT_S = 2.0
 # At shutdown the next broker stops when the previous one has exited, or after this time. By then
 # its leaderships are handed over as far as possible, and its final writes need no waiting.
 HAND_OVER_S = 2.0
 STOP_ALL_TIMEOUT_S = 60.0
 _REMIND_EVERY_S = 5.0
 _REPLICAS = 3
-
-# ApiVersions, version 0, correlation id 1, no client id: the first request of any client.
-_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-
-
-def broker_answers(host: str, port: int, timeout_s: float = PROBE_TIMEOUT_S) -> bool:
-    """Return whether a broker accepts a connection and answers ApiVersions."""
-    try:
-        with socket.create_connection((host, port), timeout=timeout_s) as peer:
-            peer.sendall(_API_VERSIONS)
-            head = b""
-            while len(head) < 10 and (more := peer.recv(10 - len(head))):
-                head += more
-    except OSError:
-        return False
-    return len(head) == 10 and struct.unpack(">iih", head)[1:] == (1, 0)
-
-
-@dataclass(slots=True)
-class LocalNode:
-    """A process of the cluster, its entry in the file, and its last known state."""
-
-    kind: str  # broker or zookeeper
-    entry: Entry
-    process: LocalProcess
-    mode: str = ""  # of ZooKeeper only: leader, follower or standalone
-    tail: str = ""
-    can_start_again: bool = True  # False if its death shuts the cluster down
-    spawned_s: float = 0.0
-    stop_requested_s: float = 0.0
-    probe: Future[str | None] | None = field(default=None, repr=False)
-    probed_s: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind} {self.entry.node_id}"
 
 
 OnChange = Callable[[LocalNode], None]
@@ -103,9 +64,8 @@ class LocalCluster:
         self._settings = dict(settings)
         self._on_change = on_change
         self._remark = on_remark
-        self._probes = ThreadPoolExecutor(thread_name_prefix="probe")
-        self._known_mtime_ns = 0  # of the version of the file that this process has written
-        self._file_problems: set[str] = set()  # reported since the last successful write
+        self._probes = Probes()
+        self._file = SupervisedFile(directory, cluster, on_remark)
         self._started = False
         self.zookeepers = [self._zookeeper(entry) for entry in cluster.zookeepers]
         self.brokers = [self._broker(entry) for entry in cluster.brokers]
@@ -175,41 +135,14 @@ class LocalCluster:
         self._on_change(node)
 
     def _save(self) -> None:
-        """Write the file, after taking over requests that other commands have written into it.
-
-        Problems with the file are reported but stop nothing, because the cluster runs without it.
-        """
-        try:
-            with cluster_file.locked(self.directory):
-                self._take_requests()
-                self._write()
-        except OSError as error:
-            self._cannot_write(error)
-
-    def _write(self) -> None:
-        cluster_file.write(self.directory, self.cluster)
-        self._known_mtime_ns = self._mtime_ns()
-        self._file_problems.clear()
-
-    def _cannot_write(self, error: OSError) -> None:
-        self._known_mtime_ns = -1  # so that the next poll tries again
-        path = self.directory / cluster_file.FILE
-        self._report_once(
-            f"cannot write {path}: {error.strerror}; the cluster continues, but --add, --start, --stop and --remove do not work"
-        )
-
-    def _report_once(self, text: str) -> None:
-        """Report a problem with the file once, until the file is written again."""
-        if text not in self._file_problems:
-            self._file_problems.add(text)
-            self._remark(text)
+        self._file.save(self._take_requests)
 
     # ---- watching ----
 
     def poll(self) -> None:
         """Check once for dead, ready and silent nodes, and for requests in the file."""
         with uninterrupted():
-            if self._mtime_ns() != self._known_mtime_ns:
+            if self._file.changed:
                 self._save()
             for node in list(self.nodes):
                 self._poll_node(node)
@@ -248,40 +181,18 @@ class LocalCluster:
         self._probe(node)
 
     def _probe(self, node: LocalNode) -> None:
-        """Probe a node in a thread, because a paused process must not delay the others."""
-        now_s = time.monotonic()
-        if node.probe is None:
-            starting = node.entry.state is State.STARTING
-            if starting or now_s - node.probed_s >= PROBE_EVERY_S:
-                node.probed_s = now_s
-                node.probe = self._probes.submit(_probe_server, node.kind, node.entry.host, node.entry.port)
-        elif node.probe.done():
-            mode, node.probe = node.probe.result(), None
-            self._take_probe(node, mode)
-
-    def _take_probe(self, node: LocalNode, mode: str | None) -> None:
-        if mode is None:
+        result = self._probes.poll(node)
+        if result is None:
+            return
+        if not result.answers:
             if node.entry.state is State.UP:
                 self._change(node, State.SILENT)
-        elif node.entry.state is not State.UP or mode != node.mode:
-            node.mode = mode
+        elif node.entry.state is not State.UP or result.mode != node.mode:
+            node.mode = result.mode
             self._change(node, State.UP)
 
-    def _mtime_ns(self) -> int:
-        try:
-            return (self.directory / cluster_file.FILE).stat().st_mtime_ns
-        except OSError:
-            return 0
-
-    def _take_requests(self) -> None:
+    def _take_requests(self, written: ClusterFile) -> None:
         """Take over requests from the file: add or remove a broker, start or stop a node."""
-        try:
-            written = cluster_file.read(self.directory)
-        except ClientError as error:
-            self._report_once(f"{error.message}; it is rewritten, and the cluster continues")
-            return
-        if written is None or written.supervisor != os.getpid():
-            return
         for added in written.brokers:
             if added.state is State.WANTED and self.cluster.broker(added.node_id) is None:
                 self.cluster.brokers.append(added)
@@ -370,13 +281,9 @@ class LocalCluster:
             time.sleep(0.02)
 
     def _end(self) -> None:
-        self._probes.shutdown(wait=False, cancel_futures=True)
+        self._probes.close()
         self.cluster.supervisor = None
-        try:
-            with cluster_file.locked(self.directory):
-                self._write()
-        except OSError as error:
-            self._cannot_write(error)
+        self._file.save(None)
 
     def kill(self) -> None:
         """Kill all remaining processes at once, as the last resort."""
@@ -409,12 +316,6 @@ def _take_request(node: LocalNode, requested: State) -> None:
 
 def _listed(nodes: Sequence[LocalNode]) -> str:
     return ", ".join(node.name for node in nodes)
-
-
-def _probe_server(kind: str, host: str, port: int) -> str | None:
-    if kind == ZOOKEEPER:
-        return server_mode(host, port, PROBE_TIMEOUT_S)
-    return "" if broker_answers(host, port) else None
 
 
 def _last_line(node: LocalNode) -> str:

@@ -1,1 +1,1 @@
-"""The partition log: Kafka's files on disk, appending, reading, recovery, retention and compaction."""
+"""The partition log: Kafka's files, appending, reading, recovery, retention and compaction."""

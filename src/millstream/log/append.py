@@ -1,7 +1,8 @@
-"""What a produce must satisfy before it is written: the checks of Kafka's LogValidator that headers can decide.
+"""Checks of a produce before it is written: those of Kafka's LogValidator that headers can decide.
 
-Records are not decoded here. `inspect` says when they have to be (an old format, keys of a compacted topic, another
-codec, timestamp bounds, deep validation); `wire.convert.rebuild` then does it, before the append.
+Records are not decoded here. `inspect` says when they have to be (an old format, keys of a
+compacted topic, another codec, timestamp bounds, deep validation). `wire.convert.rebuild` then does
+it, before the append.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ if TYPE_CHECKING:
 
 _CODECS: Final = {"uncompressed": 0, "none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 MAX_DECOMPRESSED_BYTES: Final = 1 << 28
-# By codec: how many bytes one compressed byte stands for at most, in round numbers.
-_MOST_EXPANSION: Final = (1, 1_100, 100, 300, 50_000, 1, 1, 1)
-# An uncompressed batch of at most this many records is walked through, so it has exactly the records that it declares. Kafka
-# walks through every batch, which takes too long here: of a longer one only the first record is looked at.
+# By codec: the maximum number of bytes that one compressed byte expands to, rounded.
+_MAX_EXPANSION: Final = (1, 1_100, 100, 300, 50_000, 1, 1, 1)
+# An uncompressed batch of at most this many records is walked through, so it has exactly the
+# records that it declares. Kafka walks through every batch, which takes too long here: of a longer
+# batch only the first record is checked.
 _WALKED_RECORDS: Final = 8
 _SHORTEST_RECORD: Final = 2 * (MIN_RECORD_SIZE - 1)  # zigzag, and without the length itself
 
@@ -51,11 +53,11 @@ __all__ = ["AppendResult", "Origin", "inspect", "parse_produced", "parse_replica
 
 
 class AppendResult(NamedTuple):
-    """What a produce is answered with. A duplicate has the offsets and the time of the batch that it repeats."""
+    """The result of a produce. A duplicate has the offsets and the time of the original batch."""
 
     base_offset: int
     last_offset: int
-    append_time_ms: int  # -1 where the records keep the producer's timestamps
+    append_time_ms: int  # -1 if the records keep the producer's timestamps
     log_start_offset: int
     duplicate: bool
     records: int
@@ -64,8 +66,11 @@ class AppendResult(NamedTuple):
 def parse_produced(
     records: memoryview, config: LogConfig, origin: Origin, now_ms: int, name: str
 ) -> BatchHeader:
-    """The header of the one batch that a client or coordinator appends, after every check that needs no state.
-    Timestamps are stamped in place for a LogAppendTime topic."""
+    """Check the one batch that a client or coordinator appends. Return its header.
+
+    Makes every check that needs no state. Timestamps are stamped in place for a LogAppendTime
+    topic.
+    """
     header = _parse(records, 0, name)
     size = len(records)
     if header.length + LOG_OVERHEAD != size:
@@ -91,7 +96,7 @@ def _parse(records: memoryview, position: int, name: str) -> BatchHeader:
     try:
         return parse_header(records, position)
     except CorruptBatch as error:
-        raise _corrupt(f"what was sent for {name} is no record batch: {error}") from None
+        raise _corrupt(f"the data for {name} is not a record batch: {error}") from None
 
 
 def _wrong_size(header: BatchHeader, size: int, name: str) -> ApiError:
@@ -105,21 +110,22 @@ def _check_client(records: memoryview, header: BatchHeader, name: str) -> None:
         raise _invalid(f"the base offset of the batch for {name} must be 0, but is {header.base_offset}")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise _invalid(
-            f"the batch for {name} says it has {header.count} records and last offset {header.last_offset_delta}"
+            f"the batch for {name} declares {header.count} records and last offset {header.last_offset_delta}"
         )
     if header.attributes & CONTROL:
         raise _invalid(f"clients may not write control records ({name})")
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise _invalid(
-            f"producer {header.producer_id} sent sequence {header.base_sequence} to {name}; it must be 0 or more"
+            f"producer {header.producer_id} sent sequence {header.base_sequence} to {name};"
+            " it must be 0 or more"
         )
-    # Every consumer would stop at a batch that has more or fewer records than it says.
+    # Every consumer would stop at a batch whose number of records is wrong.
     count, codec, end = header.count, header.attributes & CODEC_MASK, header.length + LOG_OVERHEAD
-    if count * MIN_RECORD_SIZE > (end - HEADER_SIZE) * _MOST_EXPANSION[codec]:
+    if count * MIN_RECORD_SIZE > (end - HEADER_SIZE) * _MAX_EXPANSION[codec]:
         raise _wrong_count(header, name)
     if codec:
         return
-    # No call for each record, and no `len` or `range`: this is done for every produced batch.
+    # No call for each record, and no `len` or `range`: this runs for every produced batch.
     at, left = HEADER_SIZE, count
     walked_until = 0 if count <= _WALKED_RECORDS else count - 1
     try:
@@ -150,7 +156,8 @@ def _check_client(records: memoryview, header: BatchHeader, name: str) -> None:
 
 def _wrong_count(header: BatchHeader, name: str) -> ApiError:
     return _invalid(
-        f"the batch for {name} says it has {header.count} records, which its {header.size} bytes are not"
+        f"the batch for {name} declares {header.count} records, but its {header.size} bytes"
+        " have another number"
     )
 
 
@@ -171,7 +178,7 @@ def _check_times(
 
 
 def _clear_append_time(records: memoryview, header: BatchHeader) -> BatchHeader:
-    """A client has no say in the kind of timestamps: on a CreateTime topic the bit goes."""
+    """Clear the LogAppendTime bit, which a client must not set on a CreateTime topic."""
     attributes = header.attributes & ~LOG_APPEND_TIME
     struct.pack_into(">h", records, ATTRIBUTES_AT, attributes)
     crc = crc32c(records[ATTRIBUTES_AT:])
@@ -182,8 +189,11 @@ def _clear_append_time(records: memoryview, header: BatchHeader) -> BatchHeader:
 def parse_replicated(
     records: memoryview, next_offset: int, leader_epoch: int, name: str
 ) -> list[BatchHeader]:
-    """The headers of whole batches from a leader: CRC and increasing offsets are checked, sizes are not (the leader
-    accepted them). A partial batch at the end, and batches of an epoch newer than this replica's, are left out."""
+    """Return the headers of whole batches from a leader.
+
+    CRC and increasing offsets are checked. Sizes are not: the leader accepted them. A partial batch
+    at the end, and batches of an epoch newer than this replica's, are left out.
+    """
     headers: list[BatchHeader] = []
     position, end = 0, len(records)
     while position + HEADER_SIZE <= end:
@@ -195,7 +205,7 @@ def parse_replicated(
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,
-                f"the replicated batch at offset {header.base_offset} of {name} comes before {next_offset}",
+                f"the replicated batch at offset {header.base_offset} of {name} is before {next_offset}",
             )
         headers.append(header)
         next_offset = header.next_offset
@@ -204,7 +214,7 @@ def parse_replicated(
 
 
 def inspect(records: memoryview, config: LogConfig, *, now_ms: int) -> RebuildSpec | None:
-    """How a produce has to be rebuilt before it is appended; None where headers decide everything."""
+    """Return how a produce must be rebuilt before it is appended; None if the headers suffice."""
     if len(records) <= MAGIC_AT:
         return None
     old = records[MAGIC_AT] < MAGIC

@@ -47,14 +47,14 @@ class LogConfig:
     # Accepted for compatibility: Linux allocates late, so it would change nothing.
     preallocate: bool = _default("preallocate")
     message_validation_deep: bool = _default("message.validation.deep")
-    # Whether batches are appended as producers send them, without a look at their records. Follows from the others.
+    # Whether batches are appended as sent, without reading their records. Follows from the others.
     takes_as_sent: bool = field(init=False, default=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         bounded = self.message_timestamp_before_max_ms != LONG_MAX and not self.append_time
-        codec_given = self.compression_type != "producer"
-        looks = bounded or codec_given or self.compact or self.message_validation_deep
-        object.__setattr__(self, "takes_as_sent", not looks)
+        recompresses = self.compression_type != "producer"
+        reads_records = bounded or recompresses or self.compact or self.message_validation_deep
+        object.__setattr__(self, "takes_as_sent", not reads_records)
 
     @property
     def compact(self) -> bool:
@@ -70,7 +70,7 @@ class LogConfig:
 
     @classmethod
     def from_topic_settings(cls, settings: Mapping[str, Any]) -> LogConfig:
-        """From Kafka's names and parsed values; names that the log has no use for are left aside."""
+        """Return a config from Kafka's names and parsed values. Other names are ignored."""
         return DEFAULT.with_topic_settings(settings)
 
     def with_topic_settings(self, settings: Mapping[str, Any]) -> LogConfig:
@@ -82,7 +82,10 @@ class LogConfig:
         return replace(self, **known)
 
     def jitter_ms(self, directory: str, base_offset: int) -> int:
-        """How much earlier this segment rolls, so that many logs do not roll at once; the same at every start."""
+        """Return how much earlier this segment rolls, so that many logs do not roll at once.
+
+        It is the same after every start.
+        """
         bound = min(self.segment_jitter_ms, self.segment_ms)
         return crc32(f"{directory}/{base_offset}".encode()) % bound if bound > 0 else 0
 
@@ -92,5 +95,5 @@ def _policies(value: Any) -> frozenset[str]:
     return frozenset(part.strip() for part in parts if part.strip())
 
 
-_FIELDS: Final = {one.name.replace("_", "."): one.name for one in fields(LogConfig) if one.init}
+_FIELDS: Final = {row.name.replace("_", "."): row.name for row in fields(LogConfig) if row.init}
 DEFAULT: Final = LogConfig()

@@ -1,7 +1,8 @@
-"""What is in the files of a data directory, line by line, in the words of Kafka's DumpLogSegments.
+"""Shows the contents of a data directory, line by line, like Kafka's DumpLogSegments.
 
-Reads only; safe beside a running broker, whose active segment may end in a batch that is being written. Indexes are
-also held against the log beside them, and what does not fit is said: such lines are of the class Fault.
+Reads only. It is safe beside a running broker, whose active segment may end in a batch that is
+being written. Indexes are also compared with the log beside them; lines about mismatches are of the
+class Fault.
 """
 
 from __future__ import annotations
@@ -43,20 +44,23 @@ _FIRST_NAMES: Final = (file_names.PARTITION_METADATA, file_names.LEADER_EPOCHS)
 
 
 class Line(str):
-    """A line, and what is in it by name, for programs: ``type`` says what it is about. Lines without that are for people alone."""
+    """A line, and its contents by name for programs.
+
+    ``type`` says what it is about. Lines without it are only for people.
+    """
 
     file: str = ""
-    found: dict[str, Any] | None = None
+    fields: dict[str, Any] | None = None
 
     @classmethod
-    def of(cls, shown: str, type: str, /, **found: Any) -> Self:
-        line = cls(shown)
-        line.found = {"type": type} | found
+    def of(cls, text: str, type: str, /, **fields: Any) -> Self:
+        line = cls(text)
+        line.fields = {"type": type} | fields
         return line
 
 
 class Fault(Line):
-    """A line that tells what is wrong with a file."""
+    """A line about a fault of a file."""
 
     @property
     def reason(self) -> str:
@@ -64,7 +68,10 @@ class Fault(Line):
 
 
 def dump(path: str, *, deep: bool = False) -> Iterator[Line]:
-    """Describe a file, or every file of a directory and of those below it; `deep` shows the records too. Raises OSError."""
+    """Describe a file, or all files below a directory. Raises OSError.
+
+    `deep` shows the records too.
+    """
     if os.path.isdir(path):
         yield from _directory(path, deep)
         return
@@ -75,22 +82,22 @@ def dump(path: str, *, deep: bool = False) -> Iterator[Line]:
 
 
 def _directory(path: str, deep: bool) -> Iterator[Line]:
-    """A partition's directory, or one that holds those of partitions: a data directory, a directory with several of them."""
-    found = False
+    """Describe a partition's directory, a data directory, or a directory of those."""
+    empty = True
     for directory, below, files in os.walk(path, onerror=_raise):
         below.sort(key=_partition_order)
         known = [name for name in files if _describer(name) is not None]
         for name in sorted(known, key=lambda name: (name not in _FIRST_NAMES, name)):
-            found = True
+            empty = False
             yield from dump(os.path.join(directory, name), deep=deep)
-    if not found:
-        fault = Fault("no file of a log is in this directory or below it")
+    if empty:
+        fault = Fault("no log files in this directory or below it")
         fault.file = path
         yield fault
 
 
 def _partition_order(directory: str) -> tuple[str, int]:
-    """Partition 2 before partition 10."""
+    """Order by partition number: partition 2 before partition 10."""
     topic, _dash, number = directory.rpartition("-")
     return (topic, int(number)) if number.isdecimal() else (directory, -1)
 
@@ -102,7 +109,7 @@ def _raise(error: OSError) -> None:
 def _described(path: str, deep: bool) -> Iterator[Line]:
     describe = _describer(os.path.basename(path))
     if describe is None:
-        yield Fault("not a file of a log that is known here")
+        yield Fault("not a known file of a log")
         return
     try:
         yield from describe(path, deep)
@@ -148,7 +155,8 @@ def _log(path: str, deep: bool) -> Iterator[Line]:
             batch = os.pread(file.fileno(), header.size, position)
             if len(batch) < header.size:
                 yield Fault(
-                    f"{size - position} bytes of a batch of {header.size} at the end, from position {position}"
+                    f"{size - position} bytes of a batch of {header.size} at the end,"
+                    f" from position {position}"
                 )
                 return
             valid = crc_matches(batch, 0, header)
@@ -212,11 +220,11 @@ def _record_lines(header: BatchHeader, batch: bytes) -> Iterator[Line]:
     for number, record in enumerate(records):
         sequence = header.base_sequence + number if header.base_sequence >= 0 else -1
         text = _record_line(record, _time_name(header), sequence)
-        found: dict[str, Any] = {"key": record.key, "value": record.value}
+        fields: dict[str, Any] = {"key": record.key, "value": record.value}
         if marker is not None:
             kind = "COMMIT" if marker.commit else "ABORT"
             text += f" endTxnMarker: {kind} coordinatorEpoch: {marker.coordinator_epoch}"
-            found |= {"marker": kind, "coordinator_epoch": marker.coordinator_epoch}
+            fields |= {"marker": kind, "coordinator_epoch": marker.coordinator_epoch}
         elif not header.control:
             text += _data(" key: ", record.key) + _data(" payload: ", record.value)
         yield Line.of(
@@ -226,8 +234,8 @@ def _record_lines(header: BatchHeader, batch: bytes) -> Iterator[Line]:
             timestamp=record.timestamp,
             timestamp_type=_time_name(header),
             sequence=sequence,
-            headers=[list(one) for one in record.headers],
-            **found,
+            headers=[list(header_row) for header_row in record.headers],
+            **fields,
         )
 
 
@@ -271,9 +279,10 @@ def _offset_index(path: str, deep: bool) -> Iterator[Line]:
     for relative, position in zip(index.offsets, index.positions, strict=True):
         header = batches.get(position) if batches is not None else None
         if batches is not None and (header is None or header.last_offset != index.base_offset + relative):
-            found = f"a batch up to {header.last_offset}" if header else "no batch"
+            actual = f"a batch up to {header.last_offset}" if header else "no batch"
             yield Fault(
-                f"mismatch: offset {index.base_offset + relative} at position {position}, where the log has {found}"
+                f"mismatch: offset {index.base_offset + relative} at position {position},"
+                f" where the log has {actual}"
             )
 
 
@@ -292,30 +301,33 @@ def _time_index(path: str, deep: bool) -> Iterator[Line]:
     headers = list(batches.values()) if batches is not None else []
     ends = [header.last_offset for header in headers]
     for timestamp, offset in entries if batches is not None else ():
-        # The batch that holds the offset, which need not be the batch's last.
+        # The batch that holds the offset, which need not be its last.
         slot = bisect_left(ends, offset)
-        found = headers[slot].max_timestamp if slot < len(ends) else None
-        if found != timestamp:
-            yield Fault(f"mismatch: timestamp {timestamp} at offset {offset}, where the log has {found}")
+        actual = headers[slot].max_timestamp if slot < len(ends) else None
+        if actual != timestamp:
+            yield Fault(f"mismatch: timestamp {timestamp} at offset {offset}, where the log has {actual}")
 
 
 def _used(data: bytes, entry_size: int) -> bytes:
-    """Without the zeros at the end: Apache Kafka sets space aside for an index, which a crash leaves there."""
+    """Return the data without the zeros at the end.
+
+    Apache Kafka preallocates an index, and a crash leaves the rest of it.
+    """
     used = -(-len(data.rstrip(b"\0")) // entry_size) * entry_size
-    # A single entry may well be of zeros.
+    # A single entry may be all zeros.
     return data[:used] if len(data) > entry_size else data
 
 
 def _torn(data: bytes, entry_size: int) -> Iterator[Line]:
     if len(data) % entry_size:
-        yield Fault(f"corrupt: {len(data)} bytes are no multiple of an entry's {entry_size}")
+        yield Fault(f"corrupt: {len(data)} bytes are not a multiple of the entry size {entry_size}")
 
 
 def _log_batches(path: str, kind: str) -> dict[int, BatchHeader] | None:
-    """position -> header of every batch of the log beside an index; None where it is not there."""
-    head, found, tail = path.rpartition(kind)
+    """Return position -> header of the log beside an index, or None if there is none."""
+    head, separator, tail = path.rpartition(kind)
     log = head + file_names.LOG + tail
-    if not found or not os.path.exists(log):
+    if not separator or not os.path.exists(log):
         return None
     batches: dict[int, BatchHeader] = {}
     position = 0
@@ -333,7 +345,8 @@ def _log_batches(path: str, kind: str) -> dict[int, BatchHeader] | None:
 def _transaction_index(path: str, deep: bool) -> Iterator[Line]:
     data = _read(path)
     size = transaction_index.ENTRY_SIZE
-    for start in range(0, len(data) - size + 1, size):  # one by one: what precedes a bad entry is shown
+    # one by one, to show the entries before a bad one
+    for start in range(0, len(data) - size + 1, size):
         (entry,) = transaction_index.parse(data[start : start + size])
         yield Line.of(
             f"version: 0 producerId: {entry.producer_id} firstOffset: {entry.first_offset}"

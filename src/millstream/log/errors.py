@@ -1,4 +1,4 @@
-"""How the log fails: a disk that failed, and a log whose flushed data is damaged."""
+"""The errors of the log: a failed disk, and damaged flushed data."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ class DamagedIndex(OSError):
     """An index that does not match its checksum, and cannot be rebuilt while the log is in use."""
 
 
-# What goes wrong with one file while the disk works.
+# Errors of a single file while the disk works.
 _ONE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, DamagedIndex)
 
 
 def concerns_one_file(error: OSError) -> bool:
-    """Whether the error says that a file is damaged, and not that the disk is."""
+    """Return whether a file is damaged, and not the disk."""
     return isinstance(error, _ONE_FILE)
 
 
 class StorageError(ApiError):
-    """The disk failed under a partition. Where it will work again (`passing`: a full disk, too many open files) the
-    append is refused but the directory stays in service. A file that was removed, damaged or made unreadable
-    (`damaged`) costs only its partition."""
+    """The disk failed under a partition.
 
-    def __init__(self, directory: str, what: str, cause: OSError | None = None) -> None:
-        reason = f"{what} in {directory}: {cause}" if cause else f"{what} in {directory}"
+    If it will work again (`temporary`: a full disk, too many open files) the append is rejected but
+    the directory stays in service. A file that was removed, damaged or made unreadable (`damaged`)
+    takes only its partition offline.
+    """
+
+    def __init__(self, directory: str, action: str, cause: OSError | None = None) -> None:
+        reason = f"{action} in {directory}: {cause}" if cause else f"{action} in {directory}"
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, reason)
         self.directory = directory
-        self.passing = cause is not None and cause.errno in (*_FULL, *_TOO_MANY_OPEN)
+        self.temporary = cause is not None and cause.errno in (*_FULL, *_TOO_MANY_OPEN)
         self.full = cause is not None and cause.errno in _FULL
         self.damaged = isinstance(cause, _ONE_FILE)
 
 
 def too_many_open(error: OSError) -> bool:
-    """The limit of open files is reached, of the process or of the machine."""
+    """Return whether the limit of open files, of the process or the machine, is reached."""
     return error.errno in _TOO_MANY_OPEN
 
 
 class DamagedBatch(ApiError):
-    """A batch that must not be served: it fails its checksum, or is not where its offset belongs."""
+    """A batch that must not be served: it fails its checksum, or its offset is wrong."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: {reason}")
@@ -52,7 +55,7 @@ class DamagedBatch(ApiError):
 
 
 class CorruptLog(Exception):
-    """Data that was flushed is damaged or missing: the partition stays offline until somebody looks at it."""
+    """Flushed data is damaged or missing. The partition stays offline until an operator acts."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -61,11 +64,11 @@ class CorruptLog(Exception):
 
 
 class CorruptFile(Exception):
-    """A checkpoint, index or snapshot that cannot be read; all of these can be rebuilt."""
+    """A checkpoint, index or snapshot that cannot be read. All of these can be rebuilt."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
 
 
 class ColdRead(Exception):
-    """The read would wait for the disk: do it again in a thread, with may_block=True."""
+    """The read would wait for the disk: repeat it in a thread, with may_block=True."""

@@ -1,7 +1,8 @@
-"""Which leader epoch begins at which offset: how a follower finds where its log parted from the leader's (KIP-101).
+"""The start offset of every leader epoch: how a follower finds where its log diverged (KIP-101).
 
-The file `leader-epoch-checkpoint` is written when the log is flushed and when it is closed. What a crash takes from
-it lies above the recovery point and is found again in the batches, each of which carries its leader's epoch.
+The file `leader-epoch-checkpoint` is written when the log is flushed and when it is closed. Entries
+that a crash loses lie above the recovery point, and are restored from the batches, each of which
+carries its leader's epoch.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class LeaderEpochs:
     def __init__(self) -> None:
         self.epochs: list[int] = []
         self.starts: list[int] = []
-        self.changed = False  # perhaps the file is to be written again
-        self._saved: Sum | None = summed(_NO_ENTRIES)  # what is in the file
+        self.changed = False  # the file may have to be rewritten
+        self._saved: Sum | None = summed(_NO_ENTRIES)  # the sum of the file
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> LeaderEpochs:
-        """From the contents of the file; raises CorruptFile."""
+        """Parse the contents of the file. Raises CorruptFile."""
         cache = cls()
         for epoch, start in parse_entries(data, 2, path):
             cache.assign(int(epoch), int(start))
@@ -39,8 +40,11 @@ class LeaderEpochs:
         return cache
 
     def take_unsaved(self, log_end_offset: int) -> bytes | None:
-        """What the file should say, if it says something else. An epoch without records is left out: the next start
-        would drop it, and it would have every idle partition write its file at every stop."""
+        """Return the new contents of the file, or None if it is up to date.
+
+        An epoch without records is left out. The next start would drop it, and every idle partition
+        would rewrite its file at every shutdown.
+        """
         self.changed = bool(self.starts) and self.starts[-1] >= log_end_offset
         data = self.encode(below=log_end_offset)
         sum_ = summed(data)
@@ -51,11 +55,11 @@ class LeaderEpochs:
 
     @property
     def saved(self) -> Sum | None:
-        """Of the file, once what `take_unsaved` returned is written."""
+        """The sum of the file, once the data of `take_unsaved` is written."""
         return self._saved
 
     def not_saved(self) -> None:
-        """What `take_unsaved` gave out did not reach the file."""
+        """Record that the data of `take_unsaved` did not reach the file."""
         self.changed, self._saved = True, None
 
     def encode(self, below: int = LONG_MAX) -> bytes:
@@ -69,7 +73,7 @@ class LeaderEpochs:
         return self.epochs[-1] if self.epochs else -1
 
     def assign(self, epoch: int, start: int) -> None:
-        """A batch of this epoch begins here; entries that contradict it are dropped."""
+        """Record that a batch of this epoch begins here. Entries that contradict it are dropped."""
         if self.epochs and epoch == self.epochs[-1] and start >= self.starts[-1]:
             return
         while self.epochs and (self.epochs[-1] >= epoch or self.starts[-1] >= start):
@@ -80,19 +84,22 @@ class LeaderEpochs:
         self.changed = True
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest known epoch up to the one asked for; UNDEFINED where none is known."""
+        """Return (epoch, end offset) of the largest known epoch up to the requested one.
+
+        UNDEFINED if none is known.
+        """
         if epoch < 0 or not self.epochs or epoch > self.epochs[-1]:
             return UNDEFINED
         if epoch == self.epochs[-1]:
             return epoch, log_end_offset
         slot = bisect_right(self.epochs, epoch)
         if slot == 0:
-            # Older than all that is kept: the follower goes on from where the kept log begins.
+            # Older than all kept epochs: the follower continues where the kept log begins.
             return epoch, self.starts[0]
         return self.epochs[slot - 1], self.starts[slot]
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch in which the offset was (or will be) written; -1 where unknown."""
+        """Return the epoch in which the offset was (or will be) written; -1 if unknown."""
         slot = bisect_right(self.starts, offset)
         return self.epochs[slot - 1] if slot else -1
 
@@ -103,7 +110,7 @@ class LeaderEpochs:
             self.changed = True
 
     def truncate_start(self, start_offset: int) -> None:
-        """The epoch in force at the start is kept, and begins there."""
+        """Drop entries before an offset. The epoch in force there is kept, and starts there."""
         slot = bisect_right(self.starts, start_offset)
         if slot and self.starts[slot - 1] < start_offset:
             del self.epochs[: slot - 1], self.starts[: slot - 1]

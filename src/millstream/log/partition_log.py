@@ -19,12 +19,13 @@ from typing import Final
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
-from millstream.log import flushing, reading
+from millstream.log import reading
 from millstream.log.append import AppendResult, Origin, parse_produced, parse_replicated
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.directories.checkpoints import format_partition_metadata
 from millstream.log.errors import DamagedBatch, StorageError
+from millstream.log.flush.job import finish, flush
 from millstream.log.integrity.verification import verified
 from millstream.log.leader_epochs import LeaderEpochs
 from millstream.log.producers.replay import apply_batch, apply_replicated
@@ -50,7 +51,7 @@ _LEADER_EPOCH: Final = struct.Struct(">i")
 
 
 class PartitionLog(LogState):
-    """One partition's log. `recovery.load` opens one from its directory, `create` begins one."""
+    """One partition's log. `recovery.opening.load` opens one, `create` creates one."""
 
     __slots__ = ()
 
@@ -97,9 +98,9 @@ class PartitionLog(LogState):
             self.host.flush_by_time(self)
 
     def assign_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Name the topic of a log without an id.
+        """Set the topic id of a log without one.
 
-        Of a very old Kafka, or with a lost partition.metadata.
+        It is of a very old Kafka, or lost its partition.metadata.
         """
         if self.topic_id == topic_id:
             return
@@ -380,7 +381,7 @@ class PartitionLog(LogState):
 
     def flush(self) -> None:
         """Make the log durable up to its present end. Waits for the disk."""
-        flushing.flush(self)
+        flush(self)
 
     def close(self, *, clean: bool = True) -> None:
         """Close the files. Waits for the disk.
@@ -388,6 +389,6 @@ class PartitionLog(LogState):
         A clean close leaves nothing to recover: everything is synced, the producers are saved.
         """
         if clean and self.failed is None:
-            flushing.finish(self)
-            flushing.flush(self)
+            finish(self)
+            flush(self)
         self.segment_list.close()

@@ -1,7 +1,7 @@
 """Rate-limits repeated log messages.
 
-A full disk refuses every append, and everything that waits for it retries several times a second. The
-messages about it must not fill the disk of the log as well.
+A full disk rejects every append, and every waiter retries several times a second. The messages
+about it must not fill the disk of the log as well.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def loop_time_ms() -> int:
 
 
 @dataclass
-class _Topic:
-    """What happened to the messages with one key."""
+class _Key:
+    """The state of the messages with one key."""
 
     quiet_ms: int
     quiet_until_ms: int
@@ -39,19 +39,19 @@ class RateLimitedLog:
     def __init__(self, logger: logging.Logger, now_ms: Callable[[], int] = loop_time_ms) -> None:
         self._logger = logger
         self._now_ms = now_ms
-        self._topics: dict[str, _Topic] = {}
+        self._keys: dict[str, _Key] = {}
 
     def log(self, level: int, key: str, message: str) -> None:
-        now_ms, topic = self._now_ms(), self._topics.get(key)
-        if topic is None or now_ms >= topic.quiet_until_ms + topic.quiet_ms:
-            self._topics[key] = _Topic(FIRST_QUIET_MS, now_ms + FIRST_QUIET_MS)
-            more = topic.suppressed if topic is not None else 0
-        elif now_ms < topic.quiet_until_ms:
-            topic.suppressed += 1
+        now_ms, state = self._now_ms(), self._keys.get(key)
+        if state is None or now_ms >= state.quiet_until_ms + state.quiet_ms:
+            self._keys[key] = _Key(FIRST_QUIET_MS, now_ms + FIRST_QUIET_MS)
+            more = state.suppressed if state is not None else 0
+        elif now_ms < state.quiet_until_ms:
+            state.suppressed += 1
             return
         else:
-            more, topic.suppressed = topic.suppressed, 0
-            topic.quiet_ms = min(2 * topic.quiet_ms, LONGEST_QUIET_MS)
-            topic.quiet_until_ms = now_ms + topic.quiet_ms
+            more, state.suppressed = state.suppressed, 0
+            state.quiet_ms = min(2 * state.quiet_ms, LONGEST_QUIET_MS)
+            state.quiet_until_ms = now_ms + state.quiet_ms
         suffix = f" (and {more:,} more like it since the last message)" if more else ""
         self._logger.log(level, "%s%s", message, suffix)

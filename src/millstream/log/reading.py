@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 class ReadResult(NamedTuple):
-    """Whole batches; `slice` is None where there are none.
+    """Whole batches; `slice` is None if there are none.
 
     `end_offset` is the first offset after them.
     """
@@ -49,8 +49,10 @@ def read_older(
     may_block: bool,
     positions: dict[int, tuple[Segment, int]],
 ) -> ReadResult:
-    """Batches that begin before the active segment. `positions` remembers where the last reads ended, since most
-    readers go on there."""
+    """Read batches that begin before the active segment.
+
+    `positions` remembers where the last reads ended, since most readers continue there.
+    """
     number = floor_segment(segments, offset)
     for segment, following in zip(segments[number:], [*segments[number + 1 :], None], strict=False):
         next_offset = following.base_offset if following else log_end
@@ -122,15 +124,15 @@ class LogSearch:
 def offset_for_timestamp(
     segments: list[Segment], timestamp: int, first_offset: int
 ) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record from `first_offset` on that is at least as late.
+    """Return (timestamp, offset) of the first record from `first_offset` on at or after a time.
 
     May wait and decode.
     """
     for segment in segments:
         if segment.index.largest()[0] >= timestamp or is_short(segment):
-            found = _search_segment(segment, timestamp, first_offset)
-            if found is not None:
-                return found
+            match = _search_segment(segment, timestamp, first_offset)
+            if match is not None:
+                return match
             check_whole(segment)
     return None
 
@@ -141,16 +143,16 @@ def _search_segment(segment: Segment, timestamp: int, first_offset: int) -> tupl
     for at, header in segment.batches(position):
         _verify(segment, at, header)
         if header.max_timestamp >= timestamp and header.last_offset >= first_offset:
-            for offset, found in _timestamps(segment, at, header):
-                if found >= timestamp and offset >= first_offset:
-                    return found, offset
+            for offset, record_timestamp in _timestamps(segment, at, header):
+                if record_timestamp >= timestamp and offset >= first_offset:
+                    return record_timestamp, offset
     return None
 
 
 def _timestamps(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    """(offset, timestamp) of the records of a batch.
+    """Return (offset, timestamp) of the records of a batch.
 
-    Of its last one alone where the records cannot be decoded.
+    If the records cannot be decoded, only of the last one.
     """
     try:
         keys = read_keys(segment.log_file.read_batch(position, header), max_bytes=_MAX_DECOMPRESSED)
@@ -160,7 +162,10 @@ def _timestamps(segment: Segment, position: int, header: BatchHeader) -> list[tu
 
 
 def largest_timestamp(segments: list[Segment]) -> tuple[int, int] | None:
-    """(timestamp, offset) of the first record with the largest timestamp. May wait and decode."""
+    """Return (timestamp, offset) of the first record with the largest timestamp.
+
+    May wait for the disk, and decodes batches.
+    """
     best = max(segments, key=lambda segment: segment.index.largest()[0])
     timestamp, offset = best.index.largest()
     if timestamp < 0:
@@ -168,8 +173,8 @@ def largest_timestamp(segments: list[Segment]) -> tuple[int, int] | None:
     for at, header in best.batches(best.index.offsets().position_of(offset)):
         _verify(best, at, header)
         if header.max_timestamp == timestamp:
-            found = (o for o, t in _timestamps(best, at, header) if t == timestamp)
-            return timestamp, next(found, header.last_offset)
+            offsets = (o for o, t in _timestamps(best, at, header) if t == timestamp)
+            return timestamp, next(offsets, header.last_offset)
     check_whole(best)
     return None
 
@@ -181,11 +186,11 @@ def _verify(segment: Segment, position: int, header: BatchHeader) -> None:
 def aborted_transactions(
     segments: list[Segment], first_offset: int, end_offset: int
 ) -> list[AbortedTransaction]:
-    """Those whose records may lie in the range, in the order of their markers."""
+    """Return the transactions whose records may lie in the range, in the order of their markers."""
     result: list[AbortedTransaction] = []
     for segment in segments[floor_segment(segments, first_offset) :]:
-        found, complete = search(segment.index_files.transactions(), first_offset, end_offset)
-        result += found
+        transactions, complete = search(segment.index_files.transactions(), first_offset, end_offset)
+        result += transactions
         if complete:
             break
     return result

@@ -1,4 +1,4 @@
-"""Which segments retention deletes: a pure decision over what the segments say of themselves."""
+"""Decides which segments retention deletes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 
 
-class Aged(Protocol):
-    """What retention looks at."""
+class RetainedSegment(Protocol):
+    """The facts about a segment that retention needs."""
 
     base_offset: int
 
@@ -21,10 +21,19 @@ class Aged(Protocol):
 
 
 def deletable(
-    segments: Sequence[Aged], config: LogConfig, *, log_start: int, high_watermark: int, end: int, now_ms: int
+    segments: Sequence[RetainedSegment],
+    config: LogConfig,
+    *,
+    log_start: int,
+    high_watermark: int,
+    end: int,
+    now_ms: int,
 ) -> int:
-    """How many of the oldest segments go: below the log start, over retention.bytes, or past retention.ms. Nothing
-    at or above the high watermark, so the log start can never pass it (the last segment only if it has data)."""
+    """Return how many of the oldest segments to delete.
+
+    Those below the log start, over retention.bytes, or past retention.ms. Never a segment at or
+    above the high watermark, so the log start cannot pass it. The last segment only if it has data.
+    """
     count = _below_log_start(segments, log_start, high_watermark)
     if not config.delete:
         return count
@@ -35,13 +44,13 @@ def deletable(
     )
 
 
-def _removable(segments: Sequence[Aged], number: int, high_watermark: int, end: int) -> bool:
+def _removable(segments: Sequence[RetainedSegment], number: int, high_watermark: int, end: int) -> bool:
     if number + 1 < len(segments):
         return high_watermark >= segments[number + 1].base_offset
     return high_watermark >= end and segments[number].size > 0
 
 
-def _below_log_start(segments: Sequence[Aged], log_start: int, high_watermark: int) -> int:
+def _below_log_start(segments: Sequence[RetainedSegment], log_start: int, high_watermark: int) -> int:
     bound = min(log_start, high_watermark)
     count = 0
     while count + 1 < len(segments) and segments[count + 1].base_offset <= bound:
@@ -49,7 +58,9 @@ def _below_log_start(segments: Sequence[Aged], log_start: int, high_watermark: i
     return count
 
 
-def _over_size(segments: Sequence[Aged], retention_bytes: int, high_watermark: int, end: int) -> int:
+def _over_size(
+    segments: Sequence[RetainedSegment], retention_bytes: int, high_watermark: int, end: int
+) -> int:
     if retention_bytes < 0:
         return 0
     excess = sum(segment.size for segment in segments) - retention_bytes
@@ -62,7 +73,9 @@ def _over_size(segments: Sequence[Aged], retention_bytes: int, high_watermark: i
     return count
 
 
-def _over_age(segments: Sequence[Aged], retention_ms: int, high_watermark: int, end: int, now_ms: int) -> int:
+def _over_age(
+    segments: Sequence[RetainedSegment], retention_ms: int, high_watermark: int, end: int, now_ms: int
+) -> int:
     if retention_ms < 0:
         return 0
     count = 0
@@ -74,7 +87,10 @@ def _over_age(segments: Sequence[Aged], retention_ms: int, high_watermark: int, 
 
 
 def deletion_end(tp: TopicPartition, config: LogConfig, before_offset: int, high_watermark: int) -> int:
-    """Return the offset up to which DeleteRecords deletes; -1 asks for the high watermark. Raises ApiError."""
+    """Return the offset up to which DeleteRecords deletes; -1 requests the high watermark.
+
+    Raises ApiError.
+    """
     if not config.delete:
         raise ApiError(
             ErrorCode.POLICY_VIOLATION, f"records of {tp} cannot be deleted: cleanup.policy is not delete"

@@ -1,7 +1,7 @@
 """The state of a partition's log, and the services it gets from its surroundings.
 
 `PartitionLog` extends `LogState`: append and read run once per request, and an attribute of the
-object itself is the cheapest to reach. The other operations are objects of their own (`Truncation`,
+object itself is the cheapest to reach. The other operations are separate objects (`Truncation`,
 `FlushJob`, `LogSearch`), which are given a `LogState`, exist for one call, and know nothing of
 `PartitionLog`. The state never refers back to them: a log that is deleted must be freed at once,
 because the broker freezes the garbage collector's view of everything it loads at startup.
@@ -19,7 +19,7 @@ from millstream.core.settings import LONG_MAX
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.errors import DamagedBatch, StorageError
-from millstream.log.flush_plan import FlushPlan, FlushThresholds
+from millstream.log.flush.plan import FlushPlan, FlushThresholds
 from millstream.log.leader_epochs import LeaderEpochs
 from millstream.log.producers.state import ProducerState
 from millstream.log.segments.segment import Segment
@@ -84,7 +84,7 @@ class LogState:
         "last_append_ms",
         "log_end_offset",
         "log_start_offset",
-        "may_forget_deletions",
+        "may_drop_deletions",
         "name",
         "producer_expiration_ms",
         "producer_state",
@@ -123,8 +123,8 @@ class LogState:
         self.high_watermark = log_start_offset
         self.recovery_point = recovery_point
         self.cleaned_offset = -1  # where compaction continues; -1 before its first round
-        # False while a replica is away that may lack tombstones and markers.
-        self.may_forget_deletions = True
+        # False while a replica is down that may lack tombstones and markers.
+        self.may_drop_deletions = True
         self.epochs, self.producer_state = epochs, producer_state
         self.producer_expiration_ms = 24 * 3600 * 1000
         self.verify_transactions = False
@@ -181,7 +181,7 @@ class LogState:
     def cleanable_end(self) -> int:
         """The offset below which compaction may work: closed, decided, replicated and flushed.
 
-        Recovery takes a gap above the recovery point for a loss.
+        Recovery treats a gap above the recovery point as data loss.
         """
         return min(self.segment_list.active.base_offset, self.last_stable_offset, self.recovery_point)
 
@@ -225,27 +225,27 @@ class LogState:
 
     # -- failures
 
-    def guard(self, what: str, function: Callable[..., _T], *args: object) -> _T:
+    def guard(self, action: str, function: Callable[..., _T], *args: object) -> _T:
         """Call a function that uses the disk. Raise StorageError if the disk fails."""
         if self.failed is not None:
             raise self.failed
         try:
             return function(*args)
         except OSError as error:
-            raise self.failure(what, error) from error
+            raise self.failure(action, error) from error
 
-    def failure(self, what: str, error: OSError) -> StorageError:
+    def failure(self, action: str, error: OSError) -> StorageError:
         """Report an error of the disk, and return it as StorageError."""
-        failure = StorageError(self.log_dir, f"{what} {self.tp}", error)
+        failure = StorageError(self.log_dir, f"{action} {self.tp}", error)
         self.host.storage_failed(self, failure)
         return failure
 
-    def unreadable(self, what: str, error: OSError | DamagedBatch) -> ApiError:
+    def unreadable(self, action: str, error: OSError | DamagedBatch) -> ApiError:
         """Report that a read failed, and return the error for the reader."""
         if self.failed is not None:
             return self.failed
         return (
-            self.failure(what, error) if isinstance(error, OSError) else self.host.damage_found(self, error)
+            self.failure(action, error) if isinstance(error, OSError) else self.host.damage_found(self, error)
         )
 
     def __repr__(self) -> str:

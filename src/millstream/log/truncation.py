@@ -2,7 +2,7 @@
 
 They take several steps: segments go, a file is shortened, indexes are written, the producers are
 read again. If the disk fails in between, files and memory no longer agree, and the next append
-would follow a gap. So the log refuses everything until the change is complete; housekeeping retries
+would follow a gap. So the log rejects everything until the change is complete; housekeeping retries
 it.
 """
 
@@ -29,7 +29,7 @@ class SegmentChange:
     def run(self) -> None:
         """Apply the change.
 
-        If the disk fails, raise StorageError and let the log refuse everything.
+        If the disk fails, raise StorageError and let the log reject everything.
         """
         log = self._log
         if log.failed is not None:
@@ -164,7 +164,7 @@ def truncate_fully(log: LogState, offset: int, log_start: int | None, now_ms: in
 def finish(log: LogState) -> bool:
     """Complete the change that the disk interrupted. Return whether there was one.
 
-    Raises StorageError if the disk refuses it again.
+    Raises StorageError if the disk rejects it again.
     """
     change = log.unfinished
     if change is None or log.failed is not change.reason:  # offline for another reason

@@ -1,8 +1,8 @@
-"""Pipelines: a Python file declares topics and flows, Spark runs them exactly once.
+"""Pipelines: a Python file declares topics and flows, and Spark runs them exactly once.
 
-from millstream.pipelines import Pipeline, parquet, topic
+    from millstream.pipelines import Pipeline, parquet, topic
 
-Nothing here imports Spark; what runs a pipeline (``runner``) does.
+Importing this package does not import Spark; ``runner`` does.
 """
 
 from millstream.pipelines.declare import Flow, Pipeline, Stream, Table, View

@@ -1,4 +1,7 @@
-"""``pipeline check``: everything that can be known without running. Names, schemas, plans, modes, topics; never starts a query."""
+"""``pipeline check``: finds errors in names, schemas, plans, modes and topics without running.
+
+It never starts a query.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,16 @@ from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
 from millstream.pipelines.declare import Flow, Mode, Pipeline, Stream, Table
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.graph import Problem, build_graph, find_problems, leaves
 from millstream.pipelines.run.failures import explain
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.pipelines.topics import differing_topics, missing_inputs, uncompacted_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Operators whose state only a watermark lets go of, by the names that Spark gives them in plans.
+# Operators that keep state until a watermark passes, by their names in Spark's plans.
 _UNBOUNDED = {
     "Aggregate": "aggregates",
     "Join": "joins streams",
@@ -29,7 +32,7 @@ _UNBOUNDED = {
 
 @dataclass
 class FlowCheck:
-    """What is known about a flow."""
+    """The inputs, schema and plan of a flow."""
 
     flow: Flow
     inputs: list[str]
@@ -39,7 +42,7 @@ class FlowCheck:
 
 @dataclass
 class Check:
-    """The result: flows in their order, and all problems."""
+    """The result of a check: the flows in their order, and all problems."""
 
     flows: list[FlowCheck] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
@@ -50,18 +53,20 @@ class Check:
 
 
 def check_names(pipeline: Pipeline) -> list[Problem]:
-    """What is wrong without Spark and without a broker."""
+    """Return the problems that can be found without Spark and without a broker."""
     return find_problems(pipeline)
 
 
 def check_topics(pipeline: Pipeline) -> list[Problem]:
-    """What is wrong with the topics; a broker that does not answer is a problem too."""
+    """Return the problems of topics. A broker that does not answer is a problem too."""
     flows = list(pipeline.flows.values())
     try:
         with Admin(pipeline.bootstrap) as admin:
             names = admin.topics.names()
-            read = [one for flow in flows for one in leaves(pipeline, flow) if isinstance(one, Table)]
-            tables = {one.name: one for one in read if one.topic in names}
+            read = [
+                source for flow in flows for source in leaves(pipeline, flow) if isinstance(source, Table)
+            ]
+            tables = {table.name: table for table in read if table.topic in names}
             return [
                 *missing_inputs(pipeline, flows, names),
                 *differing_topics(admin, flows),
@@ -72,35 +77,35 @@ def check_topics(pipeline: Pipeline) -> list[Problem]:
 
 
 def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
-    """Build every flow and let Spark look at its plan."""
+    """Build every flow and let Spark analyze its plan."""
     check = Check()
-    spark = own_session(spark, pipeline)
+    spark = pipeline_session(spark, pipeline)
     frames = Frames(spark, pipeline)
     for flow in build_graph(pipeline).order:
-        found = FlowCheck(flow, [_input(one) for one in leaves(pipeline, flow)])
-        check.flows.append(found)
+        result = FlowCheck(flow, [_input(source) for source in leaves(pipeline, flow)])
+        check.flows.append(result)
         try:
             rows = frames.build(flow)
-            found.schema = [(one.name, one.dataType.simpleString()) for one in rows.schema.fields]
-            found.plan = rows._jdf.queryExecution().analyzed().toString()
+            result.schema = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+            result.plan = rows._jdf.queryExecution().analyzed().toString()
             check.problems += _plan_problems(flow, rows)
         except PipelineError as error:
             check.problems.append(Problem(error.place, _without_place(error), error.hint))
     return check
 
 
-def _input(one: Stream | Table | Flow) -> str:
-    if isinstance(one, Flow):
-        return f"flow {one.name} ({one.topics[0]})"
-    kind = "stream" if isinstance(one, Stream) else "table"
-    if isinstance(one, Stream) and one.origin is not None:
-        return f"{kind} {one.name} ({one.origin})"
-    return f"{kind} {one.name}" + (f" (topic {one.topic})" if one.topic != one.name else "")
+def _input(source: Stream | Table | Flow) -> str:
+    if isinstance(source, Flow):
+        return f"flow {source.name} ({source.topics[0]})"
+    kind = "stream" if isinstance(source, Stream) else "table"
+    if isinstance(source, Stream) and source.origin is not None:
+        return f"{kind} {source.name} ({source.origin})"
+    return f"{kind} {source.name}" + (f" (topic {source.topic})" if source.topic != source.name else "")
 
 
 def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
-    """What Spark would refuse at the start of the query, and state that would grow for ever."""
-    reason = refusal(rows, flow.mode)
+    """Return the reason why Spark would not start the query, and warnings about unbounded state."""
+    reason = unsupported_reason(rows, flow.mode)
     if reason is not None:
         return [
             Problem(
@@ -110,14 +115,14 @@ def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
     return unbounded_state(flow, rows)
 
 
-def refusal(rows: DataFrame, mode: Mode) -> str | None:
-    """Why Spark would not run a streaming query in this mode; None where it would."""
+def unsupported_reason(rows: DataFrame, mode: Mode) -> str | None:
+    """Return why Spark would not run a streaming query in this mode, or None if it would."""
     jvm: Any = rows.sparkSession._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    made = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+    output_mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
-        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), made)
+        checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), output_mode)
     except Exception as error:
         return explain(error, None).reason
     return None
@@ -125,14 +130,12 @@ def refusal(rows: DataFrame, mode: Mode) -> str | None:
 
 def _mode_hint(reason: str) -> str:
     if "watermark" in reason:
-        return (
-            "give the stream a watermark, or use mode='update' for results that are refined as rows come in"
-        )
+        return "give the stream a watermark, or use mode='update' for results that change as rows arrive"
     return "see Spark's table of output modes"
 
 
 def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
-    """A warning about state that nothing ever lets go of."""
+    """Return a warning if the state of a flow grows without limit."""
     plan: str = rows._jdf.queryExecution().analyzed().toString()
     if "EventTimeWatermark" in plan or flow.mode == "complete":
         return []
@@ -141,12 +144,12 @@ def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
         if operator in _UNBOUNDED and line.strip(" +-:").startswith("~"):
             if operator == "Join" and _static_side(plan):
                 continue
-            what = _UNBOUNDED[operator]
+            activity = _UNBOUNDED[operator]
             return [
                 Problem(
                     flow.place,
-                    f"flow {flow.name} {what} without a watermark: its state grows for ever",
-                    "declare watermark='COLUMN DELAY' on what it reads",
+                    f"flow {flow.name} {activity} without a watermark, so its state grows without limit",
+                    "declare watermark='COLUMN DELAY' for its input",
                     warning=True,
                 )
             ]
@@ -154,7 +157,7 @@ def unbounded_state(flow: Flow, rows: DataFrame) -> list[Problem]:
 
 
 def _static_side(plan: str) -> bool:
-    """A join with a table keeps no state."""
+    """Return whether a join reads a table, which needs no state."""
     return plan.count("StreamingRelation") < 2
 
 
@@ -163,6 +166,8 @@ def _without_place(error: PipelineError) -> str:
 
 
 def all_problems(parts: Sequence[Sequence[Problem]]) -> list[Problem]:
-    """Problems in the order of the file, each once."""
-    found = {(str(one.place), one.text): one for part in parts for one in part}
-    return sorted(found.values(), key=lambda one: (one.place is None, one.place or ("", 0), one.text))
+    """Return problems in the order of the file, without duplicates."""
+    problems = {(str(problem.place), problem.text): problem for part in parts for problem in part}
+    return sorted(
+        problems.values(), key=lambda problem: (problem.place is None, problem.place or ("", 0), problem.text)
+    )

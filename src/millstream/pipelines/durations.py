@@ -1,4 +1,4 @@
-"""Times as people write them: ``1 minute``, ``1 hour 30 minutes``; and watermarks, ``COLUMN DELAY``."""
+"""Parses durations such as ``1 hour 30 minutes``, and watermarks, ``COLUMN DELAY``."""
 
 from __future__ import annotations
 
@@ -26,39 +26,42 @@ _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*", re.IGNORECASE)
 
 
 class Watermark(NamedTuple):
-    """Rows whose ``column`` is older than the newest seen by more than the delay may be left out."""
+    """Rows may be dropped if ``column`` is older than its maximum by more than the delay."""
 
     column: str
     delay_ms: int
 
     @property
     def delay(self) -> str:
-        """The delay as Spark takes it."""
+        """The delay in Spark's notation."""
         return f"{self.delay_ms} milliseconds"
 
 
 def parse_duration_ms(text: str) -> int:
-    """``1 minute`` as 60000. PipelineError for anything that is not numbers with units."""
+    """Parse ``1 minute`` as 60000. Raise PipelineError for anything but numbers with units."""
     total, position = 0, 0
     while position < len(text):
-        found = _PART.match(text, position)
-        unit = _unit(found[2]) if found else None
-        if found is None or unit is None:
+        match = _PART.match(text, position)
+        unit = _unit(match[2]) if match else None
+        if match is None or unit is None:
             raise PipelineError(
-                f"{text!r} is not a time", hint="write it like '30 seconds' or '1 hour 30 minutes'"
+                f"{text!r} is not a duration", hint="write it like '30 seconds' or '1 hour 30 minutes'"
             )
-        total += int(found[1]) * unit
-        position = found.end()
+        total += int(match[1]) * unit
+        position = match.end()
     if not text.strip():
-        raise PipelineError("an empty text is not a time", hint="write it like '30 seconds'")
+        raise PipelineError("an empty text is not a duration", hint="write it like '30 seconds'")
     return total
 
 
 def parse_watermark(text: str) -> Watermark:
-    """``at 1 minute`` as the column ``at`` and a minute; a column with blanks stands between backticks."""
+    """Parse ``at 1 minute`` as the column ``at`` and a minute.
+
+    A column name with blanks is written between backticks.
+    """
     column, _, delay = text.strip().partition(" ")
-    if found := _QUOTED.match(text):
-        column, delay = found[1].replace("``", "`"), found[2]
+    if match := _QUOTED.match(text):
+        column, delay = match[1].replace("``", "`"), match[2]
     try:
         return Watermark(column, parse_duration_ms(delay))
     except PipelineError:
@@ -69,12 +72,12 @@ def parse_watermark(text: str) -> Watermark:
 
 def setting_s(conf: Mapping[str, object], name: str, default_s: float) -> float:
     """Return a setting that is a number of seconds."""
-    given = conf.get(name, default_s)
+    value = conf.get(name, default_s)
     try:
-        return float(str(given))
+        return float(str(value))
     except ValueError:
         raise PipelineError(
-            f"{name} is {given!r}, not a number of seconds", hint=f"write it like {name}={default_s:g}"
+            f"{name} is {value!r}, not a number of seconds", hint=f"write it like {name}={default_s:g}"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline says when it cannot be declared, checked or run: where in the user's file, what, and what to do next."""
+"""Errors of a pipeline: the line of the user's file, the problem, and the remedy."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from millstream.client.errors import ClientError
 HERE = str(Path(__file__).parent)
 
 
-class Place(NamedTuple):
-    """A line of the user's file; false where there is none."""
+class SourceLine(NamedTuple):
+    """A line of the user's file. It is false if there is no such line."""
 
     file: str
     line: int
@@ -26,34 +26,37 @@ class Place(NamedTuple):
         return f"{Path(self.file).name}:{self.line}"
 
 
-NOWHERE = Place("", 0)
-"""Of what no file declares."""
+NOWHERE = SourceLine("", 0)
+"""The place of declarations that are in no file."""
 
 
 class PipelineError(ClientError):
-    """The declaration is wrong, or the pipeline cannot go on as it is; trying again would not help."""
+    """The declaration is wrong, or the pipeline cannot continue. A retry would not help."""
 
-    def __init__(self, message: str, *, hint: str = "", place: Place | None = None) -> None:
+    def __init__(self, message: str, *, hint: str = "", place: SourceLine | None = None) -> None:
         super().__init__(f"{place}: {message}" if place else message, hint=hint)
         self.place = place
 
 
 class Unavailable(ClientError):
-    """What a flow reads or writes cannot be reached at the moment. The flow waits for it, for as long as it takes."""
+    """A source or target of a flow is unreachable. The flow waits for it without a time limit."""
 
 
-def caller() -> Place:
-    """The line outside this package that called into it; what a dataclass writes for itself has no file, and what we declare ourselves no place."""
+def caller() -> SourceLine:
+    """Return the line outside this package that called into it.
+
+    Generated code of dataclasses has no file and is skipped. Declarations of ours have no place.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith((HERE, "<")):
         frame = frame.f_back
     if str(frame.f_globals.get("__name__", "")).startswith("millstream."):
         return NOWHERE
-    return Place(frame.f_code.co_filename, frame.f_lineno)
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the nearest known name, or with what there is."""
+    """Return a hint with the nearest known name, or with all known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:

@@ -1,7 +1,7 @@
-"""What reads what: the inputs of each flow, the order in which flows can be built and run, and what is wrong with the names.
+"""The inputs of each flow, the order in which flows can run, and errors in names.
 
-A flow that names another flow reads the topic which that one writes. Problems come back as a list, so that ``check`` can
-show all of them at once.
+A flow that names another flow reads the topic which that flow writes. Problems are returned as a
+list, so that ``check`` can show all of them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from millstream.pipelines.declare import SESSION, Flow, Pipeline, Stream, Table, View
-from millstream.pipelines.errors import PipelineError, Place, nearest
+from millstream.pipelines.errors import PipelineError, SourceLine, nearest
 
 
 class Problem(NamedTuple):
-    """Something wrong with a declaration. Warnings do not keep a pipeline from running."""
+    """A problem in a declaration. Warnings do not keep a pipeline from running."""
 
-    place: Place | None
+    place: SourceLine | None
     text: str
     hint: str = ""
     warning: bool = False
@@ -26,13 +26,13 @@ class Problem(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """The flows in an order in which each comes after those that it reads, and per flow the flows that it reads."""
+    """The flows, each after those that it reads, and the names of the flows that each one reads."""
 
     order: tuple[Flow, ...]
     upstream: dict[str, frozenset[str]]
 
     def waves(self) -> list[list[Flow]]:
-        """The flows in groups: each reads only what groups before it write."""
+        """Return the flows in groups. Each group reads only the output of earlier groups."""
         level: dict[str, int] = {}
         for flow in self.order:
             level[flow.name] = 1 + max((level[name] for name in self.upstream[flow.name]), default=-1)
@@ -43,7 +43,7 @@ class Graph(NamedTuple):
 
 
 def build_graph(pipeline: Pipeline) -> Graph:
-    """The graph of a pipeline; PipelineError for the first problem."""
+    """Return the graph of a pipeline, or raise PipelineError for its first problem."""
     for problem in find_problems(pipeline):
         if not problem.warning:
             raise problem.error()
@@ -52,7 +52,7 @@ def build_graph(pipeline: Pipeline) -> Graph:
 
 
 def find_problems(pipeline: Pipeline) -> list[Problem]:
-    """Names that lead nowhere, cycles, topics written twice, schemas that nobody gives."""
+    """Return unknown names, cycles, topics with two writers, and missing schemas."""
     problems = [*_name_problems(pipeline)]
     if not problems:
         problems += _cycle_problems(pipeline)
@@ -66,33 +66,33 @@ def find_problems(pipeline: Pipeline) -> list[Problem]:
 
 
 def with_upstream(graph: Graph, only: Sequence[str]) -> list[Flow]:
-    """The named flows in order; an unknown name is told with the nearest."""
+    """Return the named flows in order. Raise PipelineError for an unknown name."""
     known = {flow.name for flow in graph.order}
     for name in only:
         if name not in known:
-            raise PipelineError(f"there is no flow {name!r}", hint=nearest(name, known))
+            raise PipelineError(f"flow {name!r} does not exist", hint=nearest(name, known))
     return [flow for flow in graph.order if not only or flow.name in only]
 
 
 def inputs_of(pipeline: Pipeline, flow: Flow | View) -> list[Stream | Table | View | Flow]:
-    """What a flow or view names, in its order, without the session."""
+    """Return the declarations that a flow or view names, in order, without the session."""
     return [_lookup(pipeline, name) for name in flow.inputs if name != SESSION and _known(pipeline, name)]
 
 
 def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | Flow]:
-    """The topics that a flow reads: its views are followed to what they read."""
-    for one in inputs_of(pipeline, flow):
-        if isinstance(one, View):
-            yield from leaves(pipeline, one)
+    """Yield the inputs of a flow, with the inputs of its views instead of the views."""
+    for source in inputs_of(pipeline, flow):
+        if isinstance(source, View):
+            yield from leaves(pipeline, source)
         else:
-            yield one
+            yield source
 
 
 def definition(pipeline: Pipeline, flow: Flow) -> tuple[object, ...]:
-    """What a flow is made of: two flows of which this is the same do the same, wherever they were declared."""
-    read = tuple(one.name if isinstance(one, Flow) else one for one in leaves(pipeline, flow))
-    what = flow.function if flow.sql is None and flow.letters_of is None else flow.sql
-    return flow.name, what, flow.targets, flow.mode, flow.trigger_ms, flow.letters_of, read
+    """Return a key that is equal for two flows that do the same, wherever they were declared."""
+    read = tuple(source.name if isinstance(source, Flow) else source for source in leaves(pipeline, flow))
+    action = flow.function if flow.sql is None and flow.letters_of is None else flow.sql
+    return flow.name, action, flow.targets, flow.mode, flow.trigger_ms, flow.letters_of, read
 
 
 def _steps(pipeline: Pipeline) -> list[Flow | View]:
@@ -110,52 +110,53 @@ def _lookup(pipeline: Pipeline, name: str) -> Stream | Table | View | Flow:
 
 
 def _flows_read(pipeline: Pipeline, flow: Flow) -> Iterator[str]:
-    for one in leaves(pipeline, flow):
-        if isinstance(one, Flow):
-            yield one.name
-        elif writer := pipeline.writer_of(one.topic):
+    for source in leaves(pipeline, flow):
+        if isinstance(source, Flow):
+            yield source.name
+        elif writer := pipeline.writer_of(source.topic):
             yield writer[0].name
 
 
 def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    for one in _steps(pipeline):
-        what = f"{'view' if isinstance(one, View) else 'flow'} {one.name}"
-        for name in one.inputs:
+    for step in _steps(pipeline):
+        label = f"{'view' if isinstance(step, View) else 'flow'} {step.name}"
+        for name in step.inputs:
             if name != SESSION and not _known(pipeline, name):
-                known = pipeline.names.keys() - {one.name}
+                known = pipeline.names.keys() - {step.name}
                 yield Problem(
-                    one.place, f"{what} reads {name!r}, which is not declared", nearest(name, known)
+                    step.place, f"{label} reads {name!r}, which is not declared", nearest(name, known)
                 )
-        for read in inputs_of(pipeline, one):
+        for read in inputs_of(pipeline, step):
             if isinstance(read, Flow) and not read.topics:
                 yield Problem(
-                    one.place,
-                    f"{what} reads flow {read.name}, which writes no topic",
+                    step.place,
+                    f"{label} reads flow {read.name}, which writes no topic",
                     "give that flow a topic too, or make it a view",
                 )
-        if not any(name != SESSION for name in one.inputs):
-            yield Problem(one.place, f"{what} reads nothing", "name a stream as its parameter")
+        if not any(name != SESSION for name in step.inputs):
+            yield Problem(step.place, f"{label} reads nothing", "add a stream as a parameter")
 
 
 def _cycle_problems(pipeline: Pipeline) -> Iterator[Problem]:
     for start in _steps(pipeline):
-        path = _path_back(pipeline, start)
-        if path and path[0] == min(path):  # each cycle once
+        path = _cycle_through(pipeline, start)
+        # Report each cycle once.
+        if path and path[0] == min(path):
             yield Problem(
                 start.place,
-                f"a cycle: {' reads '.join([*path, path[0]])}",
-                "break it with a stream of its own",
+                f"cycle: {' reads '.join([*path, path[0]])}",
+                "break it with a separate stream",
             )
             return
 
 
-def _path_back(pipeline: Pipeline, start: Flow | View) -> list[str]:
-    """The names on the way from a flow or view back to itself; empty when there is none."""
+def _cycle_through(pipeline: Pipeline, start: Flow | View) -> list[str]:
+    """Return the names on the path from a flow or view back to itself, or an empty list."""
     stack: list[tuple[Flow | View, list[str]]] = [(start, [start.name])]
     seen: set[str] = set()
     while stack:
-        one, path = stack.pop()
-        for read in _reads(pipeline, one):
+        step, path = stack.pop()
+        for read in _reads(pipeline, step):
             if read.name == start.name:
                 return path
             if read.name not in seen:
@@ -164,8 +165,8 @@ def _path_back(pipeline: Pipeline, start: Flow | View) -> list[str]:
     return []
 
 
-def _reads(pipeline: Pipeline, one: Flow | View) -> Iterator[Flow | View]:
-    for read in inputs_of(pipeline, one):
+def _reads(pipeline: Pipeline, step: Flow | View) -> Iterator[Flow | View]:
+    for read in inputs_of(pipeline, step):
         if isinstance(read, Flow | View):
             yield read
         elif writer := pipeline.writer_of(read.topic):
@@ -174,12 +175,17 @@ def _reads(pipeline: Pipeline, one: Flow | View) -> Iterator[Flow | View]:
 
 def _schema_problems(pipeline: Pipeline) -> Iterator[Problem]:
     read: list[Stream | Table] = [*pipeline.streams.values(), *pipeline.tables.values()]
-    for one in read:
-        kind = "stream" if isinstance(one, Stream) else "table"
-        own = isinstance(one, Stream) and one.origin is not None
-        if one.value == "json" and one.schema is None and not own and pipeline.writer_of(one.topic) is None:
+    for source in read:
+        kind = "stream" if isinstance(source, Stream) else "table"
+        has_origin = isinstance(source, Stream) and source.origin is not None
+        if (
+            source.value == "json"
+            and source.schema is None
+            and not has_origin
+            and pipeline.writer_of(source.topic) is None
+        ):
             yield Problem(
-                one.place, f"{kind} {one.name} has no schema", "give schema='id string, amount double'"
+                source.place, f"{kind} {source.name} has no schema", "give schema='id string, amount double'"
             )
 
 
@@ -190,7 +196,8 @@ def _writer_problems(pipeline: Pipeline) -> Iterator[Problem]:
             where = str(target)
             if where in first:
                 other = "itself" if first[where] is flow else f"flow {first[where].name}"
-                # Each flow has its own transactions and files: not wrong, but rarely meant.
+                # Each flow has its own transactions and files, so this is valid, but rarely
+                # intended.
                 yield Problem(
                     flow.place,
                     f"flow {flow.name} writes to {where}, as does {other}",

@@ -1,4 +1,4 @@
-"""A pipeline file as a Pipeline. Mistakes in it are told by the line of the file, without the way that led there."""
+"""Loads a pipeline file. Errors name the line of the file, without a traceback."""
 
 from __future__ import annotations
 
@@ -10,40 +10,44 @@ from pathlib import Path
 from types import ModuleType
 
 from millstream.pipelines.declare import Pipeline
-from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.errors import PipelineError, SourceLine
 
-# What Spark says of a udf that is made where there is no session, and what to do about it.
+# Spark's error for a udf that is created without a session, and the remedy.
 NO_SESSION = (
     "SESSION_OR_CONTEXT_NOT_EXISTS",
-    "the file is read before Spark starts: make a udf inside the flow that uses it",
+    "the file is loaded before Spark starts: create the udf inside the flow that uses it",
 )
 
 
 def load_pipeline(path: str) -> Pipeline:
-    """Run the file; the one Pipeline that it made. Its directory is on the path, as when Python runs it."""
+    """Run the file and return the Pipeline that it declares.
+
+    The directory of the file is on the import path, as if Python ran the file.
+    """
     file = Path(path)
     if not file.is_file():
         raise PipelineError(
-            f"there is no file {path}", hint="give the Python file that declares the pipeline"
+            f"file {path} does not exist", hint="pass the Python file that declares the pipeline"
         )
     module = _run(file.resolve())
-    found = {id(one): one for one in vars(module).values() if isinstance(one, Pipeline)}
-    if len(found) != 1:
-        what = "declares no Pipeline" if not found else f"declares {len(found)} pipelines"
-        raise PipelineError(f"{path} {what}", hint="one file, one `pipe = Pipeline(NAME)`")
-    return next(iter(found.values()))
+    pipelines = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
+    if len(pipelines) != 1:
+        problem = "declares no Pipeline" if not pipelines else f"declares {len(pipelines)} pipelines"
+        raise PipelineError(f"{path} {problem}", hint="declare one `pipe = Pipeline(NAME)` per file")
+    return next(iter(pipelines.values()))
 
 
 def _run(file: Path) -> ModuleType:
     name = "".join(letter if letter.isalnum() else "_" for letter in file.stem)
-    # By its loader: a file of Python need not be called .py.
+    # With an explicit loader, because the file need not end in .py.
     spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
     before = sys.modules.get(name)
-    sys.modules[name] = module  # dataclasses and type hints look their module up
+    # Dataclasses and type hints look up their module.
+    sys.modules[name] = module
     _pickle_by_value(module)
     try:
         spec.loader.exec_module(module)
@@ -63,7 +67,7 @@ def _run(file: Path) -> ModuleType:
 
 
 def _pickle_by_value(module: ModuleType) -> None:
-    """Executors cannot import the file: its functions travel as they are."""
+    """Let Spark pickle the functions of the file by value, because executors cannot import it."""
     try:
         from pyspark import cloudpickle
     except ImportError:
@@ -71,16 +75,16 @@ def _pickle_by_value(module: ModuleType) -> None:
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def place_in(error: BaseException, file: str) -> Place | None:
-    """The last line of the file that an error passed through."""
+def place_in(error: BaseException, file: str) -> SourceLine | None:
+    """Return the last line of the file in the traceback of an error."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
-        return Place(file, error.lineno)
+        return SourceLine(file, error.lineno)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return Place(file, lines[-1]) if lines and lines[-1] is not None else None
+    return SourceLine(file, lines[-1]) if lines and lines[-1] is not None else None
 
 
 def describe(error: BaseException, file: str) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg}"
     text = " ".join(str(error).split())

@@ -1,22 +1,25 @@
-"""Parquet directories in which every row is exactly once, for readers that know nothing of it.
+"""Parquet directories with every row exactly once, even for readers that know nothing of it.
 
-A plain reader counts every file that it finds, so a file may appear only when it is complete and certain to stay, and only
-once however often its batch is run. Names that begin with an underscore are skipped by Spark and by pyarrow; everything
-unfinished lives below ``_millstream/<writer>`` inside the target, on the same file system:
+A plain reader reads every file that it finds. So a file may appear only once, and only if it is
+complete and will stay, however often its batch is run. Spark and pyarrow skip names that begin with
+an underscore. Unfinished files are therefore below ``_millstream/<writer>`` inside the target, on
+the same file system:
 
-    1. stage   Spark writes the batch to ``staging-<batch>-<random>``; the files are synced to the disk.
-    2. plan    ``pending.json`` lists each staged file and its final name. It appears whole (written aside, synced,
-               renamed): this is the moment at which the batch is decided.
-    3. move    each file is renamed to its final name.
+    1. stage   Spark writes the batch to ``staging-<batch>-<random>``; the files are synced.
+    2. plan    ``pending.json`` lists each staged file and its final name. It is written aside,
+               synced and renamed. This decides the batch.
+    3. move    Each file is renamed to its final name.
     4. record  ``progress.json`` becomes {query, batch, offsets, rows}.
-    5. clean   ``pending.json`` and the staging directory go.
+    5. clean   ``pending.json`` and the staging directory are removed.
 
-A crash before 2 leaves nothing but rubbish, which the next ``open`` removes; Spark runs the batch again. A crash after 2 is
-rolled forward by ``open``: a file that is not at its final name is still where it was staged. Spark then brings the batch
-again, finds it in ``progress.json``, and nothing is written. Between two renames a reader sees a part of the batch, never a row twice.
+After a crash before step 2, the next ``open`` removes the staged files, and Spark runs the batch
+again. After a crash behind step 2, ``open`` rolls forward: a file without its final name is still
+where it was staged. Spark then repeats the batch, which is in ``progress.json`` and is not written.
+Between two renames a reader sees a part of the batch, but no row twice.
 
-Batch numbers mean something only within one checkpoint: progress of another query, of a later batch, or of the same batch
-over other offsets is refused, never guessed at. A lock keeps a second writer of the same name out.
+Batch numbers are valid only within one checkpoint. So progress of another query, of a later batch,
+or of the same batch with other offsets is rejected. A lock excludes a second writer with the same
+name.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.run.locks import Held, Lock
-from millstream.pipelines.stores import Written, is_written
+from millstream.pipelines.run.locks import Lock, LockHeld
+from millstream.pipelines.stores import WriteResult, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 from millstream.spark.sink.commit_rule import CommittedBatch
 
@@ -43,7 +46,8 @@ HIDDEN = "_millstream"
 PENDING = "pending.json"
 PROGRESS = "progress.json"
 _STAGING = "staging-"
-_UNFINISHED = "_temporary"  # where Spark's tasks write before they are done
+# Spark's tasks write here before they commit.
+_UNFINISHED = "_temporary"
 
 
 class ParquetSink:
@@ -58,12 +62,12 @@ class ParquetSink:
         self._lock = Lock(self.hidden / "lock")
 
     def open(self) -> None:
-        """Take the lock, finish what was decided, remove what was not."""
+        """Take the lock, finish the batch that was decided, and remove staged files of others."""
         try:
             self._lock.acquire()
-        except Held as held:
+        except LockHeld as held:
             raise PipelineError(
-                f"{self.writer} is writing to {self.target.path} already ({held.who})",
+                f"{self.writer} is already writing to {self.target.path} ({held.holder_name})",
                 hint="stop that run first, or give this one another name",
             ) from None
         self._recover()
@@ -72,23 +76,28 @@ class ParquetSink:
         self._lock.release()
 
     def committed(self, batch_id: int, identity: BatchIdentity) -> bool:
-        """Whether this batch is written already; PipelineError when it is neither that nor the next one."""
-        found = read_json(self.hidden / PROGRESS)
-        last = found and CommittedBatch.compare(found["batch"], found["query"], found["offsets"], identity)
+        """Return whether this batch is already written.
+
+        Raise PipelineError if it is not the next one either.
+        """
+        progress = read_json(self.hidden / PROGRESS)
+        last = progress and CommittedBatch.compare(
+            progress["batch"], progress["query"], progress["offsets"], identity
+        )
         where, reset = self.target.path, self._reset_progress
         return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
-        """Write one batch; nothing when it is there already."""
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
+        """Write a batch, unless it is already written."""
         if self.committed(batch_id, identity):
-            return Written(0, replayed=True)
+            return WriteResult(0, replayed=True)
         staging = self._stage(batch, batch_id)
         plan = self._plan(staging, batch_id, identity)
         self._move(plan)
         self._record(plan)
         self._clean()
         self._reset_progress = False
-        return Written(plan["rows"], replayed=False)
+        return WriteResult(plan["rows"], replayed=False)
 
     def _stage(self, batch: DataFrame, batch_id: int) -> Path:
         staging = self.hidden / f"{_STAGING}{batch_id}-{uuid.uuid4().hex[:8]}"
@@ -110,15 +119,15 @@ class ParquetSink:
             "offsets": identity.offsets,
             "rows": rows,
             "moves": moves,
-            **self._note(),
+            **self._plan_fields(),
         }
         for staged, _ in moves:
             sync(self.hidden / staged)
         write_json(self.hidden / PENDING, plan)
         return plan
 
-    def _note(self) -> dict[str, Any]:
-        """What a plan holds besides."""
+    def _plan_fields(self) -> dict[str, Any]:
+        """Return further fields of the plan, for subclasses."""
         return {}
 
     def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:
@@ -133,8 +142,8 @@ class ParquetSink:
                 source.rename(destination)
             elif not destination.exists():
                 raise PipelineError(
-                    f"{destination} of batch {plan['batch']} is missing, and so is what it was made from",
-                    hint="something else has removed files below that directory",
+                    f"{destination} of batch {plan['batch']} is missing, and so is its staged file",
+                    hint="another program has removed files below that directory",
                 )
             directories.add(destination.parent)
         for directory in directories:
@@ -158,17 +167,17 @@ class ParquetSink:
 
 
 def staged_files(staging: Path) -> list[tuple[Path, int]]:
-    """The files that hold rows, in the order of their names, and how many rows each has."""
+    """Return the staged files that have rows, sorted by name, with their numbers of rows."""
     import pyarrow.parquet
 
-    found = []
+    files = []
     for path in sorted(staging.rglob("*.parquet")):
         if path.relative_to(staging).parts[0] == _UNFINISHED or path.name.startswith(("_", ".")):
             continue
         rows = pyarrow.parquet.read_metadata(path).num_rows
         if rows:
-            found.append((path, rows))
-    return found
+            files.append((path, rows))
+    return files
 
 
 def read_json(path: Path) -> Any:
@@ -179,12 +188,12 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """The whole file or none of it, and on the disk when this returns."""
+    """Replace a file atomically. It is synced to disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".new")
-    aside.write_text(json.dumps(value))
-    sync(aside)
-    aside.rename(path)
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(value))
+    sync(temporary)
+    temporary.rename(path)
     sync(path.parent)
 
 

@@ -1,6 +1,6 @@
-"""Which tables a query names: what follows FROM and JOIN, without its own WITH names and without functions.
+"""Finds the tables of a query: the names after FROM and JOIN, without CTEs and functions.
 
-Small on purpose. Spark parses the query for real; this finds the inputs before there is a Spark.
+This is small on purpose. Spark parses the query later; this finds the inputs before Spark starts.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ _BEFORE_NAME = frozenset(("lateral", "only"))
 
 
 def tables_named(query: str) -> tuple[str, ...]:
-    """The names, in order of appearance, each once."""
+    """Return the names in order of appearance, without duplicates."""
     tokens = [word for word in _TOKEN.findall(query) if not word.startswith(("--", "/*", "'", '"'))]
-    own = {_plain(word).lower() for word in _common_table_names(tokens)}
-    found: dict[str, None] = {}
+    ctes = {_plain(word).lower() for word in _common_table_names(tokens)}
+    tables: dict[str, None] = {}
     for position, word in enumerate(tokens):
         if word.lower() in ("from", "join") and not _is_function_keyword(tokens, position):
             for name in _listed(tokens, position + 1):
-                if name.lower() not in own:
-                    found[name] = None
-    return tuple(found)
+                if name.lower() not in ctes:
+                    tables[name] = None
+    return tuple(tables)
 
 
 def _common_table_names(tokens: list[str]) -> list[str]:
-    """Names that the query defines itself: ``WITH a AS (``, ``, b AS (``."""
+    """Return the names that the query defines: ``WITH a AS (``, ``, b AS (``."""
     if not any(word.lower() == "with" for word in tokens):
         return []
     return [
@@ -46,7 +46,10 @@ def _common_table_names(tokens: list[str]) -> list[str]:
 
 
 def _is_function_keyword(tokens: list[str], position: int) -> bool:
-    """EXTRACT(YEAR FROM at), TRIM(BOTH 'x' FROM y), IS DISTINCT FROM: a FROM that names no table."""
+    """Return whether a FROM names no table.
+
+    For example ``EXTRACT(YEAR FROM at)``, ``TRIM(BOTH 'x' FROM y)`` and ``IS DISTINCT FROM``.
+    """
     if tokens[position].lower() != "from":
         return False
     if position and tokens[position - 1].lower() == "distinct":
@@ -63,7 +66,7 @@ def _is_function_keyword(tokens: list[str], position: int) -> bool:
 
 
 def _listed(tokens: list[str], position: int) -> list[str]:
-    """The names from here on: ``a x, b AS y``; a subquery or a function is skipped."""
+    """Return the names of a list such as ``a x, b AS y``, without subqueries and functions."""
     names = []
     while position < len(tokens):
         if tokens[position].lower() in _BEFORE_NAME:
@@ -78,7 +81,7 @@ def _listed(tokens: list[str], position: int) -> list[str]:
 
 
 def _next_comma(tokens: list[str], position: int) -> int:
-    """Behind the next comma of this list; -1 at its end."""
+    """Return the position after the next comma of this list, or -1 at its end."""
     depth = 0
     for at in range(position, len(tokens)):
         word = tokens[at].lower()

@@ -1,8 +1,9 @@
-"""What a flow can write besides topics: a store, which takes every batch once, whatever is repeated.
+"""Stores: targets of flows other than topics. A store writes every batch once.
 
-``Store`` is what a pipeline declares (a directory, a Delta table, a table of a database), ``StoreSink`` is what writes to it. Where a
-store stands is kept in the store itself, together with the rows: which batch of which query over which offsets was the last.
-Batch numbers mean something only within one checkpoint, so anything but the same batch again or the next one is refused, never guessed at.
+A pipeline declares a ``Store`` (a directory, a Delta table, a table of a database), and a
+``StoreSink`` writes to it. The store keeps its progress together with the rows: the query, number
+and offsets of the last batch. Batch numbers are valid only within one checkpoint. So any batch
+other than the last one or the next one is rejected.
 """
 
 from __future__ import annotations
@@ -19,78 +20,85 @@ if TYPE_CHECKING:
     from millstream.spark.sink.checkpoint import BatchIdentity
 
 
-class Refused(NamedTuple):
-    """A row that a store does not take: its key, the row as JSON (None where a row was to be removed), and the store's reason."""
+class RejectedRow(NamedTuple):
+    """A row that a store rejects: its key, the row as JSON, and the reason.
+
+    ``value`` is None for a row that was to be deleted.
+    """
 
     key: str | None
     value: str | None
     reason: str
 
 
-class Written(NamedTuple):
-    """What became of a batch: its rows, whether it had been written before, and the rows that were refused (then as well)."""
+class WriteResult(NamedTuple):
+    """The result of a batch: its rows, whether it was written before, and its rejected rows.
+
+    A batch that was written before has its rejected rows, too.
+    """
 
     rows: int
     replayed: bool
-    refused: tuple[Refused, ...] = ()
+    rejected: tuple[RejectedRow, ...] = ()
 
 
 class StoreSink(Protocol):
     """Writes the batches of one flow into one store."""
 
     def open(self) -> None:
-        """Finish or undo what a crash left, before Spark reads its checkpoint."""
+        """Finish or undo an interrupted batch, before Spark reads its checkpoint."""
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
-        """Write one batch; nothing when it is there already."""
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
+        """Write a batch, unless it is already written."""
 
     def close(self) -> None: ...
 
 
 class Store(ABC):
-    """A target that is no topic."""
+    """A target that is not a topic."""
 
-    refuses: ClassVar[bool] = False
-    """Whether single rows can be refused, so that there have to be dead letters for them."""
+    rejects_rows: ClassVar[bool] = False
+    """Whether the store can reject single rows, which then become dead letters."""
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The output modes that make sense: those that would repeat rows do not."""
+        """The output modes that do not repeat rows."""
         return ("append",)
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Columns that rows must have."""
+        """The columns that rows must have."""
 
     @property
-    def aside(self) -> tuple[str, ...]:
-        """Those of them that say where a row goes and are not stored with it."""
+    def unstored_columns(self) -> tuple[str, ...]:
+        """Those of the columns that only choose the place of a row, and are not stored."""
         return ()
 
     @abstractmethod
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
-        """What writes to it; ``writer`` is the name of pipeline and flow, which stays the same."""
+        """Return a sink for the store. ``writer`` is the stable name of pipeline and flow."""
 
 
 def is_written(
     last: CommittedBatch | None, batch_id: int, *, writer: str, where: str, reset_progress: bool
 ) -> bool:
-    """Return whether the store has a batch. Raise PipelineError if it is not the next one either."""
+    """Return whether the store has a batch. Raise PipelineError if it is not the next one."""
     verdict = judge(last, batch_id)
     if verdict in (Verdict.COMMITTED, Verdict.NEXT) or reset_progress:
         return verdict is Verdict.COMMITTED
     raise PipelineError(
-        f"{_conflict(verdict, last, batch_id, writer, where)}: the checkpoint or what it belongs to was deleted, restored or copied",
-        hint="bring back what belongs together, or go on from here with --reset-progress (rows may be repeated or missing)",
+        f"{_conflict(verdict, last, batch_id, writer, where)}: "
+        "the checkpoint or the target was deleted, restored or copied",
+        hint="restore both, or continue with --reset-progress (rows may be repeated or missing)",
     )
 
 
 def _conflict(verdict: Verdict, last: CommittedBatch | None, batch_id: int, writer: str, where: str) -> str:
     if last is None:
-        return f"flow {writer} is at batch {batch_id}, and {where} has none of it"
+        return f"flow {writer} is at batch {batch_id}, but {where} has no batch of it"
     if verdict is Verdict.OTHER_QUERY:
         return f"{where} was written by {writer} from another checkpoint"
     if verdict is Verdict.GAP:
-        return f"flow {writer} is at batch {batch_id}, and {where} has it up to {last.batch}"
-    return f"batch {batch_id} comes again, and {where} has it up to {last.batch}"
+        return f"flow {writer} is at batch {batch_id}, but the last batch in {where} is {last.batch}"
+    return f"batch {batch_id} is repeated, but the last batch in {where} is {last.batch}"

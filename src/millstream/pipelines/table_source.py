@@ -1,12 +1,14 @@
-"""A compacted topic as a table: the latest row of each key, read anew for every batch of a streaming query.
+"""A compacted topic as a table: the latest row of each key, as of each batch of a stream.
 
-Spark plans a Python data source once for a streaming query and keeps its partitions, so a batch read of offsets known when the
-query was planned would show every later batch the table as it was then. Here a task is given no offsets: it finds out
-itself how far the topic goes when it runs. It is given a share of the partitions, so that partitions added later are read too.
+Spark plans a Python data source once per streaming query and keeps its partitions. So a batch read
+with fixed offsets would show the table as it was when the query was planned. Here a task has no
+offsets: it finds the end of the topic when it runs. A task has a share of the partitions, so that
+partitions added later are read too.
 
-A Python worker keeps what it has read and next time reads only what is new, so a batch costs what changed and the
-rows of the table, not the whole topic. A key is in one partition only, so the latest row of a key is found without
-Spark's help. Records without a key belong to no row, and one without a value removes its key.
+A Python worker caches its rows and reads only new records the next time. So a batch costs as much
+as the changes and the rows of the table, not the whole topic. A key is in one partition only, so
+the latest row of a key needs no shuffle. Records without a key are skipped, and a record without a
+value deletes its key.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from millstream.core.types import TopicPartition
 from millstream.spark.options import BATCH, Options, parse
-from millstream.spark.source.cluster_view import ClusterView, Place
+from millstream.spark.source.cluster_view import ClusterView, PartitionInfo
 from millstream.spark.source.fetcher import Fetcher, Task
 from millstream.spark.source.offsets import LogState, Range
 
@@ -42,12 +44,12 @@ ROWS = pa.schema(
     ]
 )
 ROWS_PER_BATCH = 50_000
-# Tombstones may be compacted away after delete.retention.ms: who has not looked for so long begins again.
-FORGET_AFTER_S = 3600.0
+# Tombstones may be compacted away after delete.retention.ms, so older caches are dropped.
+CACHE_TTL_S = 3600.0
 
 
 class TableSource(DataSource):
-    """``spark.read.format("millstream-table")``; options ``subscribe`` (one topic) and ``kafka.*``."""
+    """``spark.read.format("millstream-table")``; options ``subscribe`` (a topic), ``kafka.*``."""
 
     @classmethod
     def name(cls) -> str:
@@ -61,7 +63,7 @@ class TableSource(DataSource):
 
 
 class Share(InputPartition):
-    """Partitions whose number leaves ``index`` when divided by ``count``."""
+    """The partitions with ``number % count == index``."""
 
     def __init__(self, index: int, count: int) -> None:
         super().__init__(index)
@@ -73,10 +75,10 @@ class TableReader(DataSourceReader):
     """Plans shares on the driver, reads them on executors."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self.given = dict(options)
+        self.options = dict(options)
 
     def partitions(self) -> list[InputPartition]:
-        view = ClusterView(parse(self.given, BATCH))
+        view = ClusterView(parse(self.options, BATCH))
         try:
             count = max(1, len(view.refresh()))
         finally:
@@ -85,13 +87,13 @@ class TableReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Share)
-        for one in _kept_tables(self.given).rows(partition):
-            yield from one.to_batches(max_chunksize=ROWS_PER_BATCH)
+        for table in _cached_tables(self.options).rows(partition):
+            yield from table.to_batches(max_chunksize=ROWS_PER_BATCH)
 
 
 @dataclass
 class PartitionTable:
-    """The rows of one partition as far as it has been read."""
+    """The rows of one partition, up to a position."""
 
     topic_id: bytes
     position: int = 0
@@ -113,17 +115,19 @@ class TableCache:
         self._parts: dict[TopicPartition, PartitionTable] = {}
 
     def rows(self, share: Share) -> Iterator[pa.Table]:
-        """The rows of the partitions of a share, as they are now."""
+        """Yield the current rows of the partitions of a share."""
         places = self._view.refresh()
-        mine = [one for one in sorted(places) if one.partition % share.count == share.index]
-        logs = self._view.logs(mine)
-        for one in mine:
-            yield self._refreshed(places[one], logs[one])
+        partitions = [
+            partition for partition in sorted(places) if partition.partition % share.count == share.index
+        ]
+        logs = self._view.logs(partitions)
+        for partition in partitions:
+            yield self._refreshed(places[partition], logs[partition])
 
-    def _refreshed(self, place: Place, log: LogState) -> pa.Table:
+    def _refreshed(self, place: PartitionInfo, log: LogState) -> pa.Table:
         now_s = time.monotonic()
         part = self._parts.get(place.partition)
-        if part is None or _stale(part, place, log, now_s):
+        if part is None or _is_stale(part, place, log, now_s):
             part = self._parts[place.partition] = PartitionTable(place.topic_id, log.earliest)
         part.read_at_s = now_s
         if part.position < log.latest:
@@ -131,7 +135,7 @@ class TableCache:
             part.position = log.latest
         return part.rows
 
-    def _fetch(self, place: Place, span: Range) -> Iterator[pa.RecordBatch]:
+    def _fetch(self, place: PartitionInfo, span: Range) -> Iterator[pa.RecordBatch]:
         task = Task(
             span=span,
             leader=place.leader,
@@ -145,24 +149,27 @@ class TableCache:
 _tables: dict[tuple[tuple[str, str], ...], TableCache] = {}
 
 
-def _kept_tables(given: Mapping[str, str]) -> TableCache:
-    key = tuple(sorted(given.items()))
+def _cached_tables(options: Mapping[str, str]) -> TableCache:
+    key = tuple(sorted(options.items()))
     if key not in _tables:
-        _tables[key] = TableCache(parse(given, BATCH))
+        _tables[key] = TableCache(parse(options, BATCH))
     return _tables[key]
 
 
-def _stale(part: PartitionTable, place: Place, log: LogState, now_s: float) -> bool:
-    """Whether what was read cannot be continued: another topic of that name, records removed, or too long ago."""
+def _is_stale(part: PartitionTable, place: PartitionInfo, log: LogState, now_s: float) -> bool:
+    """Return whether a cached partition must be read from the start.
+
+    The topic was recreated, records were deleted, or the cache is too old.
+    """
     return (
         part.topic_id != place.topic_id
         or not log.earliest <= part.position <= log.latest
-        or now_s - part.read_at_s > FORGET_AFTER_S
+        or now_s - part.read_at_s > CACHE_TTL_S
     )
 
 
 def latest_rows(rows: pa.Table) -> pa.Table:
-    """The last row of each key, without keys whose last row has no value."""
+    """Return the last row of each key, without keys whose last row has no value."""
     rows = rows.filter(pc.is_valid(rows["key"]))
     numbered = pa.table({"key": rows["key"], "row": pa.array(range(len(rows)), pa.int64())})
     last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]

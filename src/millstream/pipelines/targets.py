@@ -1,4 +1,4 @@
-"""Where a flow writes: ``topic(...)`` and ``parquet(...)``; further stores are in ``millstream.connect``."""
+"""Targets of flows: ``topic(...)``, ``parquet(...)``. ``millstream.connect`` has other stores."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class TopicTarget:
-    """A topic that a flow writes, exactly once."""
+    """A topic that a flow writes exactly once."""
 
     topic: str
     key: tuple[str, ...] = ()
     value: str = "json"
     schema: Any = None
-    """The schema of the format, where it has one of its own (Avro, Protobuf)."""
+    """The schema of the format, for formats with their own schemas (Avro, Protobuf)."""
     partitions: int | None = None
     replication_factor: int | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     watermark: Watermark | None = None
-    """For the flows that read this topic."""
+    """The watermark for flows that read this topic."""
     options: Mapping[str, Any] = field(default_factory=dict)
     headers: str | Mapping[str, str] = field(default_factory=dict)
-    """A column that holds all headers, or the column of each header by its name."""
+    """The column with all headers, or the column of each header by name."""
 
     @property
     def needs_keys(self) -> bool:
-        """Whether a record without a key has no place in it: it is declared to keep the latest of each key."""
+        """Whether records need keys, because the topic is declared as compacted."""
         return bool(self.key) and "compact" in self.config.get("cleanup.policy", "")
 
     @property
@@ -47,7 +47,7 @@ class TopicTarget:
 
 @dataclass(frozen=True)
 class ParquetTarget(Store):
-    """A directory of Parquet files, each row once."""
+    """A directory of Parquet files with every row once."""
 
     path: str
     by: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class ParquetTarget(Store):
         return self.by
 
     @property
-    def aside(self) -> tuple[str, ...]:
+    def unstored_columns(self) -> tuple[str, ...]:
         return self.by
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
@@ -87,10 +87,11 @@ def topic(
     headers: str | Mapping[str, str] = NOTHING,
     **options: Any,
 ) -> TopicTarget:
-    """A topic to write: its key column or columns, the format of its values, and how to create it when it is missing.
+    """Return a topic to write: its key columns, value format, and settings for creating it.
 
-    ``headers`` is the column of each header by its name, or a column that holds all of them (a map, or an array of key and value);
-    such columns are not part of the value. ``watermark`` is for the flows that read it. What else is given goes to the format.
+    ``headers`` has the column of each header by name, or names a column with all of them (a map, or
+    an array of structs with key and value). Such columns are not part of the value. ``watermark``
+    is for flows that read the topic. Other options go to the format.
     """
     if not name:
         raise PipelineError("a topic needs a name")
@@ -101,7 +102,7 @@ def topic(
         schema=schema,
         partitions=partitions,
         replication_factor=replication_factor,
-        config={setting: _text(given) for setting, given in config.items()},
+        config={setting: _text(value) for setting, value in config.items()},
         watermark=parse_watermark(watermark) if watermark else None,
         options=options,
         headers=headers if isinstance(headers, str) else dict(headers),
@@ -109,7 +110,7 @@ def topic(
 
 
 def parquet(path: str, *, by: str | Sequence[str] | None = None, **options: str) -> ParquetTarget:
-    """A directory of Parquet files, with a directory for each value of the columns ``by``."""
+    """Return a directory of Parquet files, with a subdirectory for each value of ``by``."""
     path = str(path)
     scheme, colon, _ = path.partition("://")
     if colon and scheme != "file":
@@ -117,20 +118,21 @@ def parquet(path: str, *, by: str | Sequence[str] | None = None, **options: str)
             f"cannot write Parquet to {path}",
             hint="give a path of a file system that driver and executors share",
         )
-    for one in columns_of(by):
-        if one.startswith(("_", ".")):
+    for column in columns_of(by):
+        if column.startswith(("_", ".")):
             raise PipelineError(
-                f"cannot write {path} by {one!r}: readers of Parquet skip directories whose names begin with {one[0]!r}",
-                hint="give the column another name in the flow",
+                f"cannot write {path} by {column!r}: "
+                f"Parquet readers skip directories that begin with {column[0]!r}",
+                hint="rename the column in the flow",
             )
     return ParquetTarget(path.removeprefix("file://"), columns_of(by), options)
 
 
-def columns_of(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """One column, several or none, as they are declared."""
-    if given is None:
+def columns_of(columns: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the declared columns as a tuple."""
+    if columns is None:
         return ()
-    return (given,) if isinstance(given, str) else tuple(given)
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The topics of a pipeline: which must exist, which are made when they are missing."""
+"""The topics of a pipeline: inputs that must exist, and outputs that are created if missing."""
 
 from __future__ import annotations
 
@@ -18,26 +18,31 @@ POLICY = "cleanup.policy"
 
 
 def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable[str]) -> list[Problem]:
-    """Topics that flows read, that nobody in this pipeline writes, and that are not there."""
+    """Return the input topics that do not exist and that no flow of this pipeline writes."""
     known = set(existing)
     problems: dict[str, Problem] = {}
     for flow in flows:
-        for one in leaves(pipeline, flow):
-            if isinstance(one, Flow) or not one.topic or one.topic in known or pipeline.writer_of(one.topic):
+        for source in leaves(pipeline, flow):
+            if (
+                isinstance(source, Flow)
+                or not source.topic
+                or source.topic in known
+                or pipeline.writer_of(source.topic)
+            ):
                 continue
-            kind = "stream" if isinstance(one, Stream) else "table"
-            hint = nearest(one.topic, (name for name in known if not name.startswith("__")))
+            kind = "stream" if isinstance(source, Stream) else "table"
+            hint = nearest(source.topic, (name for name in known if not name.startswith("__")))
             if not hint.startswith("did you mean"):
-                hint = f"create it with `millstream topics create {one.topic}`"
-            problems[one.topic] = Problem(
-                one.place, f"the topic {one.topic!r} of {kind} {one.name} does not exist", hint
+                hint = f"create it with `millstream topics create {source.topic}`"
+            problems[source.topic] = Problem(
+                source.place, f"the topic {source.topic!r} of {kind} {source.name} does not exist", hint
             )
     return list(problems.values())
 
 
 def create_missing(admin: Admin, flows: Sequence[Flow]) -> list[str]:
-    """Create the topics that flows write and that are not there; their names."""
-    existing, made = set(admin.topics.names()), []
+    """Create the missing output topics of flows, and return their names."""
+    existing, created = set(admin.topics.names()), []
     for flow in flows:
         for target in flow.topics:
             if target.topic in existing:
@@ -50,14 +55,15 @@ def create_missing(admin: Admin, flows: Sequence[Flow]) -> list[str]:
                     configs=target.config,
                 )
             except TopicExists:
-                continue  # somebody was faster
+                # Another process was faster.
+                continue
             existing.add(target.topic)
-            made.append(target.topic)
-    return made
+            created.append(target.topic)
+    return created
 
 
 def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
-    """Topics that exist with other partitions or settings than declared: they stay as they are."""
+    """Return warnings about topics whose partitions or settings differ from the declaration."""
     existing = set(admin.topics.names())
     problems = []
     for flow in flows:
@@ -67,31 +73,38 @@ def differing_topics(admin: Admin, flows: Sequence[Flow]) -> list[Problem]:
             count = len(admin.topics.get(target.topic).partitions)
             if target.partitions not in (None, count):
                 text = f"topic {target.topic} has {count} partitions, not {target.partitions} as declared"
-                problems.append(Problem(flow.place, text, "it stays as it is", warning=True))
+                problems.append(Problem(flow.place, text, "the topic is not changed", warning=True))
             problems += _differing_settings(admin, flow, target.topic, target.config)
     return problems
 
 
 def compacted_topics(admin: Admin, names: Iterable[str]) -> set[str]:
-    """Those of the topics, which have to exist, that keep the latest record of each key."""
-    found = admin.configs.describe_topics(sorted(set(names)))
-    policies = {name: one.value for name, settings in found.items() for one in settings if one.name == POLICY}
+    """Return the compacted topics among ``names``, which must exist."""
+    configs = admin.configs.describe_topics(sorted(set(names)))
+    policies = {
+        name: setting.value
+        for name, settings in configs.items()
+        for setting in settings
+        if setting.name == POLICY
+    }
     return {name for name, policy in policies.items() if "compact" in (policy or "")}
 
 
 def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
-    """Tables over topics that forget old rows by time."""
+    """Return warnings about tables whose topics are not compacted."""
     problems = []
     for table in tables:
         try:
             policy = _settings(admin, table.topic).get(POLICY) or ""
         except ClientError:
-            continue  # a missing topic is told elsewhere
+            # ``missing_inputs`` reports missing topics.
+            continue
         if "compact" not in policy:
             problems.append(
                 Problem(
                     table.place,
-                    f"the topic {table.topic!r} of table {table.name} is not compacted: rows disappear with its retention",
+                    f"the topic {table.topic!r} of table {table.name} is not compacted, "
+                    "so retention deletes rows",
                     f"`millstream configs alter topic {table.topic} --set cleanup.policy=compact`",
                     warning=True,
                 )
@@ -100,21 +113,21 @@ def uncompacted_tables(admin: Admin, tables: Iterable[Table]) -> list[Problem]:
 
 
 def _differing_settings(admin: Admin, flow: Flow, topic: str, declared: object) -> list[Problem]:
-    wanted = dict(declared) if isinstance(declared, dict) else {}
-    if not wanted:
+    settings = dict(declared) if isinstance(declared, dict) else {}
+    if not settings:
         return []
     now = _settings(admin, topic)
     return [
         Problem(
             flow.place,
             f"topic {topic} has {name}={now.get(name)}, not {value} as declared",
-            "it stays as it is",
+            "the topic is not changed",
             True,
         )
-        for name, value in wanted.items()
+        for name, value in settings.items()
         if now.get(name) != value
     ]
 
 
 def _settings(admin: Admin, topic: str) -> dict[str, str | None]:
-    return {one.name: one.value for one in admin.configs.describe_topics([topic])[topic]}
+    return {setting.name: setting.value for setting in admin.configs.describe_topics([topic])[topic]}

@@ -1,1 +1,1 @@
-"""A simulated world for tests: disk, and later clock, network and coordination. Only tests import it."""
+"""A simulated world for tests. Only tests import it."""

@@ -1,4 +1,7 @@
-"""A whole broker inside the simulation: started, stopped, killed, crashed, paused, and started again on what its disk kept."""
+"""A whole broker inside the simulation.
+
+It is started, stopped, killed, crashed and paused, and started again on what its disk kept.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from millstream.broker.app import Broker, StartError
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.ports.coordination import Coordination
-from millstream.sim.world.disk import MountedDisk, sound
+from millstream.sim.world.disk import MountedDisk, no_fault
 from millstream.sim.world.loop import ProcessDied, across
 from millstream.sim.world.machines import Process, World
 from millstream.sim.world.workers import workers_on
@@ -18,7 +21,7 @@ PORT = 9092
 
 
 class SimBroker:
-    """One broker on its machine. Its methods are called from other processes, a nemesis for instance."""
+    """One broker on its machine. Other processes call its methods, for example the nemesis."""
 
     def __init__(
         self,
@@ -36,8 +39,8 @@ class SimBroker:
         self.process: Process | None = None
         self._mounted: MountedDisk | None = None
         self._coordination = coordination
-        self.on_given_up: Callable[[SimBroker], None] | None = None
-        self._bad_disk = False  # since it was started
+        self.on_self_shutdown: Callable[[SimBroker], None] | None = None
+        self._bad_disk = False  # at any time since its start
         self._config = {
             "node.id": node_id,
             "listeners": f"PLAINTEXT://{self.host}:{PORT}",
@@ -51,18 +54,21 @@ class SimBroker:
 
     @property
     def running(self) -> bool:
-        """Whether there is a process; it may be paused, or still starting."""
+        """Whether there is a process. It may be paused, or still starting."""
         return self.process is not None and not self.process.loop.dead
 
     async def start(self) -> bool:
-        """Returns when it serves; False when it was killed meanwhile. What it refuses to start over is an error of the run."""
+        """Start the broker. Return True once it serves, False if it was killed before.
+
+        A start that fails on a healthy disk is an error of the run.
+        """
         if self.running:
             return True
         process = self.process = self.machine.process()
         mounted = self._mounted = MountedDisk(self.machine.disk, process.clock.now_ms)
-        self.world.tell(self.host, "starts")
+        self.world.log(self.host, "starts")
         self.world.activity["starts"] += 1
-        self._bad_disk = not self.disk_is_sound
+        self._bad_disk = not self.disk_is_healthy
         try:
             await across(process.loop, self._start(process, mounted))
         except ProcessDied:
@@ -73,7 +79,7 @@ class SimBroker:
             if self.running:
                 self.kill()
             return False
-        self.world.tell(self.host, "serves")
+        self.world.log(self.host, "serves")
         return True
 
     async def _start(self, process: Process, mounted: MountedDisk) -> None:
@@ -90,25 +96,25 @@ class SimBroker:
         broker.failed.add_done_callback(lambda failed: self._failed(failed.result()))
         await broker.start()
 
-    def _failed(self, why: str) -> None:
-        """It gives itself up, as it should with no directory left."""
+    def _failed(self, reason: str) -> None:
+        """Let the broker shut itself down, as it should with no directory left."""
         if not self._bad_disk:
-            self.world.scheduler.errors.append(f"{self.host} gives up: {why}")
-        elif self.running and self.on_given_up is not None:
-            self.world.tell(self.host, f"gives up: {why}")
-            self.world.activity["given up"] += 1
-            self.world.scheduler.at(self.world.scheduler.now, self._end_given_up, self.process)
+            self.world.scheduler.errors.append(f"{self.host} shuts itself down: {reason}")
+        elif self.running and self.on_self_shutdown is not None:
+            self.world.log(self.host, f"shuts itself down: {reason}")
+            self.world.activity["self shutdowns"] += 1
+            self.world.scheduler.at(self.world.scheduler.now, self._end_after_self_shutdown, self.process)
 
-    def _end_given_up(self, process: Process) -> None:
-        if process is self.process and self.running and self.on_given_up is not None:
+    def _end_after_self_shutdown(self, process: Process) -> None:
+        if process is self.process and self.running and self.on_self_shutdown is not None:
             self._end(process)
             self.machine.disk.kill()
-            self.on_given_up(self)
+            self.on_self_shutdown(self)
 
     async def stop(self) -> bool:
-        """A clean shutdown; False when it was killed meanwhile."""
+        """Shut down cleanly. Return False if the broker was killed before the end."""
         assert self.process is not None
-        self.world.tell(self.host, "stops")
+        self.world.log(self.host, "stops")
         self.world.activity["stops"] += 1
         process = self.process
         try:
@@ -121,9 +127,9 @@ class SimBroker:
         return True
 
     def kill(self) -> None:
-        """kill -9: what was written stays, in the page cache."""
+        """Kill the process (kill -9): written data stays, in the page cache."""
         assert self.process is not None
-        self.world.tell(self.host, "is killed")
+        self.world.log(self.host, "is killed")
         self.world.activity["kills"] += 1
         process = self.process
         self._end(process)
@@ -137,9 +143,9 @@ class SimBroker:
         self.broker = None
 
     def crash(self) -> None:
-        """The machine loses its power: what was not synced is lost or torn."""
+        """Cut the power of the machine: unsynced data is lost or torn."""
         assert self.process is not None
-        self.world.tell(self.host, "crashes")
+        self.world.log(self.host, "crashes")
         self.world.activity["crashes"] += 1
         self.process.loop.kill()
         if self._mounted is not None:
@@ -148,15 +154,15 @@ class SimBroker:
         self.machine.disk.crash()
         self.broker = None
 
-    # ---- its disk -------------------------------------------------------------------------------------------
+    # -- the disk
 
     @property
-    def disk_is_sound(self) -> bool:
-        return self.machine.disk.fault is sound
+    def disk_is_healthy(self) -> bool:
+        return self.machine.disk.fault is no_fault
 
     @property
-    def has_given_up_a_directory(self) -> bool:
-        """Until it is started again."""
+    def has_offline_directory(self) -> bool:
+        """Whether a directory is offline, which it stays until the next start."""
         logs = self.broker.logs if self.broker is not None else None
         return logs is not None and not all(log_dir.online for log_dir in logs.dirs.values())
 
@@ -171,9 +177,12 @@ class SimBroker:
         below: str = "/",
         dice: random.Random | None = None,
     ) -> None:
-        """These fail, in one directory or in all, until it is mended: each of them, or with dice every other one."""
+        """Let operations fail below a directory, until the disk is repaired.
+
+        All of them fail, or with dice every other one.
+        """
         every = "every" if dice is None else "every other"
-        self.world.tell(self.host, f"{error('').strerror} at {every} {', '.join(operations)} in {below}")
+        self.world.log(self.host, f"{error('').strerror} at {every} {', '.join(operations)} in {below}")
         self.world.activity["disks broken"] += 1
         self._bad_disk = True
 
@@ -184,19 +193,19 @@ class SimBroker:
 
         self.machine.disk.fault = fault
 
-    def mend_disk(self) -> None:
-        self.machine.disk.fault = sound
+    def repair_disk(self) -> None:
+        self.machine.disk.fault = no_fault
 
-    # ---- its time -------------------------------------------------------------------------------------------
+    # -- time
 
     def pause(self, seconds: float) -> None:
         assert self.process is not None
-        self.world.tell(self.host, f"is stopped for {seconds:.1f} s")
+        self.world.log(self.host, f"is paused for {seconds:.1f} s")
         self.world.activity["pauses"] += 1
         self.process.loop.pause(seconds)
 
     def jump_clock(self, by_ms: int) -> None:
         assert self.process is not None
-        self.world.tell(self.host, f"has its clock moved by {by_ms} ms")
+        self.world.log(self.host, f"has its clock changed by {by_ms} ms")
         self.world.activity["clock_jumps"] += 1
         self.process.jump_clock(by_ms)

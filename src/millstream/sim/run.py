@@ -1,6 +1,6 @@
-"""``python -m millstream.sim.run``: whole runs from seeds, each with its activity counted and every check made.
+"""``python -m millstream.sim.run``: whole runs from seeds, with all checks.
 
-A failing seed prints the one command that replays it. A run in which too little happened does not count.
+A failing seed prints the command that replays it. A run with too little activity does not count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millstream.sim.world.machines import TraceHandler, World
 
 _LIMIT_S = 600.0
 SCENARIOS: dict[str, type[Single]] = {"single": Single, "cluster": Cluster, "replication": Replication}
-# One seed after the other; transactions have the most that can go wrong.
+# The scenarios of successive seeds; transactions are the most fragile.
 MIXED = ("cluster", "replication", "cluster")
 _PROGRESS_S = 20.0
 _ERROR_LINES = 60
@@ -39,7 +39,7 @@ _SEEDS_PER_PROCESS = 100
 
 
 class Result(NamedTuple):
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     scenario: str
@@ -65,7 +65,7 @@ def run_seed(
     quick: bool = False,
     only: Sequence[str] = (),
 ) -> Result:
-    """One run, from nothing to the checks. ``only``: these troubles and no others."""
+    """Run one seed. `only`: inject faults of these kinds and no others."""
     world = World(seed, trace=trace)
     name = MIXED[seed % len(MIXED)] if scenario == "mixed" else scenario
     result = _run(world, name, _scenario(name)(world, quick=quick, only=only))
@@ -91,7 +91,7 @@ def _run(world: World, scenario: str, plan: Single) -> Result:
                 violations = task.result()
             except SimulationError as error:
                 errors.append(str(error))
-            except Exception:  # of this seed: the others go on
+            except Exception:  # of this seed: the others continue
                 errors.append(traceback.format_exc())
     finally:
         asyncio._set_running_loop(None)
@@ -113,12 +113,12 @@ def _run(world: World, scenario: str, plan: Single) -> Result:
 
 def _scenario(name: str) -> type[Single]:
     if name not in SCENARIOS:
-        raise SystemExit(f"no scenario is called {name}; there are {', '.join(SCENARIOS)} and mixed")
+        raise SystemExit(f"unknown scenario '{name}'; choose from {', '.join(SCENARIOS)} and mixed")
     return SCENARIOS[name]
 
 
 def replay_command(result: Result, arguments: argparse.Namespace) -> str:
-    """What shows this run again; ``make`` knows the usual ones."""
+    """Return the command that replays a run. ``make`` covers the common options."""
     if arguments.quick or arguments.only:
         options = ["--quick"] * arguments.quick + [f"--only '{kind}'" for kind in arguments.only]
         more = " ".join([f"--scenario {result.scenario}", *options])
@@ -128,7 +128,7 @@ def replay_command(result: Result, arguments: argparse.Namespace) -> str:
 
 
 def report(result: Result, arguments: argparse.Namespace) -> None:
-    """What went wrong with a seed, and how to see it again."""
+    """Print what went wrong with a seed, and how to replay it."""
     print(f"seed {result.seed}: {len(result.violations)} violations, {len(result.errors)} errors")
     for violation in result.violations[:20]:
         print(f"  {violation}")
@@ -139,7 +139,7 @@ def report(result: Result, arguments: argparse.Namespace) -> None:
 
 
 class Totals:
-    """What all seeds did together."""
+    """The sums over all seeds."""
 
     def __init__(self) -> None:
         self.activity: Counter[str] = Counter()
@@ -150,7 +150,10 @@ class Totals:
         self.events = 0
 
     def add(self, result: Result) -> None:
-        """A seed that did too little does not count, unless it found something."""
+        """Add a result.
+
+        A seed with too little activity does not count, unless it found something.
+        """
         self.seeds += 1
         self.simulated_s += result.simulated_s
         self.cpu_s += result.cpu_s
@@ -166,24 +169,25 @@ class Totals:
     def counted(self) -> int:
         return self.seeds - len(self.thin)
 
-    def progress(self, wanted: int) -> str:
-        did = ", ".join(
+    def progress(self, total: int) -> str:
+        activity = ", ".join(
             f"{self.activity[name]} {name}" for name in ("send ok", "elections", "isr changes", "truncations")
         )
-        return f"{self.seeds} of {wanted} seeds, {len(self.bad)} bad, {len(self.thin)} too thin; {did}"
+        seeds = f"{self.seeds} of {total} seeds, {len(self.bad)} bad, {len(self.thin)} too thin"
+        return f"{seeds}; {activity}"
 
     def summary(self) -> str:
         cpu_s = max(self.cpu_s, 1e-9)
         return (
-            f"{self.seeds} seeds, {len(self.bad)} bad, {len(self.thin)} with too little activity, {self.counted} count; "
-            f"{self.simulated_s:.0f} s simulated in {self.cpu_s:.0f} s of CPU"
+            f"{self.seeds} seeds, {len(self.bad)} bad, {len(self.thin)} with too little activity,"
+            f" {self.counted} count; {self.simulated_s:.0f} s simulated in {self.cpu_s:.0f} s of CPU"
             f" ({self.simulated_s / cpu_s:.0f} x), {self.events / cpu_s:.0f} events/s"
         )
 
 
 def results(seeds: Sequence[int], arguments: argparse.Namespace) -> Iterator[Result]:
-    """In this process, or in several."""
-    one = partial(
+    """Run the seeds, in this process or in several."""
+    run = partial(
         run_seed,
         scenario=arguments.scenario,
         trace=arguments.trace,
@@ -191,15 +195,15 @@ def results(seeds: Sequence[int], arguments: argparse.Namespace) -> Iterator[Res
         only=tuple(arguments.only),
     )
     if arguments.jobs <= 1 or len(seeds) == 1:
-        yield from map(one, seeds)
+        yield from map(run, seeds)
         return
     context = multiprocessing.get_context("spawn")
-    # Processes that have seen many seeds are replaced: nothing may pile up. Pools that do it themselves stop in the middle
-    # (max_tasks_per_child, https://github.com/python/cpython/issues/115634).
+    # Processes are replaced after many seeds, so that nothing accumulates. Pools that do it
+    # themselves hang (max_tasks_per_child, https://github.com/python/cpython/issues/115634).
     at_once = arguments.jobs * _SEEDS_PER_PROCESS
     for first in range(0, len(seeds), at_once):
         with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
-            yield from pool.map(one, seeds[first : first + at_once])
+            yield from pool.map(run, seeds[first : first + at_once])
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -210,7 +214,7 @@ def main(argv: list[str] | None = None) -> int:
         else range(arguments.first, arguments.first + arguments.seeds)
     )
     totals = Totals()
-    told_at = time.monotonic()
+    printed_at = time.monotonic()
     for result in results(seeds, arguments):
         totals.add(result)
         if result.bad:
@@ -218,10 +222,14 @@ def main(argv: list[str] | None = None) -> int:
         elif result.too_little:
             print(f"seed {result.seed} does not count: too little of {', '.join(result.too_little)}")
         if arguments.seed is not None or arguments.verbose:
-            print(f"seed {result.seed} ({result.scenario}): {result.simulated_s:.1f} s simulated in {result.cpu_s:.1f} s of CPU,"
-                  f" {result.events} events, fingerprint {result.fingerprint:08x}, {dict(sorted(result.activity.items()))}", flush=True)  # fmt: skip
-        if time.monotonic() - told_at >= _PROGRESS_S:
-            told_at = time.monotonic()
+            print(
+                f"seed {result.seed} ({result.scenario}): {result.simulated_s:.1f} s simulated in"
+                f" {result.cpu_s:.1f} s of CPU, {result.events} events,"
+                f" fingerprint {result.fingerprint:08x}, {dict(sorted(result.activity.items()))}",
+                flush=True,
+            )
+        if time.monotonic() - printed_at >= _PROGRESS_S:
+            printed_at = time.monotonic()
             print(totals.progress(len(seeds)), flush=True)
     print(f"activity: {dict(sorted(totals.activity.items()))}")
     print(totals.summary())
@@ -232,27 +240,27 @@ def main(argv: list[str] | None = None) -> int:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="millstream.sim.run", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds, starting with --first")
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--seed", type=int, help="this one alone")
+    parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument("--scenario", default="single", help="single, replication, cluster, or mixed")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument(
-        "--only", action="append", default=[], help="this kind of trouble; may be given again"
+        "--only", action="append", default=[], help="inject only this kind of fault; repeatable"
     )
-    parser.add_argument("--trace", action="store_true", help="tell everything that happens, on stderr")
-    parser.add_argument("--verbose", action="store_true", help="a line for every seed")
+    parser.add_argument("--trace", action="store_true", help="print every step on stderr")
+    parser.add_argument("--verbose", action="store_true", help="print a line for every seed")
     return parser.parse_args(argv)
 
 
 def pinned() -> bool:
-    """Whether strings hash the same in every process; else it starts itself again."""
+    """Return whether strings hash the same in every process. Otherwise it restarts itself."""
     return os.environ.get("PYTHONHASHSEED") == "0"
 
 
 if __name__ == "__main__":
-    # Its workers would outlive a process that just ends: it leaves the pool in good order, as after Ctrl-C.
+    # Workers would outlive a process that just ends. It shuts the pool down, as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if not pinned():
         os.environ["PYTHONHASHSEED"] = "0"

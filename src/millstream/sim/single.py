@@ -1,4 +1,4 @@
-"""A run with one broker on its embedded store: everything that does not need a second one."""
+"""A run with one broker on its embedded store: everything that does not need a second broker."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import Any, ClassVar
 
 from millstream.control.image import ClusterImage
 from millstream.sim.broker import SimBroker
-from millstream.sim.checks.convergence import replicated_as_asked, unsettled
+from millstream.sim.checks.convergence import replication_factor_kept, unsettled
 from millstream.sim.checks.history import ASSIGN, OK, POLL, Poll
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.checks.observe import ChangeCounter, assigned, hosted, samples, whole_logs
 from millstream.sim.checks.state_checks import (
     Replica,
     Sample,
-    acknowledged_survive,
-    log_starts_hold,
-    only_own_incarnation,
+    acknowledged_records_survive,
+    incarnations_are_separate,
+    log_starts_advance,
 )
 from millstream.sim.checks.verdict import Evidence, judge, leaders
 from millstream.sim.clients.channel import Client, Lost, NotSent
 from millstream.sim.clients.consumers import Consumer
 from millstream.sim.clients.workload import Workload, copy_of
-from millstream.sim.nemesis import LAST_LOST_POWER, Nemesis
+from millstream.sim.faults.power import LAST_LOST_POWER
+from millstream.sim.nemesis import Nemesis
 from millstream.sim.world.machines import World
 from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
@@ -32,17 +33,17 @@ _FINAL_S = 120.0
 _CONVERGE_S = 120.0
 _CONVERGE_STEP_S = 0.25
 
-# A run with less than this has proved nothing.
-_LEAST = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3, "trouble": 5}
+# A run with less than this proves nothing.
+_MINIMUM = {"send ok": 100, "txn ok": 10, "polled": 500, "commits": 5, "copy ok": 3, "faults": 5}
 
 
 class Single:
-    """One broker, its clients, its troubles, and the checks afterwards."""
+    """One broker, its clients, the faults, and the checks afterwards."""
 
     def __init__(self, world: World, *, quick: bool = False, only: Sequence[str] = ()) -> None:
         self.world = world
-        self._trouble_s, self._quiet_s = (10.0, 4.0) if quick else (24.0, 6.0)
-        self._only = only  # these troubles and no others
+        self._faults_s, self._quiet_s = (10.0, 4.0) if quick else (24.0, 6.0)
+        self._only = only  # inject only these faults
         self.dice = world.dice_for("single")
         self.keys = [f"data-{i}" for i in range(3)]
         self.copied = self.keys[:2]
@@ -65,7 +66,7 @@ class Single:
         "recyclers": 1,
         "trimmers": 1,
     }
-    least: ClassVar[dict[str, int]] = _LEAST
+    minimum: ClassVar[dict[str, int]] = _MINIMUM
 
     def make_brokers(self) -> list[SimBroker]:
         return [SimBroker(self.world, 1, self.settings())]
@@ -73,7 +74,8 @@ class Single:
     def settings(self) -> dict[str, Any]:
         dice = self.dice
         return {
-            # Alone a broker has nobody to keep what a power cut takes: all that it acknowledges is on disk.
+            # A single broker has no replica to restore from after a power cut, so it flushes every
+            # record before it acknowledges.
             "log.flush.interval.messages": 1,
             "offsets.topic.num.partitions": 2,
             "transaction.state.log.num.partitions": 2,
@@ -85,14 +87,14 @@ class Single:
             "log.segment.delete.delay.ms": 2000,
         }
 
-    # ---- the run --------------------------------------------------------------------------------------------
+    # -- the run
 
     async def run(self) -> list[Violation]:
         await self._start()
         sampling = asyncio.get_running_loop().create_task(self._sample())
         self.workload.start(**self.clients)
         nemesis = self.nemesis()
-        await nemesis.run(self._trouble_s)
+        await nemesis.run(self._faults_s)
         await nemesis.heal()
         await asyncio.sleep(self._quiet_s)
         await self._end_workload()
@@ -105,7 +107,7 @@ class Single:
         violations: list[Violation] = []
         if not self.world.activity[LAST_LOST_POWER]:
             violations += unsettled
-            violations += replicated_as_asked(partitions, self.replication)
+            violations += replication_factor_kept(partitions, self.replication)
             violations += self.check(logs)
         for broker in self.brokers:
             if broker.running:
@@ -131,8 +133,8 @@ class Single:
         )
         while True:
             try:
-                answer = await client._ask_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
-                if answer.topics[0].error_code in (0, 36):
+                response = await client.request_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
+                if response.topics[0].error_code in (0, 36):
                     return
             except (NotSent, Lost):
                 pass
@@ -145,7 +147,7 @@ class Single:
         changes = ChangeCounter(self.world.activity)
         while not self._done:
             for broker in self.brokers:
-                changes.look(broker)
+                changes.observe(broker)
                 self.samples.extend(samples(broker))
             await asyncio.sleep(_SAMPLE_S)
 
@@ -157,7 +159,7 @@ class Single:
             process.task.result()
 
     async def _final_reads(self) -> None:
-        """A new consumer reads every key to its end, as soon as no transaction is open."""
+        """Let a new consumer read every key to its end, once no transaction is open."""
         process = self.world.process("auditor")
         client = Client(process, "auditor", [broker.address for broker in self.brokers])
         consumer = Consumer(client)
@@ -177,28 +179,28 @@ class Single:
                 if end is not None and consumer.positions[key] >= end:
                     left.remove(key)
         if left and not self.world.activity[LAST_LOST_POWER]:
-            self.world.scheduler.errors.append(f"these keys cannot be read to their ends: {left}")
+            self.world.scheduler.errors.append(f"keys that cannot be read to their end: {left}")
 
     def image(self) -> ClusterImage:
-        """The topics that there are, as who decides about them has it."""
+        """Return the topics, as the controller has them."""
         broker = self.brokers[0].broker
         assert broker is not None
         return broker.image
 
     async def _converge(self) -> list[Violation]:
-        """Waits until nothing is on its way any more; what still is after a long time, is stuck."""
+        """Wait until the cluster has converged. Return the differences that remain in the end."""
         until = self.world.scheduler.now + _CONVERGE_S
-        while found := list(unsettled(assigned(self.image()), hosted(self.brokers))):
+        while differences := list(unsettled(assigned(self.image()), hosted(self.brokers))):
             if self.world.scheduler.now >= until:
-                return found
+                return differences
             await asyncio.sleep(_CONVERGE_STEP_S)
         return []
 
-    # ---- the checks -----------------------------------------------------------------------------------------
+    # -- the checks
 
     def check(self, logs: dict[str, list[Replica]]) -> list[Violation]:
         workload = self.workload
-        found = judge(
+        violations = judge(
             Evidence(
                 workload.history.completions(),
                 logs,
@@ -211,15 +213,15 @@ class Single:
         )
         leading = leaders(logs)
         trims = workload.trims
-        found += acknowledged_survive(trims.acknowledged, leading)
+        violations += acknowledged_records_survive(trims.acknowledged, leading)
         kept = {key: log for key, log in leading.items() if not key.startswith("__")}
-        found += log_starts_hold(trims.starts, kept, trims.asked)
-        found += only_own_incarnation(workload.recycled)
-        return found
+        violations += log_starts_advance(trims.starts, kept, trims.requested)
+        violations += incarnations_are_separate(workload.recycled)
+        return violations
 
     def too_little(self) -> list[str]:
-        """What there was not enough of."""
+        """Return the activities that were too few."""
         activity = self.world.activity
-        activity["trouble"] = sum(count for name, count in activity.items() if name.startswith("nemesis "))
-        missing = [name for name, least in self.least.items() if activity[name] < least]
+        activity["faults"] = sum(count for name, count in activity.items() if name.startswith("nemesis "))
+        missing = [name for name, minimum in self.minimum.items() if activity[name] < minimum]
         return missing + (["power"] if activity[LAST_LOST_POWER] else [])

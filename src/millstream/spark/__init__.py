@@ -1,4 +1,4 @@
-"""Millstream in Spark: a session that works anywhere (``session``), the source and the sink of the ``millstream`` format."""
+"""Millstream in Spark: the session, and the source and sink of the ``millstream`` format."""
 
 from millstream.spark.driver_python import choose
 

@@ -1,11 +1,11 @@
-"""Checkpoint files on this machine without helper processes.
+"""Write checkpoint files on this machine without helper processes.
 
-Hadoop has a native library for file permissions and links, and PySpark comes without it. Hadoop then
-runs ``chmod`` and ``readlink``: ten processes for each checkpoint file with Spark's own choice of the
-``CheckpointFileManager``. The class in ``java/`` makes the same files with system calls. It is
-compiled once with Janino, the compiler that Spark brings for generated code, and kept in the cache.
+Hadoop has a native library for file permissions and links, and PySpark does not include it. Hadoop
+then runs ``chmod`` and ``readlink``: ten processes for each checkpoint file with Spark's default
+``CheckpointFileManager``. The class in ``java/`` writes the same files with system calls. It is
+compiled once with Janino, the compiler that Spark includes for generated code, and cached.
 
-Executors write state files with the same class, so it is used only where they are threads of the
+Executors write state files with the same class, so it is used only if they are threads of the
 driver's JVM.
 """
 
@@ -30,7 +30,7 @@ _LOADER = "org.apache.spark.util.MutableURLClassLoader"
 def use_local_files(spark: SparkSession, cache: Path) -> bool:
     """Let the queries of a session write local checkpoints with the class.
 
-    Return whether they do. A setting that the session has already is left alone.
+    Return whether they do. An existing setting of the session is kept.
     """
     session: Any = spark
     chosen = session.conf.get(SETTING, None)
@@ -50,7 +50,7 @@ def use_local_files(spark: SparkSession, cache: Path) -> bool:
 
 
 def _runs_in_driver(master: str) -> bool:
-    """Whether executors are threads of the driver: ``local``, ``local[2]``, and not ``local-cluster[...]``."""
+    """Return whether executors are threads of the driver: ``local`` or ``local[2]``."""
     return re.match(r"local(\[|$)", master) is not None
 
 
@@ -73,6 +73,7 @@ def _compiled(jvm: Any, loader: Any, cache: Path, version: str) -> Path:
         draft.rename(directory)
     except OSError:
         shutil.rmtree(draft, ignore_errors=True)
-        if not directory.is_dir():  # else another process was faster
+        # Otherwise another process was faster.
+        if not directory.is_dir():
             raise
     return directory

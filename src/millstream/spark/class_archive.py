@@ -1,11 +1,10 @@
 """An archive of Spark's classes, from which a JVM starts in about half the CPU time (AppCDS).
 
 A JVM that starts Spark loads, parses and verifies some 20,000 classes. Java can write them to a
-file in the form that it has them in memory, and map that file at the next start. A JVM ignores an
-archive that does not fit: another Java, another jar, another class path. So a stale archive costs
-time and nothing else.
+file in their in-memory form, and map that file at the next start. A JVM ignores an archive that
+does not match: another Java, another jar, another class path. So a stale archive costs only time.
 
-The archive lies in the home of links (``quick_home``), because the class path is part of it.
+The archive is in the home of links (``spark_home``), because the class path is part of it.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from millstream.client.java import Java
 
 PREFIX = "classes-"
 SUFFIX = ".jsa"
-# A JVM that cannot use an archive says so in a warning for each reason; nothing is lost by it.
+# A JVM that cannot use an archive prints a warning for each reason, though nothing is lost.
 SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 
 
 def archive_path(home: Path, java: Java) -> Path:
-    """Return where the archive of a Spark home lies for one Java runtime."""
+    """Return the path of the archive of a Spark home for one Java runtime."""
     executable = java.executable.resolve()
     release = executable.parent.parent / "release"
     described = release.read_bytes() if release.is_file() else b""

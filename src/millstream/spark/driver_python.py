@@ -1,8 +1,9 @@
-"""The Python that Spark starts beside itself: the one that runs the driver.
+"""Choose the Python that Spark starts for workers: the one that runs the driver.
 
-Spark starts ``python3`` of the ``PATH`` unless ``PYSPARK_PYTHON`` names another one. A script that runs as ``venv/bin/python script.py``
-without activating the environment gets a Python without this package, and Spark says DATA_SOURCE_NOT_FOUND. So importing this
-package sets the variable, as long as the user has not.
+Spark starts ``python3`` of the ``PATH`` unless ``PYSPARK_PYTHON`` is set. A script that runs as
+``venv/bin/python script.py``, without an activated environment, gets a Python without this package,
+and Spark fails with DATA_SOURCE_NOT_FOUND. So importing this package sets the variable, unless the
+user has.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ _chosen: str | None = None
 
 
 def choose() -> None:
-    """Set ``PYSPARK_PYTHON`` where Spark would start the Python of another environment."""
+    """Set ``PYSPARK_PYTHON`` if Spark would start the Python of another environment."""
     global _chosen
     if not sys.executable or any(os.environ.get(name) for name in (VARIABLE, "PYSPARK_DRIVER_PYTHON")):
         return
-    usual = shutil.which("python3")
-    if usual is None or not os.path.samefile(Path(usual).parent, Path(sys.executable).parent):
+    default = shutil.which("python3")
+    if default is None or not os.path.samefile(Path(default).parent, Path(sys.executable).parent):
         _chosen = os.environ[VARIABLE] = sys.executable
 
 
 def forget() -> None:
-    """Take the choice back: executors on other machines may have their Python elsewhere."""
+    """Undo ``choose``: executors on other machines may have their Python elsewhere."""
     if _chosen is not None and os.environ.get(VARIABLE) == _chosen:
         del os.environ[VARIABLE]

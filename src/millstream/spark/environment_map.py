@@ -1,8 +1,8 @@
 """Fill the environment map of Python data sources before a query does.
 
-Spark 4.3 keeps one ``UserDefinedPythonDataSource`` per JVM for a source that it finds by its package.
-The source has one environment map for its Python processes, a plain Scala ``HashMap``. Every
-streaming query puts the same four keys into it while it starts, without a lock
+Spark 4.3 keeps one ``UserDefinedPythonDataSource`` per JVM for a source that it finds by its
+package. The source has one environment map for its Python processes, a plain Scala ``HashMap``.
+Every streaming query puts the same four keys into it while it starts, without a lock
 (``PythonStreamingSourceRunner.init``). Two queries that start at the same time can leave the map
 with a size that is not the number of its entries. Each job that carries the map then fails with
 ``Illegal size 5 of collection, expected 6`` until the JVM ends.
@@ -49,10 +49,10 @@ def fill_environment(spark: SparkSession, source: str = SOURCE) -> bool:
 
 
 def _values(spark: Any) -> dict[str, str]:
-    """The values that ``PythonStreamingSourceRunner.init`` puts.
+    """Return the values that ``PythonStreamingSourceRunner.init`` puts.
 
     Spark replaces all of them wherever it starts a process, so a value from here is never used. The
-    directories of the block manager cannot be asked for: py4j cannot load the class ``SparkEnv``,
+    directories of the block manager are out of reach: py4j cannot load the class ``SparkEnv``,
     whose methods name a class that is not among Spark's jars.
     """
     python = spark._jvm.org.apache.spark.api.python.PythonUtils

@@ -1,7 +1,8 @@
-"""The options of the ``millstream`` format: one table for the source and the sink, named as in Spark's Kafka connector.
+"""The options of the ``millstream`` format, named as in Spark's Kafka connector.
 
-Names are read without regard to case. An option that is not in the table is refused with the nearest name, one that Spark's
-connector has and this one has not is refused with the reason: an option that is silently ignored helps nobody.
+One table serves the source and the sink. Names are case-insensitive. An unknown option is rejected
+with the nearest name. An option that Spark's connector has and this one lacks is rejected with the
+reason: an option that is silently ignored helps no user.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ DELIVERIES = ("exactly-once", "at-least-once")
 
 
 class OptionError(ClientError):
-    """An option that is unknown, missing, or whose value makes no sense."""
+    """An option is unknown, missing, or has an invalid value."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A row of the table: ``parse`` makes the value of the text, ``used_by`` says where the option means something."""
+    """A row of the table: ``parse`` converts the text, ``used_by`` says where the option applies."""
 
     name: str
     parse: Callable[[str], Any]
@@ -66,7 +67,7 @@ def _natural(text: str) -> int:
 
 
 def _millis(text: str) -> int:
-    """Milliseconds, or a duration such as ``15m`` as Spark writes it."""
+    """Parse milliseconds, or a duration such as ``15m`` as Spark writes it."""
     units = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyz")
     unit = text.strip()[len(number) :] or "ms"
@@ -85,35 +86,37 @@ def _choice(*allowed: str) -> Callable[[str], str]:
 
 
 def _partitions(text: str) -> dict[str, list[int]]:
-    """``{"orders": [0, 1]}``."""
+    """Parse ``{"orders": [0, 1]}``."""
     shape = '{"topic": [0, 1]}'
-    found = _json(text, shape)
-    if not all(isinstance(numbers, list) and numbers for numbers in found.values()):
+    by_topic = _json(text, shape)
+    if not all(isinstance(numbers, list) and numbers for numbers in by_topic.values()):
         raise ValueError(f"JSON like {shape}")
-    return {topic: sorted({_whole(number, shape) for number in numbers}) for topic, numbers in found.items()}
+    return {
+        topic: sorted({_whole(number, shape) for number in numbers}) for topic, numbers in by_topic.items()
+    }
 
 
 def _numbers(text: str) -> dict[str, dict[int, int]]:
-    """``{"orders": {"0": 23}}``."""
+    """Parse ``{"orders": {"0": 23}}``."""
     shape = '{"topic": {"0": 23}}'
-    found = _json(text, shape)
-    if not all(isinstance(one, dict) for one in found.values()):
+    by_topic = _json(text, shape)
+    if not all(isinstance(numbers, dict) for numbers in by_topic.values()):
         raise ValueError(f"JSON like {shape}")
     return {
-        topic: {_whole(partition, shape): _whole(number, shape) for partition, number in one.items()}
-        for topic, one in found.items()
+        topic: {_whole(partition, shape): _whole(number, shape) for partition, number in numbers.items()}
+        for topic, numbers in by_topic.items()
     }
 
 
 def _whole(number: Any, shape: str) -> int:
-    """A number or its text, and nothing that would have to be rounded."""
+    """Parse a whole number or its text; reject everything that would have to be rounded."""
     if isinstance(number, bool | float) or number is None or not re.fullmatch(r"-?[0-9]+", str(number)):
-        raise ValueError(f"JSON like {shape}, and {number!r} is no whole number")
+        raise ValueError(f"JSON like {shape}, and {number!r} is not a whole number")
     return int(number)
 
 
 def _pattern(text: str) -> str:
-    """A regular expression, as Python reads it."""
+    """Parse a regular expression, as Python reads it."""
     try:
         re.compile(text)
     except re.error as error:
@@ -122,7 +125,7 @@ def _pattern(text: str) -> str:
 
 
 def _position(text: str) -> str | dict[str, dict[int, int]]:
-    """``earliest``, ``latest`` or offsets by partition."""
+    """Parse ``earliest``, ``latest`` or offsets by partition."""
     if text.lower() in ("earliest", "latest"):
         return text.lower()
     try:
@@ -133,12 +136,12 @@ def _position(text: str) -> str | dict[str, dict[int, int]]:
 
 def _json(text: str, shape: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not found:
+        parsed = None
+    if not isinstance(parsed, dict) or not parsed:
         raise ValueError(f"JSON like {shape}")
-    return found
+    return parsed
 
 
 def _rows(*rows: tuple[str, Callable[[str], Any], Any, frozenset[str], str]) -> tuple[Option, ...]:
@@ -157,7 +160,8 @@ SOURCE_OPTIONS = _rows(
         _position,
         None,
         READ,
-        "earliest, latest or JSON offsets (-2 earliest, -1 latest): where a new query begins; the default is latest for streams, earliest for batches, which cannot begin at latest",
+        "earliest, latest or JSON offsets (-2 earliest, -1 latest): where a new query begins; the default "
+        "is latest for streams, earliest for batches, which cannot begin at latest",
     ),
     (
         "endingOffsets",
@@ -179,7 +183,7 @@ SOURCE_OPTIONS = _rows(
         _choice(*STRATEGIES),
         "error",
         READ,
-        "when no record is that late: error, or begin at latest",
+        "if no record is that late: error, or begin at latest",
     ),
     (
         "endingTimestamp",
@@ -194,14 +198,14 @@ SOURCE_OPTIONS = _rows(
         _choice(*ISOLATION_LEVELS),
         "read_committed",
         READ,
-        "read_committed leaves out what aborted transactions wrote; kafka.isolation.level is the same option",
+        "read_committed leaves out records of aborted transactions; kafka.isolation.level is the same option",
     ),
     (
         "failOnDataLoss",
         _boolean,
         True,
         READ,
-        "fail when offsets that were to be read are gone; false: go on and say what was skipped",
+        "fail if offsets to read are lost; false: continue and report skipped offsets",
     ),
     ("includeHeaders", _boolean, False, READ, "add the column headers"),
     (
@@ -209,7 +213,7 @@ SOURCE_OPTIONS = _rows(
         _positive,
         None,
         READ,
-        "split large offset ranges until there are at least so many tasks",
+        "split large offset ranges until there are at least this many tasks",
     ),
     (
         "maxRecordsPerPartition",
@@ -223,14 +227,14 @@ SOURCE_OPTIONS = _rows(
         _positive,
         None,
         _READ_STREAM,
-        "at most so many offsets in a micro-batch, spread over the partitions by size",
+        "maximum offsets in a micro-batch, spread over the partitions by size",
     ),
     (
         "minOffsetsPerTrigger",
         _positive,
         None,
         _READ_STREAM,
-        "wait for so many offsets before a micro-batch, but not longer than maxTriggerDelay",
+        "minimum offsets for a micro-batch; waits for them no longer than maxTriggerDelay",
     ),
     (
         "maxTriggerDelay",
@@ -251,28 +255,28 @@ SOURCE_OPTIONS = _rows(
         str,
         None,
         READ,
-        "the name of the query, where it is known: names the consumer group unless groupId does",
+        "the name of the query, if it is known: names the consumer group unless groupId does",
     ),
     (
         "pollTimeoutMs",
         _natural,
         500,
         _READ_STREAM,
-        "how long an idle query waits at the broker for new records before it asks again",
+        "how long an idle query waits at the broker for new records before it retries",
     ),
     (
         "fetchMaxBytes",
         _positive,
         4 << 20,
         READ,
-        "bytes asked for in one fetch; kafka.fetch.max.bytes is the same option",
+        "maximum bytes of one fetch; kafka.fetch.max.bytes is the same option",
     ),
     (
         "retryTimeoutMs",
         _millis,
         60_000,
         READ,
-        "how long to wait for brokers and leaders that are away before a query fails",
+        "how long to wait for unavailable brokers and leaders before a query fails",
     ),
 )
 
@@ -284,14 +288,15 @@ SINK_OPTIONS = _rows(
         str,
         None,
         _WRITE,
-        "the topic of all rows; without it the column topic says where each row goes",
+        "the topic of all rows; without it the column topic has the topic of each row",
     ),
     (
         "delivery",
         _choice(*DELIVERIES),
         "exactly-once",
         _WRITE,
-        "exactly-once: all of a batch or nothing; at-least-once: tasks write at once, what is repeated shows twice",
+        "exactly-once: all of a batch or nothing; at-least-once: tasks write directly, and repeated tasks "
+        "duplicate records",
     ),
     (
         "compression",
@@ -305,46 +310,47 @@ SINK_OPTIONS = _rows(
         _positive,
         1_000_000,
         _WRITE,
-        "the largest record batch that is made of several records; kafka.batch.size is the same option",
+        "maximum size of a record batch with several records; kafka.batch.size is the same option",
     ),
     (
         "transactionTimeoutMs",
         _millis,
         300_000,
         _WRITE,
-        "when the broker ends a transaction that nobody ends; kafka.transaction.timeout.ms is the same option",
+        "when the broker aborts an abandoned transaction; kafka.transaction.timeout.ms is the same option",
     ),
     (
         "deliveryTimeoutMs",
         _millis,
         120_000,
         _WRITE,
-        "how long to wait for brokers and leaders that are away; kafka.delivery.timeout.ms is the same option",
+        "how long to wait for unavailable brokers and leaders; kafka.delivery.timeout.ms is the same option",
     ),
     (
         "batchAttempts",
         _positive,
         3,
         _WRITE,
-        "how often a batch whose job failed is written in all, each time in a new transaction, before the query fails",
+        "total attempts for a batch whose job fails, each in a new transaction, before the query fails",
     ),
     (
         "driverBytes",
         _natural,
         4 << 20,
         _WRITE,
-        "a local driver writes batches up to this size itself, instead of starting tasks for them, and small ones without any; 0: it never does",
+        "a local driver writes batches up to this size itself, without writing tasks, and small ones without "
+        "any task; 0: never",
     ),
     (
         "progressTopic",
         str,
         "__millstream_progress",
         _WRITE,
-        "the compacted topic that says which batch each sink has committed",
+        "the compacted topic with the last committed batch of each sink",
     ),
 )
 
-# Settings of Kafka's clients that say the same as an option of ours.
+# Settings of Kafka's clients that are aliases of our options.
 SAME_AS = {
     "kafka.isolation.level": "isolationLevel",
     "kafka.group.id": "groupId",
@@ -357,32 +363,32 @@ SAME_AS = {
     "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
 }
 
-# What Spark's connector has and we refuse, and why.
-REFUSED = {
-    "kafka.auto.offset.reset": "where to begin is said by startingOffsets",
-    "kafka.enable.auto.commit": "progress is kept in the checkpoint, and shown in the group groupId",
+# Options of Spark's connector that are rejected, and the reason.
+REJECTED = {
+    "kafka.auto.offset.reset": "see startingOffsets",
+    "kafka.enable.auto.commit": "progress is stored in the checkpoint, and shown in the group groupId",
     "kafka.key.deserializer": "keys and values are bytes: decode them with Spark's functions",
     "kafka.value.deserializer": "keys and values are bytes: decode them with Spark's functions",
-    "kafka.interceptor.classes": "there are no Java classes in this source",
+    "kafka.interceptor.classes": "this source has no Java classes",
     "kafka.key.serializer": "keys and values are bytes: encode them with Spark's functions",
     "kafka.value.serializer": "keys and values are bytes: encode them with Spark's functions",
     "kafka.acks": "records are always written with acks=all",
     "kafka.enable.idempotence": "see delivery",
     "kafka.transactional.id": "the name of the sink is its transactional id",
-    "groupIdPrefix": "give the whole name as groupId",
+    "groupIdPrefix": "set the whole name as groupId",
     "fetchOffset.numRetries": "see retryTimeoutMs",
     "fetchOffset.retryIntervalMs": "see retryTimeoutMs",
     "kafkaConsumer.pollTimeoutMs": "see retryTimeoutMs",
 }
-# What would make a connection secure. Going on without it would be worse than stopping.
+# Options of secure connections. Continuing without them would be worse than stopping.
 SECURITY = ("kafka.security.", "kafka.ssl.", "kafka.sasl.", "kafka.enable.ssl.")
-# Spark itself adds these to the options of any source.
+# Spark adds these to the options of any source.
 IGNORED = frozenset({"path", "checkpointlocation", "withwatermark"})
 
 
 @dataclass(frozen=True)
 class Options:
-    """The parsed options; ``options["minPartitions"]``, and ``kafka`` for what goes to the connection."""
+    """The parsed options: ``options["minPartitions"]``, and ``kafka`` for the connection."""
 
     values: Mapping[str, Any]
     bootstrap: str
@@ -391,7 +397,7 @@ class Options:
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
-    def given(self, name: str) -> bool:
+    def is_set(self, name: str) -> bool:
         return self.values.get(name) is not None
 
     def connection(self, timeout_s: float) -> Connection:
@@ -399,25 +405,25 @@ class Options:
 
 
 def table(used_by: str) -> tuple[Option, ...]:
-    """The rows that mean something to a batch, a stream or the sink."""
+    """Return the rows that apply to a batch, a stream or the sink."""
     return tuple(row for row in (*SOURCE_OPTIONS, *SINK_OPTIONS) if used_by in row.used_by)
 
 
-def parse(given: Mapping[str, str], used_by: str) -> Options:
-    """The options of one reader or writer. Those of other uses are checked too, but only as far as being known."""
+def parse(texts: Mapping[str, str], used_by: str) -> Options:
+    """Parse the options of one reader or writer. Those of other uses only have to exist."""
     rows = {row.name.lower(): row for row in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
     values = {row.name: row.default for row in table(used_by)}
     kafka: dict[str, str] = {}
-    for name, text in given.items():
+    for name, text in texts.items():
         row = rows.get(SAME_AS.get(name.lower(), name).lower())
         if row is not None:
-            # Spark hands options on in lower case: they are told as they are written.
+            # Spark passes options in lower case: show them as the documents write them.
             shown = row.name if name.lower() == row.name.lower() else name
             _check_use(row, shown, used_by)
             values[row.name] = _value(row, shown, text)
         elif name.lower().startswith("kafka."):
             kafka[name.lower().removeprefix("kafka.")] = str(text)
-            _check_refused(name)
+            _check_rejected(name)
             _check_security(name, str(text))
         elif name.lower() not in IGNORED:
             raise _unknown(name, used_by)
@@ -427,14 +433,14 @@ def parse(given: Mapping[str, str], used_by: str) -> Options:
     return Options(values, bootstrap, kafka)
 
 
-# Option -> options that win over it, as in Spark's connector.
+# Option -> options that override it, as in Spark's connector.
 _OVERRIDDEN = {
     "startingOffsetsByTimestamp": ("startingTimestamp",),
     "startingOffsets": ("startingTimestamp", "startingOffsetsByTimestamp"),
     "endingOffsetsByTimestamp": ("endingTimestamp",),
     "endingOffsets": ("endingTimestamp", "endingOffsetsByTimestamp"),
 }
-# Option -> options without which it means nothing.
+# Option -> options that it needs.
 _DEPENDS_ON = {
     "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
     "maxTriggerDelay": ("minOffsetsPerTrigger",),
@@ -447,42 +453,45 @@ _EXACTLY_ONCE_ONLY = ("transactionTimeoutMs",)
 _KAFKA_WITH_EFFECT = frozenset({"kafka.bootstrap.servers", "kafka.security.protocol", *SAME_AS})
 
 
-def without_effect(given: Mapping[str, str], used_by: str, *, batch_write: bool = False) -> list[str]:
-    """Return a sentence for each given option that is known here but changes nothing."""
+def without_effect(texts: Mapping[str, str], used_by: str, *, batch_write: bool = False) -> list[str]:
+    """Return a sentence for each known option that changes nothing."""
     rows = {row.name.lower(): row.name for row in table(used_by)}
     names = {}
-    for name in given:
+    for name in texts:
         known = rows.get(SAME_AS.get(name.lower(), name).lower())
         if known is not None:
             names[known] = known if name.lower() == known.lower() else name
     sentences = [
         f"option {name!r} has no effect: this connector does not use Kafka's Java client"
-        for name in given
+        for name in texts
         if name.lower().startswith("kafka.") and name.lower() not in _KAFKA_WITH_EFFECT
     ]
     for known, shown in names.items():
-        reason = _no_effect(known, names.keys(), given, used_by, batch_write)
+        reason = _no_effect(known, names.keys(), texts, used_by, batch_write)
         if reason is not None:
             sentences.append(f"option {shown!r} has no effect: {reason}")
     return sentences
 
 
-def without_overridden(given: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what other options win over, for defaults that a pipeline adds to a user's options."""
-    names = {SAME_AS.get(name.lower(), name).lower() for name in given}
-    losers = {
+def without_overridden(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the options without overridden ones.
+
+    A pipeline uses it for defaults that it adds to a user's options.
+    """
+    names = {SAME_AS.get(name.lower(), name).lower() for name in texts}
+    overridden = {
         name.lower()
         for name, winners in _OVERRIDDEN.items()
         if any(winner.lower() in names for winner in winners)
     }
-    return {name: text for name, text in given.items() if name.lower() not in losers}
+    return {name: text for name, text in texts.items() if name.lower() not in overridden}
 
 
 def _no_effect(
-    name: str, names: Collection[str], given: Mapping[str, str], used_by: str, batch_write: bool
+    name: str, names: Collection[str], texts: Mapping[str, str], used_by: str, batch_write: bool
 ) -> str | None:
     if winner := next((other for other in _OVERRIDDEN.get(name, ()) if other in names), None):
-        return f"{winner!r} wins over it"
+        return f"{winner!r} overrides it"
     needed = _DEPENDS_ON.get(name)
     if needed and not any(other in names for other in needed):
         return f"it needs {' or '.join(map(repr, needed))}"
@@ -490,18 +499,18 @@ def _no_effect(
         return "a batch read commits no offsets to a group"
     if batch_write and name in _NOT_IN_BATCH_WRITES:
         return "it is for TopicSink, not for df.write"
-    if name in _EXACTLY_ONCE_ONLY and parse(given, used_by)["delivery"] == "at-least-once":
+    if name in _EXACTLY_ONCE_ONLY and parse(texts, used_by)["delivery"] == "at-least-once":
         return "delivery is at-least-once, without transactions"
     return None
 
 
 def check_batch_positions(options: Options) -> None:
-    """Refuse positions that make a batch read empty whatever the topic holds, as Spark's connector does."""
-    _refuse_mark(options["startingOffsets"], "startingOffsets", "latest", LATEST_MARK, "begins")
-    _refuse_mark(options["endingOffsets"], "endingOffsets", "earliest", EARLIEST_MARK, "ends")
+    """Reject positions with which a batch read is always empty, as Spark's connector does."""
+    _reject_mark(options["startingOffsets"], "startingOffsets", "latest", LATEST_MARK, "begins")
+    _reject_mark(options["endingOffsets"], "endingOffsets", "earliest", EARLIEST_MARK, "ends")
 
 
-def _refuse_mark(position: Any, name: str, word: str, mark: int, verb: str) -> None:
+def _reject_mark(position: Any, name: str, word: str, mark: int, verb: str) -> None:
     other, number = ("earliest", EARLIEST_MARK) if word == "latest" else ("latest", LATEST_MARK)
     if position == word:
         shown = word
@@ -522,8 +531,11 @@ def _refuse_mark(position: Any, name: str, word: str, mark: int, verb: str) -> N
     )
 
 
-def only_for(given: Mapping[str, str], used_by: str) -> dict[str, str]:
-    """Of options that are given for reading and writing together, those that mean something here; what nobody knows is kept."""
+def only_for(texts: Mapping[str, str], used_by: str) -> dict[str, str]:
+    """Return the options that apply to this use; unknown ones are kept.
+
+    The given options are for reading and writing together.
+    """
     rows = {row.name.lower(): row for row in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
 
     def concerns(name: str) -> bool:
@@ -532,7 +544,7 @@ def only_for(given: Mapping[str, str], used_by: str) -> dict[str, str]:
             return False
         return row is None or used_by in row.used_by
 
-    return {name: text for name, text in given.items() if concerns(name)}
+    return {name: text for name, text in texts.items() if concerns(name)}
 
 
 def _value(row: Option, name: str, text: str) -> Any:
@@ -545,18 +557,16 @@ def _value(row: Option, name: str, text: str) -> Any:
 def _check_use(row: Option, name: str, used_by: str) -> None:
     if used_by not in row.used_by:
         where = " and ".join(
-            {BATCH: "batch reads", STREAM: "streams", SINK: "writes"}[one] for one in sorted(row.used_by)
+            {BATCH: "batch reads", STREAM: "streams", SINK: "writes"}[use] for use in sorted(row.used_by)
         )
         here = {BATCH: "a batch read", STREAM: "a stream", SINK: "a write"}[used_by]
-        raise OptionError(
-            f"option {name!r} means nothing for {here}", hint=f"it is for {where}: leave it out"
-        )
+        raise OptionError(f"option {name!r} does not apply to {here}", hint=f"it is for {where}: remove it")
 
 
-def _check_refused(name: str) -> None:
-    for refused, why in REFUSED.items():
-        if name.lower() == refused.lower():
-            raise OptionError(f"option {name!r} is not supported", hint=why)
+def _check_rejected(name: str) -> None:
+    for rejected, reason in REJECTED.items():
+        if name.lower() == rejected.lower():
+            raise OptionError(f"option {name!r} is not supported", hint=reason)
 
 
 def _check_security(name: str, text: str) -> None:
@@ -564,17 +574,17 @@ def _check_security(name: str, text: str) -> None:
         return
     if name.lower().startswith(SECURITY):
         raise OptionError(
-            f"option {name!r} is not supported: TLS and SASL are not served yet",
-            hint="give the address of a PLAINTEXT listener and leave the option out",
+            f"option {name!r} is not supported: TLS and SASL are not available yet",
+            hint="use the address of a PLAINTEXT listener and remove the option",
         )
 
 
 def _unknown(name: str, used_by: str) -> OptionError:
-    _check_refused(name)
+    _check_rejected(name)
     known = [row.name for row in table(used_by)] + ["kafka.bootstrap.servers"]
     close = nearest(name, known)
     if close:
-        hint = "did you mean " + " or ".join(repr(one) for one in close) + "?"
+        hint = "did you mean " + " or ".join(map(repr, close)) + "?"
     else:
         hint = "the options are " + ", ".join(known)
     return OptionError(f"there is no option {name!r}", hint=hint)

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark is told once, at its first task of ours."""
+"""Settings of a Python worker of Spark, made once at its first task of ours."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ _settled = False
 
 
 def settle() -> None:
-    """Leave what is loaded by now out of garbage collection.
+    """Exclude everything loaded so far from garbage collection.
 
-    A worker collects all its garbage after every task. With pandas and Arrow loaded that takes 20 ms of a core or more, whatever the task was, which
-    is a good part of a small micro-batch. The modules stay for as long as the worker does, so there is nothing to find among them.
+    A worker collects garbage after every task. With pandas and Arrow loaded that takes 20 ms of a
+    core or more, a good part of a small micro-batch. The modules stay as long as the worker does,
+    so there is nothing to find among them.
     """
     global _settled
     from pyspark import TaskContext

@@ -1,4 +1,4 @@
-"""Sources that Spark cannot find by their name: a session is told of them."""
+"""Register data sources that Spark cannot find by their name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession, source: type[DataSource]) -> None:
-    """Also if the session has it already. Queries that read it can start at the same time (``environment_map``)."""
+    """Register a source, even if the session has it already.
+
+    Queries of it can start at the same time (``environment_map``).
+    """
     from pyspark.errors import AnalysisException
 
     try:
@@ -28,7 +31,7 @@ def register(spark: SparkSession, source: type[DataSource]) -> None:
 
 
 def _streams(source: type[DataSource]) -> bool:
-    """Whether a streaming query can read the source."""
+    """Return whether a streaming query can read the source."""
     from pyspark.sql.datasource import DataSource
 
     return (
@@ -39,7 +42,11 @@ def _streams(source: type[DataSource]) -> bool:
 
 @contextmanager
 def _active(spark: Any) -> Iterator[None]:
-    """Spark looks for the name in the active session, whichever is told of it: another one that has it would be reason enough to refuse."""
+    """Make a session the active one.
+
+    Spark looks for the name in the active session, whichever session registers it. If another
+    session is active and has it, Spark would reject the registration.
+    """
     sessions = spark._get_j_spark_session_class(spark._jvm)
     before = sessions.getActiveSession()
     sessions.setActiveSession(spark._jsparkSession)

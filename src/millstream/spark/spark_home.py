@@ -1,8 +1,9 @@
 """A SPARK_HOME whose Python workers start in a third of the time.
 
-Spark puts ``SPARK_HOME/python/lib/pyspark.zip`` before everything else on the path of its Python workers. Python keeps no bytecode of what is in
-a zip file, so each of them compiled all of PySpark: half a second of a core, and a streaming query starts a process of its own.
-This home has what the launcher looks for, as links, and no such file: workers then import the PySpark that is installed, which is the same one.
+Spark puts ``SPARK_HOME/python/lib/pyspark.zip`` first on the path of its Python workers. Python
+caches no bytecode of modules in a zip file. So each worker compiled all of PySpark: half a second
+of a core, and every streaming query starts a process. This home has links to everything that the
+launcher needs, but no such file. Workers then import the installed PySpark, which is the same.
 """
 
 from __future__ import annotations
@@ -19,47 +20,55 @@ LINKED = ("bin", "jars", "sbin", "conf")
 
 
 def is_wanted(settings: Mapping[str, object]) -> bool:
-    """Whether workers run the interpreter of this process, and nobody has said which Spark it is to be."""
+    """Return whether the home of links may be used.
+
+    Workers must run the interpreter of this process, and the user has not chosen a Spark home.
+    """
     python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     return "SPARK_HOME" not in os.environ and python == sys.executable
 
 
 def installed() -> Path | None:
-    """The directory of a PySpark that brings its own jars and is found by every process of this interpreter."""
+    """Return the directory of the installed PySpark, or None.
+
+    It must have jars, and every process of this interpreter must find it.
+    """
     import pyspark
 
-    found = Path(pyspark.__file__).resolve().parent
+    package = Path(pyspark.__file__).resolve().parent
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     known = {
-        Path(one).resolve() for one in (*site.getsitepackages(), site.getusersitepackages(), *path) if one
+        Path(directory).resolve()
+        for directory in (*site.getsitepackages(), site.getusersitepackages(), *path)
+        if directory
     }
-    whole = (found / "jars").is_dir() and (found / "bin" / "spark-submit").is_file()
-    return found if whole and found.parent in known else None
+    whole = (package / "jars").is_dir() and (package / "bin" / "spark-submit").is_file()
+    return package if whole and package.parent in known else None
 
 
 def make_home(spark: Path, cache: Path) -> Path:
-    """A home of links to that one; made once, and whoever makes it at the same time makes the same."""
+    """Create a home of links to an installation, once. Concurrent processes create the same."""
     name = hashlib.sha256(os.fsencode(spark)).hexdigest()[:12]
     home = cache / f"spark-{name}"
     home.mkdir(parents=True, exist_ok=True)
-    for one in LINKED:
-        link, target = home / one, spark / one
+    for entry in LINKED:
+        link, target = home / entry, spark / entry
         if target.exists() and not link.exists():
-            draft = home / f"{one}.{os.getpid()}"
+            draft = home / f"{entry}.{os.getpid()}"
             draft.symlink_to(target)
             draft.replace(link)
     return home
 
 
 def home_for(settings: Mapping[str, object], cache: Path) -> Path | None:
-    """Return the home to start a JVM from, or None where it would change more than the time it takes."""
+    """Return the home to start a JVM from, or None if it would change more than the startup time."""
     spark = installed() if is_wanted(settings) and os.name == "posix" else None
     return None if spark is None else make_home(spark, cache)
 
 
 @contextmanager
 def launched_from(home: Path | None) -> Iterator[None]:
-    """Let a JVM that is started inside the block have this home."""
+    """Start JVMs inside the block from this home."""
     if home is None:
         yield
         return

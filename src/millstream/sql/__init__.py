@@ -1,1 +1,1 @@
-"""SQL over topics: a catalog of streams, tables and flows, and what runs statements about them."""
+"""SQL over topics: a catalog of streams, tables and flows, and the engine that runs statements."""

@@ -1,7 +1,8 @@
-"""The catalog: streams, tables and flows, kept in a compacted topic that every session reads.
+"""The catalog: streams, tables and flows, stored in a compacted topic that every session reads.
 
-A record per entry, its key the kind of entry and its name. Names are those of SQL: upper and lower case are the same. A flow that
-is dropped leaves its number behind, so that the next of that name is another one, with progress of its own.
+Each entry is a record whose key is the kind and the name of the entry. Names are case-insensitive,
+as in SQL. A dropped flow leaves its generation behind, so that the next flow of that name is a
+different one, with separate progress.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ DEFAULT_TOPIC = "__millstream_sql_catalog"
 FORMAT = 1
 SOURCE, FLOW = "source", "flow"
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# The words of a type: names of fields, between backticks or before a colon, and types.
+# The words of a type: names of fields, in backticks or before a colon, and types.
 _WORD = re.compile(r"`(?:[^`]|``)*`|\w+(?=\s*:)|(?P<type>\w+)")
 
 
@@ -66,16 +67,16 @@ class Source:
         return tuple(names_in(self.options.get("key", "")))
 
     def statement(self) -> str:
-        """What declares it."""
-        columns = ",\n".join(f"  {_readable(one)}" for one in self.columns)
-        given = ", ".join(f"{name} = {_literal(value)}" for name, value in self.options.items())
-        shown = f" (\n{columns}\n)" if columns else ""
-        return f"CREATE {self.kind.upper()} {quoted_name(self.name)}{shown} WITH ({given});"
+        """Return the statement that declares it."""
+        columns = ",\n".join(f"  {_readable(column)}" for column in self.columns)
+        options = ", ".join(f"{name} = {_literal(value)}" for name, value in self.options.items())
+        declared = f" (\n{columns}\n)" if columns else ""
+        return f"CREATE {self.kind.upper()} {quoted_name(self.name)}{declared} WITH ({options});"
 
 
 @dataclass(frozen=True)
 class StoredFlow:
-    """A query whose rows go to a stream or table."""
+    """A query whose rows are written to a stream or table."""
 
     name: str
     target: str
@@ -87,7 +88,7 @@ class StoredFlow:
 
     @property
     def id(self) -> str:
-        """Its name in checkpoints, sinks and consumer groups; no name of SQL has a dot."""
+        """The name in checkpoints, sinks and consumer groups; no SQL name has a dot."""
         return f"{self.name}.{self.generation}"
 
     def same_as(self, other: StoredFlow) -> bool:
@@ -99,38 +100,38 @@ Entry = Source | StoredFlow
 
 @dataclass
 class Catalog:
-    """What is declared, by lower-case names."""
+    """The declared entries, by lower-case names."""
 
     sources: dict[str, Source] = field(default_factory=dict)
     all_flows: dict[str, StoredFlow] = field(default_factory=dict)
-    """Also those that were dropped."""
+    """Includes dropped flows."""
 
     @property
     def flows(self) -> dict[str, StoredFlow]:
-        return {name: one for name, one in self.all_flows.items() if not one.dropped}
+        return {name: flow for name, flow in self.all_flows.items() if not flow.dropped}
 
     def source(self, name: str) -> Source:
-        found = self.sources.get(name.lower())
-        if found is None:
+        source = self.sources.get(name.lower())
+        if source is None:
             raise SqlError(f"there is no stream or table {name!r}", hint=nearest(name.lower(), self.sources))
-        return found
+        return source
 
     def flow(self, name: str) -> StoredFlow:
-        found = self.flows.get(name.lower())
-        if found is None:
+        flow = self.flows.get(name.lower())
+        if flow is None:
             raise SqlError(f"there is no flow {name!r}", hint=nearest(name.lower(), self.flows))
-        return found
+        return flow
 
     def apply(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in a record of the topic. Records that are not ours are left alone."""
-        part, _, name = (key or b"").decode(errors="replace").partition("/")
-        if part not in (SOURCE, FLOW):
+        """Apply a record of the topic. Other records are ignored."""
+        kind, _, name = (key or b"").decode(errors="replace").partition("/")
+        if kind not in (SOURCE, FLOW):
             return
-        entries: dict[str, Any] = self.sources if part == SOURCE else self.all_flows
+        entries: dict[str, Any] = self.sources if kind == SOURCE else self.all_flows
         if value is None:
             entries.pop(name, None)
         else:
-            entries[name] = decode(part, value)
+            entries[name] = decode(kind, value)
 
 
 def key_of(entry: Entry) -> bytes:
@@ -141,13 +142,13 @@ def encode(entry: Entry) -> bytes:
     return json.dumps({"format": FORMAT, **asdict(entry)}, separators=(",", ":")).encode()
 
 
-def decode(part: str, value: bytes) -> Entry:
+def decode(kind: str, value: bytes) -> Entry:
     fields = json.loads(value)
     if fields.pop("format", None) != FORMAT:
         raise ClientError("the SQL catalog was written by a newer version", hint="use that version")
-    if part == FLOW:
+    if kind == FLOW:
         return StoredFlow(**fields)
-    return Source(**(fields | {"columns": tuple(Column(*one) for one in fields["columns"])}))
+    return Source(**(fields | {"columns": tuple(Column(*column) for column in fields["columns"])}))
 
 
 class CatalogTopic:
@@ -158,21 +159,21 @@ class CatalogTopic:
         self.topic = topic
 
     def read(self) -> Catalog:
-        """All that is there now; nothing, while nobody has declared anything."""
-        found = Catalog()
+        """Return the current catalog; it is empty before the first declaration."""
+        catalog = Catalog()
         with Admin(self.bootstrap) as admin:
             if self.topic not in admin.topics.names():
-                return found
+                return catalog
         with Consumer(self.bootstrap, self.topic, until_end=True) as consumer:
             for record in consumer:
-                found.apply(record.key, record.value)
-        return found
+                catalog.apply(record.key, record.value)
+        return catalog
 
     def put(self, *entries: Entry) -> None:
-        """Declare, in this order; what has the same name is replaced."""
+        """Store entries in this order; an entry of the same name is replaced."""
         if not entries:
             return
-        stamped = {key_of(one): encode(_at(one)) for one in entries}
+        stamped = {key_of(entry): encode(_stamped(entry)) for entry in entries}
         self._send(stamped.items())
 
     def remove(self, source: Source) -> None:
@@ -185,18 +186,19 @@ class CatalogTopic:
                 producer.send(self.topic, value, key=key)
 
     def create(self) -> None:
-        """Make the topic, unless it is there."""
+        """Create the topic, if it is missing."""
         with Admin(self.bootstrap) as admin:
             if self.topic in admin.topics.names():
                 return
             try:
                 admin.topics.create(self.topic, partitions=1, configs={"cleanup.policy": "compact"})
             except TopicExists:
-                return  # somebody was faster
+                # Another process was faster.
+                return
 
 
 class CatalogFollower:
-    """The catalog as it changes, for a runner."""
+    """Follows changes of the catalog, for a runner."""
 
     def __init__(self, topic: CatalogTopic) -> None:
         topic.create()
@@ -204,10 +206,10 @@ class CatalogFollower:
         self._consumer = Consumer(topic.bootstrap, topic.topic)
 
     def changed(self) -> bool:
-        """Take in what is new; whether there was something."""
+        """Apply new records; return whether there were any."""
         records = self._consumer.poll(timeout_s=0)
-        for one in records:
-            self.catalog.apply(one.key, one.value)
+        for record in records:
+            self.catalog.apply(record.key, record.value)
         return bool(records)
 
     def close(self) -> None:
@@ -215,16 +217,16 @@ class CatalogFollower:
 
 
 def quoted_name(name: str) -> str:
-    """As it is where Spark reads it so, else between backticks."""
+    """Return a name as it is if Spark reads it so, else in backticks."""
     return name if _PLAIN.fullmatch(name) else quoted(name)
 
 
-def _at(entry: Entry) -> Entry:
+def _stamped(entry: Entry) -> Entry:
     return replace(entry, at_ms=int(time.time() * 1000))
 
 
 def _readable(column: Column) -> str:
-    """Types in capitals, the names within them as they are."""
+    """Return a declaration with types in capitals; names inside them are kept."""
     kind = _WORD.sub(lambda word: word[0].upper() if word["type"] else word[0], column.type)
     return f"{quoted_name(column.name)} {kind}" + (" NOT NULL" if column.not_null else "")
 

@@ -1,4 +1,7 @@
-"""From CREATE STREAM and CREATE TABLE to an entry of the catalog: columns as declared, as the format says, or guessed."""
+"""Turn CREATE STREAM and CREATE TABLE into a catalog entry.
+
+Columns are declared, come from the format, or are guessed.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from millstream.sql.statements import Create
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}\Z")
 Confirm = Callable[[Source, Guess], None]
-"""Asks whether guessed columns are right; SqlError if not."""
+"""Asks the user whether guessed columns are right; raises SqlError if not."""
 
 
 def check_name(name: str) -> None:
-    """Names of SQL are letters, digits and underscores; topics may have any."""
+    """Check a name. SQL names are letters, digits and underscores; topics may have other names."""
     if not _NAME.match(name):
         raise SqlError(
             f"{name!r} cannot be a name",
@@ -32,101 +35,105 @@ def check_name(name: str) -> None:
 
 
 def plain_name(topic: str) -> str:
-    """A name for what is in a topic."""
+    """Return a SQL name for a topic."""
     return re.sub(r"\W+", "_", topic).strip("_") or "name"
 
 
-def refuse_all(source: Source, found: Guess) -> None:
-    """Nobody is there to ask."""
+def reject_guess(source: Source, guess: Guess) -> None:
+    """Reject guessed columns, because there is no user to ask."""
     raise SqlError(
-        f"the columns of topic {source.topic} are guessed from {found.values} values, and nobody has confirmed them",
-        hint="run the statement below, changed where it is wrong; or give --yes",
+        f"the columns of topic {source.topic} are guessed from {guess.values} values and not confirmed",
+        hint="correct the statement below and run it, or pass --yes",
         text=source.statement(),
     )
 
 
 def declared_columns(statement: Create, bootstrap: str) -> tuple[Source, Guess | None]:
-    """The entry, and what its columns were guessed from where nobody gave them. A Spark session is there."""
+    """Return the entry, and the guess if its columns were not declared. Needs a Spark session."""
     options = {"topic": statement.name} | dict(statement.options)
-    given = Source(statement.kind, statement.name, (), options)
-    option_names(given.value)  # a format that there is not is told first
+    undeclared = Source(statement.kind, statement.name, (), options)
+    # Reject an unknown format first.
+    option_names(undeclared.value)
     if statement.columns is not None:
-        with_value = options | {"value": given.value}
-        columns = _parsed(statement.columns, given.value)
-        made = Source(statement.kind, statement.name, columns, _in_order(with_value))
-        _refuse_columns_of(made)
+        with_value = options | {"value": undeclared.value}
+        columns = _parsed(statement.columns, undeclared.value)
+        source = Source(statement.kind, statement.name, columns, _in_order(with_value))
+        _reject_extra_columns(source)
     elif "schema" in options or options.get("value", "json") not in READ_BY_COLUMNS:
-        format = value_format(given.value, schema_of(given), **format_options(given))
-        with_value = options | {"value": given.value}
-        made = Source(statement.kind, statement.name, columns_of(format.schema), _in_order(with_value))
+        format = value_format(undeclared.value, schema_of(undeclared), **format_options(undeclared))
+        with_value = options | {"value": undeclared.value}
+        source = Source(statement.kind, statement.name, columns_of(format.schema), _in_order(with_value))
     else:
-        return _guessed(given, bootstrap)
-    _check_key(made)
-    return made, None
+        return _guessed(undeclared, bootstrap)
+    _check_key(source)
+    return source, None
 
 
 def _parsed(columns: str, format: str) -> tuple[Column, ...]:
-    """Columns as Spark reads them, and where it cannot."""
+    """Parse columns as Spark does. Errors have their position."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType
 
     try:
-        found = DataType.fromDDL(columns)
+        parsed = DataType.fromDDL(columns)
     except PySparkException as error:
         raise from_spark(error, columns) from None
-    return columns_of(struct_type(found, format=format))
+    return columns_of(struct_type(parsed, format=format))
 
 
-def _refuse_columns_of(source: Source) -> None:
+def _reject_extra_columns(source: Source) -> None:
     if source.value not in READ_BY_COLUMNS:
         raise SqlError(
-            f"values of format {source.value} say themselves what they hold", hint="leave out the columns"
+            f"values of format {source.value} define their columns themselves", hint="remove the columns"
         )
     if "schema" in source.options:
-        raise SqlError("columns and a schema are both given", hint="leave out one of them")
+        raise SqlError("both columns and a schema are declared", hint="remove one of them")
 
 
-def _guessed(given: Source, bootstrap: str) -> tuple[Source, Guess]:
+def _guessed(undeclared: Source, bootstrap: str) -> tuple[Source, Guess]:
     with Admin(bootstrap) as admin:
         names = admin.topics.names()
-        if given.topic not in names:
-            raise unknown_topic(given.topic, names)
-    found = guess(sample(bootstrap, given.topic))
-    if found is None:
+        if undeclared.topic not in names:
+            raise unknown_topic(undeclared.topic, names)
+    guessed = guess(sample(bootstrap, undeclared.topic))
+    if guessed is None:
         raise SqlError(
-            f"topic {given.topic} is empty: there is nothing to guess columns from",
-            hint=f"give them: CREATE {given.kind.upper()} {given.name} (id STRING, ...)",
+            f"topic {undeclared.topic} is empty: there is nothing to guess columns from",
+            hint=f"declare them: CREATE {undeclared.kind.upper()} {undeclared.name} (id STRING, ...)",
         )
-    asked = given.options.get("value")
-    if asked is not None and asked != found.value:
+    format = undeclared.options.get("value")
+    if format is not None and format != guessed.value:
         raise SqlError(
-            f"the values of topic {given.topic} look like {found.value}, not {asked}",
-            hint="give the columns, or leave out the value format",
+            f"the values of topic {undeclared.topic} look like {guessed.value}, not {format}",
+            hint="declare the columns, or remove the value format",
         )
-    options = _in_order(dict(given.options) | {"value": found.value})
-    columns = found.columns
-    if found.value not in READ_BY_COLUMNS:
-        columns = columns_of(value_format(found.value).schema)
-    made = Source(given.kind, given.name, columns, options)
-    _check_key(made)
-    return made, found
+    options = _in_order(dict(undeclared.options) | {"value": guessed.value})
+    columns = guessed.columns
+    if guessed.value not in READ_BY_COLUMNS:
+        columns = columns_of(value_format(guessed.value).schema)
+    source = Source(undeclared.kind, undeclared.name, columns, options)
+    _check_key(source)
+    return source, guessed
 
 
 def _in_order(options: dict[str, str]) -> dict[str, str]:
-    """As one reads it: where, what, and the rest."""
+    """Return the options in reading order: topic, value, and the rest."""
     first = {name: options[name] for name in ("topic", "value") if name in options}
     return first | options
 
 
 def _check_key(source: Source) -> None:
-    known = [one.name for one in source.columns]
+    known = [column.name for column in source.columns]
     for name in source.key:
         if name not in known:
-            raise SqlError(f"the key {name!r} is no column", hint=nearest(name, known))
+            raise SqlError(f"the key {name!r} is not a column", hint=nearest(name, known))
 
 
-def make_topic(source: Source, bootstrap: str) -> bool:
-    """Make the topic where it is missing and ``partitions`` says how wide it is to be; whether it was made."""
+def create_topic(source: Source, bootstrap: str) -> bool:
+    """Create the topic if it is missing and ``partitions`` is set.
+
+    Return whether it was created.
+    """
     with Admin(bootstrap) as admin:
         names = admin.topics.names()
         if source.topic in names:
@@ -136,14 +143,14 @@ def make_topic(source: Source, bootstrap: str) -> bool:
             hint = close.hint if close.hint.startswith("did you mean") else ""
             raise SqlError(
                 f"topic {source.topic!r} does not exist",
-                hint=hint or "add partitions = N to the options to make it",
+                hint=hint or "add partitions = N to the options to create it",
             )
-        wanted = topic_target(source) if source.key else None
+        target = topic_target(source) if source.key else None
         try:
             admin.topics.create(
                 source.topic,
-                partitions=wanted.partitions if wanted else int(source.options["partitions"]),
-                replication_factor=wanted.replication_factor if wanted else None,
+                partitions=target.partitions if target else int(source.options["partitions"]),
+                replication_factor=target.replication_factor if target else None,
                 configs=topic_config(source),
             )
         except TopicExists:

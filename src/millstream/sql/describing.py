@@ -1,4 +1,4 @@
-"""SHOW and DESCRIBE: what is declared, how much is in its topics, how its flows are doing."""
+"""SHOW and DESCRIBE: declared entries, the size of their topics, the state of their flows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from millstream.sql.results import Details, Listing
 NEVER_RAN = "stored"
 
 
-class Where(NamedTuple):
-    """Where the flows of a catalog run, and where that is written down."""
+class FlowLocation(NamedTuple):
+    """The pipeline of a catalog's flows, and the directory of its checkpoints."""
 
     pipeline: str
     checkpoint: str | None
@@ -25,57 +25,60 @@ class Where(NamedTuple):
         return Layout(self.pipeline, self.checkpoint)
 
 
-def show(what: str, catalog: Catalog, bootstrap: str, where: Where) -> Listing:
-    if what == "topics":
+def show(subject: str, catalog: Catalog, bootstrap: str, location: FlowLocation) -> Listing:
+    if subject == "topics":
         return _topics(catalog, bootstrap)
-    if what == "flows":
-        return _flows(catalog, bootstrap, where)
-    kinds = ("stream",) if what == "streams" else ("stream", "table")
+    if subject == "flows":
+        return _flows(catalog, bootstrap, location)
+    kinds = ("stream",) if subject == "streams" else ("stream", "table")
     rows = [
-        (one.name, one.kind, one.topic, one.value, one.key, len(one.columns))
-        for _, one in sorted(catalog.sources.items())
-        if one.kind in kinds
+        (source.name, source.kind, source.topic, source.value, source.key, len(source.columns))
+        for _, source in sorted(catalog.sources.items())
+        if source.kind in kinds
     ]
     return Listing(("NAME", "KIND", "TOPIC", "VALUE", "KEY", "COLUMNS"), rows)
 
 
 def _topics(catalog: Catalog, bootstrap: str) -> Listing:
     names: dict[str, list[str]] = {}
-    for _, one in sorted(catalog.sources.items()):
-        names.setdefault(one.topic, []).append(f"{one.kind} {one.name}")
+    for _, source in sorted(catalog.sources.items()):
+        names.setdefault(source.topic, []).append(f"{source.kind} {source.name}")
     with Admin(bootstrap) as admin:
         rows = [
-            (one.name, len(one.partitions), offsets_in(admin, one.name), names.get(one.name, []))
-            for one in admin.topics.list()
-            if not one.internal and not one.name.startswith("__")
+            (topic.name, len(topic.partitions), offsets_in(admin, topic.name), names.get(topic.name, []))
+            for topic in admin.topics.list()
+            if not topic.internal and not topic.name.startswith("__")
         ]
     return Listing(("TOPIC", "PARTITIONS", "OFFSETS", "DECLARED AS"), rows)
 
 
 def offsets_in(admin: Admin, topic: str) -> int:
-    """How many there are between the beginning and the end of its partitions: records, markers of transactions, and what was compacted away."""
+    """Return the number of offsets between the beginning and the end of all partitions.
+
+    It counts records, transaction markers, and compacted records.
+    """
     begins = admin.offsets.earliest(topic)
-    return sum(end - begins.get(one, 0) for one, end in admin.offsets.latest(topic).items())
+    return sum(end - begins.get(partition, 0) for partition, end in admin.offsets.latest(topic).items())
 
 
-def _flows(catalog: Catalog, bootstrap: str, where: Where) -> Listing:
-    running = _running(where)
+def _flows(catalog: Catalog, bootstrap: str, location: FlowLocation) -> Listing:
+    running = _running(location)
     with Admin(bootstrap) as admin:
         rows = []
-        for _, one in sorted(catalog.flows.items()):
-            found = running.get(one.id, {})
-            lag = status.group_lag(admin, f"{where.pipeline}.{one.id}", found.get("lag"))
-            rows.append((one.name, one.target, one.mode, found.get("state", NEVER_RAN), lag))
+        for _, flow in sorted(catalog.flows.items()):
+            state = running.get(flow.id, {})
+            lag = status.group_lag(admin, f"{location.pipeline}.{flow.id}", state.get("lag"))
+            rows.append((flow.name, flow.target, flow.mode, state.get("state", NEVER_RAN), lag))
     return Listing(("FLOW", "INTO", "MODE", "STATE", "LAG"), rows)
 
 
-def _running(where: Where) -> dict[str, dict[str, Any]]:
-    """The flows of the runner that works in this directory, by their ids."""
-    found = status.read(where.layout())
-    if found is None:
+def _running(location: FlowLocation) -> dict[str, dict[str, Any]]:
+    """Return the flows of the runner that works in this directory, by their ids."""
+    run = status.read(location.layout())
+    if run is None:
         return {}
-    stopped = {} if found["running"] else {"state": found["state"]}
-    return {one["flow"]: one | stopped for one in found["flows"]}
+    stopped = {} if run["running"] else {"state": run["state"]}
+    return {flow["flow"]: flow | stopped for flow in run["flows"]}
 
 
 def describe_source(source: Source, catalog: Catalog, bootstrap: str) -> Details:
@@ -88,8 +91,8 @@ def describe_source(source: Source, catalog: Catalog, bootstrap: str) -> Details
         "value": source.value,
         "key": source.key or None,
         "watermark": source.options.get("watermark"),
-        "read by": [one.name for one in flows if source.name.lower() in inputs_of(one.query)] or None,
-        "written by": [one.name for one in flows if one.target.lower() == source.name.lower()] or None,
+        "read by": [flow.name for flow in flows if source.name.lower() in inputs_of(flow.query)] or None,
+        "written by": [flow.name for flow in flows if flow.target.lower() == source.name.lower()] or None,
     }
     return Details({name: fact for name, fact in facts.items() if fact is not None}, source.columns)
 
@@ -98,22 +101,23 @@ def _count(topic: str, bootstrap: str) -> int | None:
     try:
         with Admin(bootstrap) as admin:
             return offsets_in(admin, topic)
-    except ClientError:  # a topic that was deleted is still declared
+    # A deleted topic is still declared.
+    except ClientError:
         return None
 
 
-def describe_flow(flow: StoredFlow, bootstrap: str, where: Where) -> Details:
-    found = _running(where).get(flow.id, {})
+def describe_flow(flow: StoredFlow, bootstrap: str, location: FlowLocation) -> Details:
+    state = _running(location).get(flow.id, {})
     with Admin(bootstrap) as admin:
-        lag = status.group_lag(admin, f"{where.pipeline}.{flow.id}", found.get("lag"))
+        lag = status.group_lag(admin, f"{location.pipeline}.{flow.id}", state.get("lag"))
     facts: dict[str, object] = {
         "name": flow.name,
         "into": flow.target,
         "query": " ".join(flow.query.split()),
         "mode": flow.mode,
-        "state": found.get("state", NEVER_RAN),
+        "state": state.get("state", NEVER_RAN),
         "lag": lag,
-        "group": f"{where.pipeline}.{flow.id}",
-        "reason": found.get("reason") or None,
+        "group": f"{location.pipeline}.{flow.id}",
+        "reason": state.get("reason") or None,
     }
     return Details({name: fact for name, fact in facts.items() if fact is not None})

@@ -1,4 +1,4 @@
-"""What is wrong with a statement, in one line, and where in it."""
+"""Errors of statements: one line, and the position of the mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class Span(NamedTuple):
 
 
 class SqlError(ClientError):
-    """A statement that cannot be carried out. ``span`` says which part of ``text`` is meant, where that is known."""
+    """A statement that cannot be run.
+
+    ``span`` is the part of ``text`` that is wrong, if it is known.
+    """
 
     def __init__(self, message: str, *, hint: str = "", text: str = "", span: Span | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -28,12 +31,12 @@ class SqlError(ClientError):
         self.span = span
 
     def marked(self) -> str:
-        """The line that is meant, with a mark below it; nothing where no part is known."""
+        """Return the line of the mistake with a mark below it, or nothing if it is not known."""
         return "" if self.span is None else mark(self.text, self.span)
 
 
 def mark(text: str, span: Span) -> str:
-    """The line of a text on which a part begins, and a mark below that part."""
+    """Return the line of a text on which a part begins, and a mark below that part."""
     start = min(span.start, len(text))
     begins = text.rfind("\n", 0, start) + 1
     ends = text.find("\n", start)
@@ -45,7 +48,7 @@ def mark(text: str, span: Span) -> str:
 
 
 def from_spark(error: Any, text: str) -> SqlError:
-    """Spark's refusal of a query: its reason in one line, and the part of the query that it is about."""
+    """Convert Spark's error: its reason in one line, and the part of the query that it concerns."""
     from millstream.pipelines.run.failures import explain
 
     reason = _plain(explain(error, None).reason)
@@ -54,22 +57,24 @@ def from_spark(error: Any, text: str) -> SqlError:
 
 
 def _plain(reason: str) -> str:
-    """Without the class of the exception and the position, which is marked."""
+    """Remove the class of the exception and the position, which is marked."""
     reason = reason.removeprefix("AnalysisException: ").removeprefix("ParseException: ")
     at = reason.find(" (line ")
     return (reason[:at] if at > 0 else reason).rstrip(".: ")
 
 
 def _context(error: Any, text: str) -> Span | None:
-    """Where Spark says the mistake is."""
+    """Return where Spark says the mistake is."""
     try:
         contexts = list(error.getQueryContext())
-    except Exception:  # an error of another kind, or one whose context is not of SQL
+    # An error of another kind, or one whose context is not SQL.
+    except Exception:
         return None
-    for one in contexts:
+    for context in contexts:
         try:
-            start, stop = int(one.startIndex()), int(one.stopIndex())
-        except Exception:  # each kind of context refuses what it has not, in its own way
+            start, stop = int(context.startIndex()), int(context.stopIndex())
+        # Each kind of context raises its own error for a missing value.
+        except Exception:
             continue
         if 0 <= start < len(text):
             return Span(start, max(stop + 1, start + 1))
@@ -77,21 +82,21 @@ def _context(error: Any, text: str) -> Span | None:
 
 
 def _position(message: str, text: str) -> Span | None:
-    """Where its parser stopped: (line 2, pos 7)."""
-    found = _AT.search(message)
-    if found is None:
+    """Return where the parser stopped: (line 2, pos 7)."""
+    match = _AT.search(message)
+    if match is None:
         return None
     lines = text.splitlines(keepends=True) or [""]
-    line = min(int(found[1]), len(lines)) - 1
-    start = sum(map(len, lines[:line])) + int(found[2])
+    line = min(int(match[1]), len(lines)) - 1
+    start = sum(map(len, lines[:line])) + int(match[2])
     word = _WORD.match(text, start)
     return Span(start, word.end() if word else start + 1)
 
 
 def _named(reason: str, text: str) -> Span | None:
-    """Where the first thing that the reason puts in quotes stands in the query."""
+    """Return where the query has the first name that the reason quotes."""
     for quoted in _QUOTED.findall(reason):
-        found = re.search(rf"(?<![\w.]){re.escape(quoted)}(?!\w)", text, re.IGNORECASE)
-        if found is not None:
-            return Span(found.start(), found.end())
+        match = re.search(rf"(?<![\w.]){re.escape(quoted)}(?!\w)", text, re.IGNORECASE)
+        if match is not None:
+            return Span(match.start(), match.end())
     return None

@@ -1,4 +1,4 @@
-"""A live query while somebody looks: started, its rows handed on batch by batch, stopped, and nothing left behind."""
+"""Run a live query while a user watches: show its rows batch by batch, then stop and clean up."""
 
 from __future__ import annotations
 
@@ -19,40 +19,41 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.1
 SCREEN_ROWS = 200
-"""At most so many rows of a batch are brought to a screen."""
+"""Maximum rows of a batch that are collected for a screen."""
 
-TRIES = 5
-"""For a source that does not start in time, on a machine that does a lot besides."""
+ATTEMPTS = 5
+"""Attempts for a source that does not start in time on a busy machine."""
 
 Print = Callable[[Iterable[Any]], None]
 
 
 class Live:
-    """Runs a query. Batches come in a thread of Spark's; ``show`` is called from there."""
+    """Runs a query. Batches come in a thread of Spark, which calls ``show``."""
 
     def __init__(self, rows: LiveRows, bootstrap: str, checkpoint: str | None = None) -> None:
         self.rows = rows
         self.left = rows.limit
-        """How many rows are still to be shown; None for all that ever come."""
+        """Number of rows still to show; None for no limit."""
         self._bootstrap = bootstrap
         self._checkpoint = checkpoint
         self._error: BaseException | None = None
 
     def lines(self, show: Print, *, json: bool, stopped: Callable[[], bool]) -> None:
-        """Every row, as cells or as JSON objects, until told to stop or as many were shown as were asked for."""
+        """Show every row, as cells or as JSON objects, until stopped or up to the limit."""
 
         def each(batch: DataFrame) -> None:
             frame = as_objects(batch) if json else as_cells(batch)
-            rows = [one[0] if json else tuple(one) for one in self._some(frame)]
+            rows = [row[0] if json else tuple(row) for row in self._limited(frame)]
             show(rows)
             self._count(len(rows))
 
         self._run(each, self.rows.mode, stopped)
 
     def screen(self, show: Callable[[list[Cells], bool], None], *, stopped: Callable[[], bool]) -> None:
-        """The result as it is after each batch; ``show`` is told whether these are all rows or only new ones.
+        """Show the result after each batch.
 
-        With a limit rows are shown as they come, so that they are counted as they are elsewhere.
+        ``show`` gets whether these are all rows or only new ones. With a limit, rows are shown as
+        they come, so that they are counted in the same way.
         """
         mode = self.rows.whole_mode if self.left is None else self.rows.mode
         whole = mode == "complete"
@@ -60,16 +61,16 @@ class Live:
         def each(batch: DataFrame) -> None:
             frame = as_cells(batch)
             if self.left is not None:
-                rows = self._some(frame)
+                rows = self._limited(frame)
             else:
                 rows = frame.limit(SCREEN_ROWS).collect() if whole else frame.tail(SCREEN_ROWS)
-            show([tuple(one) for one in rows], whole)
+            show([tuple(row) for row in rows], whole)
             self._count(len(rows))
 
         self._run(each, mode, stopped)
 
-    def _some(self, frame: DataFrame) -> list[Row]:
-        """All rows, or as many as are left to show."""
+    def _limited(self, frame: DataFrame) -> list[Row]:
+        """Return all rows, or as many as are left to show."""
         return (frame if self.left is None else frame.limit(self.left)).collect()
 
     def _count(self, rows: int) -> None:
@@ -80,7 +81,8 @@ class Live:
         def write(batch: DataFrame, batch_id: int) -> None:
             if stopped() or self.left == 0:
                 return
-            # A few rows are had from a few partitions, but each of them has a part of the state to commit: all are computed first.
+            # Showing a few rows would compute only a few partitions, but each has state to commit:
+            # compute all first.
             batch.persist()
             try:
                 batch.count()
@@ -96,17 +98,17 @@ class Live:
         ) as directory:
             writer = self.rows.frame.writeStream.outputMode(mode).option("checkpointLocation", directory)
             try:
-                for tries_left in reversed(range(TRIES)):
-                    error = self._ended(writer.foreachBatch(write).start(), stopped)
+                for tries_left in reversed(range(ATTEMPTS)):
+                    error = self._wait_for_end(writer.foreachBatch(write).start(), stopped)
                     if error is None:
                         return
                     if not tries_left or SLOW_START not in str(error):
-                        raise _told(error, self.rows.query)
+                        raise _sql_error(error, self.rows.query)
             finally:
-                self._forget_groups()
+                self._delete_groups()
 
-    def _ended(self, query: StreamingQuery, stopped: Callable[[], bool]) -> BaseException | None:
-        """Wait for the end; what went wrong, if something did."""
+    def _wait_for_end(self, query: StreamingQuery, stopped: Callable[[], bool]) -> BaseException | None:
+        """Wait for the end of the query; return its error, if any."""
         try:
             while query.isActive and not stopped() and self.left != 0:
                 time.sleep(LOOK_EVERY_S)
@@ -114,16 +116,17 @@ class Live:
         finally:
             query.stop()
 
-    def _forget_groups(self) -> None:
-        """Nobody will go on where this query was."""
+    def _delete_groups(self) -> None:
+        """Delete the consumer groups of the query: it is never resumed."""
         try:
             with Admin(self._bootstrap) as admin:
                 admin.groups.delete(*self.rows.groups)
         except ClientError:
-            return  # it never committed, or the broker is away: groups without members expire
+            # It never committed, or the broker is down: groups without members expire.
+            return
 
 
-def _told(error: BaseException, query: str) -> SqlError:
+def _sql_error(error: BaseException, query: str) -> SqlError:
     if isinstance(error, ClientError):
         return SqlError(error.message, hint=error.hint)
     return from_spark(error, query)

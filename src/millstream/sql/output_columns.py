@@ -1,4 +1,4 @@
-"""What a query gives, fitted to the columns of what it is inserted into: by order, as SQL does it, and by types that fit."""
+"""Fit the columns of a query to its target: by position, as SQL does, with compatible types."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ if TYPE_CHECKING:
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:
-    return tuple(Column(one.name, type_text(one.dataType), not one.nullable) for one in schema.fields)
+    return tuple(Column(field.name, type_text(field.dataType), not field.nullable) for field in schema.fields)
 
 
 def type_text(kind: DataType) -> str:
-    """A type as Spark reads it back; its own ``simpleString`` forgets the quotes of odd names."""
+    """Return a type that Spark can read back; its ``simpleString`` does not quote names."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(kind, StructType):
-        return (
-            f"struct<{','.join(f'{quoted_name(one.name)}:{type_text(one.dataType)}' for one in kind.fields)}>"
-        )
+        fields = (f"{quoted_name(field.name)}:{type_text(field.dataType)}" for field in kind.fields)
+        return f"struct<{','.join(fields)}>"
     if isinstance(kind, ArrayType):
         return f"array<{type_text(kind.elementType)}>"
     if isinstance(kind, MapType):
@@ -33,20 +32,23 @@ def type_text(kind: DataType) -> str:
 
 
 def conform(rows: DataFrame, target: Source) -> DataFrame:
-    """The rows with the names and types of the target's columns. What is written as it is (text, bytes) stays as it is."""
+    """Return the rows with the names and types of the target's columns.
+
+    Text and bytes are not changed.
+    """
     if target.value in ("raw", "string") or not target.columns:
         return rows
-    given, wanted = rows.schema.fields, target.columns
-    if len(given) != len(wanted):
+    fields, columns = rows.schema.fields, target.columns
+    if len(fields) != len(columns):
         raise SqlError(
-            f"{target.name} has {len(wanted)} columns ({_names(wanted)}), and the query gives {len(given)} "
-            f"({', '.join(one.name for one in given)})"
+            f"{target.name} has {len(columns)} columns ({_names(columns)}), and the query returns "
+            f"{len(fields)} ({', '.join(field.name for field in fields)})"
         )
-    unnamed = rows.toDF(*[f"_{number}" for number in range(len(given))])
+    unnamed = rows.toDF(*[f"_{number}" for number in range(len(fields))])
     return unnamed.select(
         *[
-            _fitted(unnamed, f"_{number}", one.name, column).alias(column.name)
-            for number, (one, column) in enumerate(zip(given, wanted, strict=True))
+            _fitted(unnamed, f"_{number}", field.name, column).alias(column.name)
+            for number, (field, column) in enumerate(zip(fields, columns, strict=True))
         ]
     )
 
@@ -54,26 +56,26 @@ def conform(rows: DataFrame, target: Source) -> DataFrame:
 def _fitted(rows: DataFrame, name: str, shown: str, column: Column) -> Any:
     from pyspark.sql import functions as F
 
-    given = rows.schema[name].dataType
-    found = F.col(quoted(name))
-    if type_text(given) == column.type:
-        return found
+    kind = rows.schema[name].dataType
+    expression = F.col(quoted(name))
+    if type_text(kind) == column.type:
+        return expression
     if not _fits(rows, name, column.type):
         raise SqlError(
-            f"{shown} is {type_text(given)}, and the column {column.name} is {column.type}",
-            hint=f"say what is meant: CAST({quoted_name(shown)} AS {column.type})",
+            f"{shown} is {type_text(kind)}, and the column {column.name} is {column.type}",
+            hint=f"convert it: CAST({quoted_name(shown)} AS {column.type})",
         )
-    return found.cast(column.type)
+    return expression.cast(column.type)
 
 
 def _fits(rows: DataFrame, name: str, kind: str) -> bool:
-    """Whether Spark would store such a value in such a column."""
+    """Return whether Spark would store such a value in such a column."""
     jvm: Any = rows.sparkSession._jvm
-    given = rows._jdf.schema().apply(name).dataType()
-    wanted = jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
+    source = rows._jdf.schema().apply(name).dataType()
+    target = jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
     cast = jvm.org.apache.spark.sql.catalyst.expressions.Cast
-    return bool(cast.canANSIStoreAssign(given, wanted))
+    return bool(cast.canANSIStoreAssign(source, target))
 
 
 def _names(columns: tuple[Column, ...]) -> str:
-    return ", ".join(one.name for one in columns)
+    return ", ".join(column.name for column in columns)

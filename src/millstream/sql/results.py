@@ -1,4 +1,4 @@
-"""What a statement gives back; the command line decides how it looks."""
+"""The results of statements; the command line decides how they look."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Cells = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
-class Told:
-    """Something was done; ``warnings`` are for the person."""
+class Confirmation:
+    """A statement has taken effect; ``warnings`` are for the user."""
 
     text: str
     warnings: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Listing:
-    """Rows of what is declared."""
+    """Rows of declared entries."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -38,7 +38,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class Details:
-    """All about one thing."""
+    """All facts about one entry."""
 
     facts: dict[str, object]
     columns: tuple[Column, ...] = ()
@@ -46,14 +46,14 @@ class Details:
 
 @dataclass(frozen=True)
 class Plan:
-    """How Spark carries a query out."""
+    """How Spark runs a query."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A query over what is there now; nothing has been computed yet."""
+    """A query over current records; nothing has been computed yet."""
 
     frame: DataFrame
     query: str
@@ -62,21 +62,21 @@ class Rows:
     def columns(self) -> list[str]:
         return self.frame.columns
 
-    def cells(self, most: int | None = None) -> list[Cells]:
-        """The rows as texts, at most so many."""
+    def cells(self, limit: int | None = None) -> list[Cells]:
+        """Return the rows as text, at most ``limit``."""
         shown = as_cells(self.frame)
-        with self._told():
-            return [tuple(one) for one in (shown if most is None else shown.limit(most)).collect()]
+        with self._sql_errors():
+            return [tuple(row) for row in (shown if limit is None else shown.limit(limit)).collect()]
 
     def objects(self) -> Iterator[str]:
-        """The rows as JSON objects."""
-        with self._told():
-            for one in as_objects(self.frame).toLocalIterator(prefetchPartitions=True):
-                yield one[0]
+        """Yield the rows as JSON objects."""
+        with self._sql_errors():
+            for row in as_objects(self.frame).toLocalIterator(prefetchPartitions=True):
+                yield row[0]
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What goes wrong only when a query runs, in one line."""
+    def _sql_errors(self) -> Iterator[None]:
+        """Convert errors that appear only when a query runs."""
         from pyspark.errors import PySparkException
 
         try:
@@ -87,48 +87,49 @@ class Rows:
 
 @dataclass(frozen=True)
 class LiveRows:
-    """A query over what is there and what is still to come."""
+    """A query over current and future records."""
 
     frame: DataFrame
     query: str
     mode: Mode
-    """How rows come when they are printed one after the other."""
+    """The output mode for printing rows one after the other."""
     whole_mode: Mode
-    """And when the whole result is on a screen: complete where the query aggregates."""
+    """The output mode for a screen with the whole result: complete if the query aggregates."""
     limit: int | None = None
     groups: tuple[str, ...] = field(default=())
-    """Consumer groups that only this query needs."""
+    """Consumer groups that only this query uses."""
 
 
-Outcome = Told | Listing | Details | Plan | Rows | LiveRows
+Outcome = Confirmation | Listing | Details | Plan | Rows | LiveRows
 
 
 def as_cells(frame: DataFrame) -> DataFrame:
-    """Every column as Spark writes it as text; bytes that are no text as hexadecimal digits."""
+    """Return every column as text, as Spark writes it; bytes that are not text as hex digits."""
     unnamed, names = _unnamed(frame)
     return unnamed.select(*[_cell(unnamed, name) for name in names])
 
 
 def as_objects(frame: DataFrame) -> DataFrame:
-    """One column, a JSON object for each row; columns that share a name are numbered."""
+    """Return one column with a JSON object for each row; columns that share a name are numbered."""
     from pyspark.sql import functions as F
 
     unnamed, names = _unnamed(frame)
-    fields = [F.col(one).alias(shown) for one, shown in zip(names, unique(frame.columns), strict=True)]
+    labels = unique(frame.columns)
+    fields = [F.col(name).alias(label) for name, label in zip(names, labels, strict=True)]
     return unnamed.select(F.to_json(F.struct(*fields), {"ignoreNullFields": "false"}))
 
 
 def unique(names: Sequence[str]) -> list[str]:
     seen: dict[str, int] = {}
-    found = []
+    labels = []
     for name in names:
         seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return found
+        labels.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return labels
 
 
 def _unnamed(frame: DataFrame) -> tuple[DataFrame, list[str]]:
-    """A query may give several columns of one name."""
+    """Rename the columns, since a query may return several with the same name."""
     names = [f"_{number}" for number in range(len(frame.columns))]
     return frame.toDF(*names), names
 

@@ -1,11 +1,15 @@
-"""The statements there are. What is ours is read here; a SELECT stays as it is, for Spark.
+"""The grammar of our statements. A SELECT is passed to Spark unchanged.
 
-CREATE [OR REPLACE] STREAM|TABLE [IF NOT EXISTS] name [(columns)] [WITH (option = value, ...)] [AS SELECT ...]
-INSERT INTO name SELECT ...                       CREATE FLOW [IF NOT EXISTS] name AS INSERT INTO target SELECT ...
+CREATE [OR REPLACE] STREAM|TABLE [IF NOT EXISTS] name [(columns)]
+    [WITH (option = value, ...)] [AS SELECT ...]
+CREATE FLOW [IF NOT EXISTS] name AS INSERT INTO target SELECT ...
+INSERT INTO name SELECT ...
 INSERT INTO name [(columns)] VALUES (...), ...
 SELECT ... [EMIT CHANGES [LIMIT n]]
-SHOW TABLES|STREAMS|TOPICS|FLOWS                  DESCRIBE [FLOW] name
-EXPLAIN SELECT ... | EXPLAIN FLOW name            DROP STREAM|TABLE|FLOW [IF EXISTS] name
+SHOW TABLES|STREAMS|TOPICS|FLOWS
+DESCRIBE [FLOW] name
+EXPLAIN SELECT ... | EXPLAIN FLOW name
+DROP STREAM|TABLE|FLOW [IF EXISTS] name
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ SHOWN = ("TABLES", "STREAMS", "TOPICS", "FLOWS")
 
 @dataclass(frozen=True)
 class Select:
-    """A query: what is there now, or ``live`` as it comes, until so many rows were shown."""
+    """A query over current records.
+
+    A ``live`` query also returns future ones, until ``limit`` rows were shown.
+    """
 
     query: str
     live: bool = False
@@ -35,7 +42,7 @@ class Select:
 
 @dataclass(frozen=True)
 class Create:
-    """A topic by the name of a stream or table; with a query, also the flow that fills it."""
+    """Declare a topic as a stream or table; with a query, also the flow that fills it."""
 
     kind: Kind
     name: str
@@ -48,7 +55,10 @@ class Create:
 
 @dataclass(frozen=True)
 class CreateFlow:
-    """A query whose rows go to a stream or table, from now on; without a name of its own it has that of its target."""
+    """A query whose rows are written to a stream or table.
+
+    By default it is named after its target.
+    """
 
     name: str
     target: str
@@ -58,7 +68,7 @@ class CreateFlow:
 
 @dataclass(frozen=True)
 class InsertValues:
-    """Rows, once."""
+    """Rows to write once."""
 
     target: str
     values: str
@@ -67,7 +77,7 @@ class InsertValues:
 
 @dataclass(frozen=True)
 class Show:
-    what: str
+    subject: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Describe:
 
 @dataclass(frozen=True)
 class Explain:
-    """How Spark would carry out a query, or does a flow."""
+    """Show the plan of a query or of a flow."""
 
     select: Select | None = None
     flow: str | None = None
@@ -95,12 +105,12 @@ Statement = Select | Create | CreateFlow | InsertValues | Show | Describe | Expl
 
 
 def parse(text: str) -> Statement:
-    """One statement, without its semicolon. SqlError with the place of the mistake."""
+    """Parse one statement, without its semicolon. Raise SqlError with the position of a mistake."""
     reader = _Reader(text)
-    reader.refuse_unclosed()
+    reader.reject_unclosed()
     first = reader.peek()
     if first is None:
-        raise SqlError("there is no statement", hint=f"one begins with {', '.join(BEGINNINGS)}")
+        raise SqlError("the statement is empty", hint=f"start with {', '.join(BEGINNINGS)}")
     if first.is_word(*QUERIES) or first.text == "(":
         return _select(reader)
     forms = {
@@ -115,14 +125,14 @@ def parse(text: str) -> Statement:
     form = forms.get(first.text.upper()) if first.kind == "word" else None
     if form is None:
         close = nearest(first.text.upper(), BEGINNINGS)
-        hint = close if close.startswith("did you") else f"one begins with {', '.join(BEGINNINGS)}"
-        raise reader.error(f"{first.text!r} begins no statement", first, hint)
+        hint = close if close.startswith("did you") else f"start with {', '.join(BEGINNINGS)}"
+        raise reader.error(f"no statement starts with {first.text!r}", first, hint)
     reader.next()
     return form(reader)
 
 
 def _select(reader: _Reader) -> Select:
-    """A query up to its end, and whether it is live: [LIMIT n] EMIT CHANGES [LIMIT n]."""
+    """Parse a query up to its end, and whether it is live: [LIMIT n] EMIT CHANGES [LIMIT n]."""
     start, tokens = reader.position, reader.tokens
     end = len(tokens)
     limit, at = _trailing_limit(tokens, end)
@@ -137,7 +147,7 @@ def _select(reader: _Reader) -> Select:
 
 
 def _trailing_limit(tokens: list[Token], end: int) -> tuple[int | None, int]:
-    """The number of a LIMIT that ends the tokens, and where they end without it."""
+    """Return the number of a LIMIT at the end of the tokens, and where they end without it."""
     if end > 1 and tokens[end - 2].is_word("LIMIT") and tokens[end - 1].text.isdigit():
         return int(tokens[end - 1].text), end - 2
     return None, end
@@ -145,7 +155,7 @@ def _trailing_limit(tokens: list[Token], end: int) -> tuple[int | None, int]:
 
 def _create(reader: _Reader) -> Statement:
     or_replace = reader.accept("OR", "REPLACE")
-    kind = reader.one_of("STREAM", "TABLE", "FLOW")
+    kind = reader.expect_any("STREAM", "TABLE", "FLOW")
     if_not_exists = reader.accept("IF", "NOT", "EXISTS")
     name = reader.name(f"the name of the {kind.lower()}")
     if kind == "FLOW":
@@ -161,45 +171,51 @@ def _create(reader: _Reader) -> Statement:
     query = _flow_query(reader) if reader.accept("AS") else None
     reader.expect_end()
     if columns is not None and query is not None:
-        raise reader.error("columns come from the query", None, f"leave out ({columns.strip()})")
+        raise reader.error("columns come from the query", None, f"remove ({columns.strip()})")
     return Create(
         "stream" if kind == "STREAM" else "table", name, columns, options, query, if_not_exists, or_replace
     )
 
 
 def _flow_query(reader: _Reader) -> str:
-    """The query of a flow, which is always live: EMIT CHANGES may be said."""
+    """Parse the query of a flow, which is always live: EMIT CHANGES is optional."""
     first = reader.peek()
     if first is None or not (first.is_word(*QUERIES) or first.text == "("):
-        raise reader.error("a query is expected", first, "it begins with SELECT or WITH")
-    found = _select(reader)
-    if found.limit is not None or _trailing_limit(reader.tokens, len(reader.tokens))[0] is not None:
-        raise reader.error("a flow has no end, so it takes no LIMIT", None)
+        raise reader.error("a query is expected", first, "start with SELECT or WITH")
+    select = _select(reader)
+    if select.limit is not None or _trailing_limit(reader.tokens, len(reader.tokens))[0] is not None:
+        raise reader.error("a flow has no end, so LIMIT is not allowed", None)
     reader.end()
-    return found.query
+    return select.query
 
 
 def _options(reader: _Reader) -> dict[str, str]:
-    """(name = value, ...); a name may have dots, and a value is a text, a number, a word or a list of words."""
+    """Parse (name = value, ...).
+
+    A name may have dots; a value is a text, a number, a word or a list of words.
+    """
     reader.mark("(")
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     while not reader.at(")"):
         name = reader.word("the name of an option").lower()
         while reader.at("."):
             reader.next()
             name += "." + reader.word("the rest of the option's name")
         reader.mark("=")
-        if name in found:
-            raise reader.error(f"{name} is given twice", reader.before())
-        found[name] = _option(reader, name)
+        if name in options:
+            raise reader.error(f"{name} is duplicated", reader.before())
+        options[name] = _option(reader, name)
         if not reader.at(")"):
             reader.mark(",")
     reader.mark(")")
-    return found
+    return options
 
 
 def _option(reader: _Reader, name: str) -> str:
-    """A value without its quotes; the names of a key keep theirs, since a comma may be part of one."""
+    """Parse a value without its quotes.
+
+    Names of a key keep theirs, since they may contain a comma.
+    """
     if reader.at("("):
         return reader.inside_parentheses()
     token, value = reader.peek(), reader.value()
@@ -215,21 +231,21 @@ def _insert(reader: _Reader) -> Statement:
         return InsertValues(target, reader.rest(), columns)
     if columns:
         raise reader.error(
-            "a list of columns goes with VALUES only", None, "name the columns in the SELECT with AS"
+            "a list of columns is allowed only with VALUES", None, "name the columns in the SELECT with AS"
         )
     return CreateFlow(target, target, _flow_query(reader))
 
 
 def _show(reader: _Reader) -> Show:
-    what = reader.one_of(*SHOWN)
+    subject = reader.expect_any(*SHOWN)
     reader.expect_end()
-    return Show(what.lower())
+    return Show(subject.lower())
 
 
 def _describe(reader: _Reader) -> Describe:
     flow = reader.accept("FLOW")
     _ = flow or reader.accept("STREAM") or reader.accept("TABLE")
-    name = reader.name("what is to be described")
+    name = reader.name("the name of a stream, table or flow")
     reader.expect_end()
     return Describe(name, flow)
 
@@ -246,7 +262,7 @@ def _explain(reader: _Reader) -> Explain:
 
 
 def _drop(reader: _Reader) -> Drop:
-    kind = reader.one_of("STREAM", "TABLE", "FLOW")
+    kind = reader.expect_any("STREAM", "TABLE", "FLOW")
     if_exists = reader.accept("IF", "EXISTS")
     name = reader.name(f"the name of the {kind.lower()}")
     reader.expect_end()
@@ -254,7 +270,7 @@ def _drop(reader: _Reader) -> Drop:
 
 
 class _Reader:
-    """The tokens of a statement, one after the other."""
+    """Reads the tokens of a statement in order."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -265,9 +281,9 @@ class _Reader:
         return self.tokens[self.position] if self.position < len(self.tokens) else None
 
     def next(self) -> Token | None:
-        found = self.peek()
+        token = self.peek()
         self.position += 1
-        return found
+        return token
 
     def before(self) -> Token | None:
         return self.tokens[self.position - 1] if self.position else None
@@ -277,10 +293,10 @@ class _Reader:
         return token is not None and token.text == mark
 
     def accept(self, *words: str) -> bool:
-        """Take these words if they are next."""
+        """Skip these words if they are next."""
         ahead = self.tokens[self.position : self.position + len(words)]
         if len(ahead) < len(words) or not all(
-            one.is_word(word) for one, word in zip(ahead, words, strict=True)
+            token.is_word(word) for token, word in zip(ahead, words, strict=True)
         ):
             return False
         self.position += len(words)
@@ -290,7 +306,7 @@ class _Reader:
         if not self.accept(word):
             raise self.expected(word)
 
-    def one_of(self, *words: str) -> str:
+    def expect_any(self, *words: str) -> str:
         token = self.peek()
         if token is None or not token.is_word(*words):
             raise self.expected(f"{', '.join(words[:-1])} or {words[-1]}")
@@ -302,22 +318,22 @@ class _Reader:
             raise self.expected(repr(mark))
         self.position += 1
 
-    def name(self, what: str) -> str:
-        """The name of something; one with dashes or dots stands between backticks."""
-        found = self.word(what)
+    def name(self, meaning: str) -> str:
+        """Read a name; a name with dashes or dots must be in backticks."""
+        word = self.word(meaning)
         token, following = self.tokens[self.position - 1], self.peek()
         if following is not None and following.text in "-." and following.start == token.end:
             raise self.error(
-                f"{found!r} is not the whole name",
+                f"{word!r} is not the whole name",
                 following,
-                "put one with dashes or dots between `backticks`",
+                "quote names with dashes or dots with `backticks`",
             )
-        return found
+        return word
 
-    def word(self, what: str) -> str:
+    def word(self, meaning: str) -> str:
         token = self.peek()
         if token is None or token.kind not in ("word", "quoted"):
-            raise self.error(f"{what} is expected", token, "quote odd names with `backticks`")
+            raise self.error(f"{meaning} is expected", token, "quote unusual names with `backticks`")
         self.position += 1
         return unquoted(token)
 
@@ -328,7 +344,7 @@ class _Reader:
         return unquoted(token)
 
     def inside_parentheses(self) -> str:
-        """What stands between a pair of them."""
+        """Return the text inside a pair of parentheses."""
         start, depth = self.peek(), 0
         assert start is not None
         while (token := self.next()) is not None:
@@ -338,7 +354,7 @@ class _Reader:
         raise self.error("this is never closed", start)
 
     def rest(self) -> str:
-        """The text from here on."""
+        """Return the text from here on."""
         start = self.peek()
         assert start is not None
         self.end()
@@ -352,15 +368,15 @@ class _Reader:
         if token is not None:
             raise self.error(f"{token.text!r} is not expected here", token)
 
-    def expected(self, what: str) -> SqlError:
-        return self.error(f"{what} is expected", self.peek())
+    def expected(self, meaning: str) -> SqlError:
+        return self.error(f"{meaning} is expected", self.peek())
 
     def error(self, message: str, token: Token | None, hint: str = "") -> SqlError:
-        """A mistake at a token, or at the end of the text."""
+        """Return an error at a token, or at the end of the text."""
         end = Span(len(self.text), len(self.text) + 1)
         return SqlError(message, hint=hint, text=self.text, span=end if token is None else token.span)
 
-    def refuse_unclosed(self) -> None:
+    def reject_unclosed(self) -> None:
         if self.tokens and self.tokens[-1].kind == "open":
             token = self.tokens[-1]
             raise SqlError("this is never closed", text=self.text, span=Span(token.start, token.start + 1))

@@ -1,4 +1,4 @@
-"""The words of SQL with their places; enough to cut a script into statements and to read the forms that are ours."""
+"""Tokens of SQL with their positions: enough to split scripts and to parse our own statements."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TOKEN = re.compile(
 
 
 class Token(NamedTuple):
-    """A word, a quoted name, a text, a number or a mark; ``open`` is the beginning of one that never ends."""
+    """A word, quoted name, text, number or mark; ``open`` starts one that is never closed."""
 
     kind: str
     text: str
@@ -40,7 +40,7 @@ class Token(NamedTuple):
         return self.kind == "word" and self.text.upper() in words
 
 
-class Piece(NamedTuple):
+class ScriptStatement(NamedTuple):
     """A statement of a script, and the line on which it begins."""
 
     text: str
@@ -48,51 +48,51 @@ class Piece(NamedTuple):
 
 
 def tokens_of(text: str) -> list[Token]:
-    """All but blanks and comments. What is opened and never closed is the last token."""
-    found = []
-    for one in _TOKEN.finditer(text):
-        kind = str(one.lastgroup)
+    """Return all tokens except blanks and comments. An unclosed one is the last token."""
+    tokens = []
+    for match in _TOKEN.finditer(text):
+        kind = str(match.lastgroup)
         if kind == "open":
-            found.append(Token("open", text[one.start() :], one.start()))
+            tokens.append(Token("open", text[match.start() :], match.start()))
             break
         if kind != "skip":
-            found.append(Token(kind, one.group(), one.start()))
-    return found
+            tokens.append(Token(kind, match.group(), match.start()))
+    return tokens
 
 
-def split(script: str) -> tuple[list[Piece], str]:
-    """The statements that a semicolon ends, and what is left behind the last of them."""
-    pieces, begin, first = [], 0, None
+def split(script: str) -> tuple[list[ScriptStatement], str]:
+    """Return the statements that end with a semicolon, and the text after the last of them."""
+    statements, begin, first = [], 0, None
     for token in tokens_of(script):
         if (token.kind, token.text) != ("mark", ";"):
             first = token.start if first is None else first
             continue
         if first is not None:
-            pieces.append(_piece(script, first, token.start))
+            statements.append(_statement(script, first, token.start))
         begin, first = token.end, None
-    return pieces, "" if first is None else script[begin:]
+    return statements, "" if first is None else script[begin:]
 
 
-def statements_of(script: str) -> list[Piece]:
-    """All statements of a script; the last one needs no semicolon."""
-    pieces, rest = split(script)
+def statements_of(script: str) -> list[ScriptStatement]:
+    """Return all statements of a script; the last one needs no semicolon."""
+    statements, rest = split(script)
     left = tokens_of(rest)
     if left:
         start = len(script) - len(rest) + left[0].start
-        pieces.append(_piece(script, start, len(script)))
-    return pieces
+        statements.append(_statement(script, start, len(script)))
+    return statements
 
 
-def _piece(script: str, start: int, end: int) -> Piece:
-    return Piece(script[start:end].rstrip(), script.count("\n", 0, start) + 1)
+def _statement(script: str, start: int, end: int) -> ScriptStatement:
+    return ScriptStatement(script[start:end].rstrip(), script.count("\n", 0, start) + 1)
 
 
 def names_in(text: str) -> list[str]:
-    """A list of names, with commas between them; odd ones stand between backticks or quotes."""
-    ends = [one.start for one in tokens_of(text) if one.text == ","] + [len(text)]
+    """Parse a list of names with commas between them; unusual names are quoted."""
+    ends = [token.start for token in tokens_of(text) if token.text == ","] + [len(text)]
     begins = [0, *(end + 1 for end in ends)]
     pieces = [text[begin:end].strip() for begin, end in zip(begins, ends, strict=False)]
-    return [_name(one) for one in pieces if one]
+    return [_name(piece) for piece in pieces if piece]
 
 
 def _name(piece: str) -> str:
@@ -101,7 +101,7 @@ def _name(piece: str) -> str:
 
 
 def unquoted(token: Token) -> str:
-    """A name or a text without its quotes."""
+    """Return a name or a text without its quotes."""
     if token.kind == "quoted":
         return token.text[1:-1].replace("``", "`")
     if token.kind == "text":

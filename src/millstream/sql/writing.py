@@ -1,4 +1,4 @@
-"""INSERT INTO ... VALUES: rows, once, in one transaction."""
+"""INSERT INTO ... VALUES: write rows once, in one transaction."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 
 
 def insert(spark: SparkSession, statement: InsertValues, target: Source, bootstrap: str) -> str:
-    """Write the rows; a text that says how many."""
+    """Write the rows; return a text with their number."""
     from pyspark.errors import PySparkException
 
-    wanted = _columns(statement, target)
+    columns = _columns(statement, target)
     topic = topic_target(target)
     try:
-        given = spark.sql(statement.values)
-        rows = _named(given, wanted, target)
-        # One task: of two rows with the same key the later one counts.
+        values = spark.sql(statement.values)
+        rows = _named(values, columns, target)
+        # One task: the later one of two rows with the same key wins.
         records = encoded(rows.coalesce(1), [topic], rows.schema, NOWHERE)
         count, keys = _counts(records)
         if topic.needs_keys and keys < count:
             raise SqlError(
-                f"{target.name} is a table, and {count - keys} of {count} rows have no key: {topic.key[0]} is null",
+                f"{target.name} is a table, and {count - keys} of {count} rows have no key: "
+                f"{topic.key[0]} is null",
                 hint="nothing was inserted",
             )
         records.write.format("millstream").option("kafka.bootstrap.servers", bootstrap).mode("append").save()
@@ -40,15 +41,15 @@ def insert(spark: SparkSession, statement: InsertValues, target: Source, bootstr
 
 
 def _counts(records: DataFrame) -> tuple[int, int]:
-    """How many there are, and how many have a key."""
+    """Return the number of records, and of those with a key."""
     from pyspark.sql import functions as F
 
-    (found,) = records.agg(F.count(F.lit(1)), F.count("key")).collect()
-    return found[0], found[1]
+    (counts,) = records.agg(F.count(F.lit(1)), F.count("key")).collect()
+    return counts[0], counts[1]
 
 
 def _columns(statement: InsertValues, target: Source) -> tuple[Column, ...]:
-    known = {one.name.lower(): one for one in target.columns}
+    known = {column.name.lower(): column for column in target.columns}
     if not statement.columns:
         return tuple(known.values())
     for name in statement.columns:
@@ -57,19 +58,19 @@ def _columns(statement: InsertValues, target: Source) -> tuple[Column, ...]:
     return tuple(known[name.lower()] for name in statement.columns)
 
 
-def _named(given: DataFrame, wanted: tuple[Column, ...], target: Source) -> DataFrame:
-    """Values become what the columns are; columns that are not named are null."""
+def _named(rows: DataFrame, columns: tuple[Column, ...], target: Source) -> DataFrame:
+    """Cast values to the types of the columns; columns that are not named are null."""
     from pyspark.sql import functions as F
 
-    if len(given.columns) != len(wanted):
-        names = ", ".join(one.name for one in wanted)
-        raise SqlError(f"{len(wanted)} values are expected ({names}), and {len(given.columns)} are given")
-    values = dict(zip((one.name for one in wanted), given.columns, strict=True))
-    return given.select(
+    if len(rows.columns) != len(columns):
+        names = ", ".join(column.name for column in columns)
+        raise SqlError(f"expected {len(columns)} values ({names}), got {len(rows.columns)}")
+    values = dict(zip((column.name for column in columns), rows.columns, strict=True))
+    return rows.select(
         *[
-            (F.col(quoted(values[one.name])) if one.name in values else F.lit(None))
-            .cast(one.type)
-            .alias(one.name)
-            for one in target.columns
+            (F.col(quoted(values[column.name])) if column.name in values else F.lit(None))
+            .cast(column.type)
+            .alias(column.name)
+            for column in target.columns
         ]
     )

@@ -16,10 +16,18 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from millstream.broker.net.connection import Answer, Connection, Handle, Outcome
+from millstream.broker.net.connection import Connection, Handle
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.dispatch import encode
-from millstream.broker.net.responses import CloseConnection, Encoded, Later, NoResponse, Pipelined
+from millstream.broker.net.responses import (
+    CloseConnection,
+    DeferredResponse,
+    Encoded,
+    FinishedResponse,
+    NoResponse,
+    Outcome,
+    Pipelined,
+)
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.testing.refusal import refusal
 from millstream.wire.apis import APIS, BY_KEY
@@ -112,7 +120,9 @@ class Faults:
         if seconds < 0:
             raise ValueError(f"a delay must not be negative: {seconds} s")
 
-        def act(handle: Handle, connection: Connection, frame: memoryview) -> Awaitable[Answer | Pipelined]:
+        def act(
+            handle: Handle, connection: Connection, frame: memoryview
+        ) -> Awaitable[FinishedResponse | Pipelined]:
             return _delayed(seconds, handle, connection, memoryview(bytearray(frame)))
 
         return self._add(api, times, client_id, act)
@@ -188,24 +198,24 @@ def _drop_response(handle: Handle, connection: Connection, frame: memoryview) ->
     result = handle(connection, frame)
     if isinstance(result, Encoded | NoResponse):
         raise CloseConnection("response dropped by a test")
-    if isinstance(result, Later):
+    if isinstance(result, DeferredResponse):
         result = Pipelined(result)
     if isinstance(result, Pipelined):
-        return Pipelined(_closing(connection, result.answer), result.passed_by)
+        return Pipelined(_closing(connection, result.response), result.passed_by)
     return _closing(connection, result)
 
 
-async def _closing(connection: Connection, answer: Awaitable[Answer | Pipelined]) -> NoResponse:
-    outcome = await answer
+async def _closing(connection: Connection, response: Awaitable[FinishedResponse | Pipelined]) -> NoResponse:
+    outcome = await response
     if isinstance(outcome, Pipelined):
-        await outcome.answer
+        await outcome.response
     connection.close()
     return NoResponse()
 
 
 async def _delayed(
     seconds: float, handle: Handle, connection: Connection, frame: memoryview
-) -> Answer | Pipelined:
+) -> FinishedResponse | Pipelined:
     await asyncio.sleep(seconds)
     try:
         result: Outcome = handle(connection, frame)
@@ -214,4 +224,4 @@ async def _delayed(
         return NoResponse()
     if isinstance(result, Encoded | NoResponse | Pipelined):
         return result
-    return Pipelined(result) if isinstance(result, Later) else await result
+    return Pipelined(result) if isinstance(result, DeferredResponse) else await result

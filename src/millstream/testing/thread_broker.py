@@ -88,7 +88,7 @@ class ThreadBroker:
             await self.broker.stop()
             raise
         assert self.broker.parts is not None
-        self.faults.note_refusal = self.broker.parts.replicas.note_refusal
+        self.faults.note_refusal = self.broker.parts.replicas.record_rejection
         endpoint = self.broker.bound[0]
         self._port = endpoint.port
         self.bootstrap = f"{endpoint.host}:{endpoint.port}"

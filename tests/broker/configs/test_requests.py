@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millstream.broker.configs.alteration import MOST_CHANGES
+from millstream.broker.configs.alteration import MAX_CHANGES
 from millstream.core.errors import ErrorCode
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages import alter_configs as whole
@@ -74,7 +74,7 @@ def overrides(broker: InProcessBroker, topic: str) -> dict[str, str]:
 
 
 @BOTH
-def test_resource_named_twice_is_refused_and_others_are_changed(
+def test_duplicate_resource_is_rejected_and_others_are_altered(
     broker: InProcessBroker, client: RawClient, request_of: Request
 ) -> None:
     for topic in (twice := f"twice-{request_of.__name__}", once := f"once-{request_of.__name__}"):
@@ -92,7 +92,7 @@ def test_each_resource_has_its_own_error(client: RawClient, request_of: Request)
         (TOPIC, "missing", [("retention.ms", "5")]),
         (UNKNOWN_TYPE, "x", [("a", "b")]),
         (TOPIC, topic, [("retention.ms", "soon")]),
-        (TOPIC, f"{topic}-2", [("retention.ms", "5")] * (MOST_CHANGES + 1)),
+        (TOPIC, f"{topic}-2", [("retention.ms", "5")] * (MAX_CHANGES + 1)),
     )
     assert codes(client, request) == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -116,7 +116,7 @@ def test_validate_only_changes_nothing(
     ("request_of", "left"),
     [(replacing, {"segment.ms": "7"}), (changing, {"retention.ms": "5", "segment.ms": "7"})],
 )
-def test_replacing_drops_the_settings_that_are_not_named(
+def test_alter_configs_drops_settings_that_are_not_named(
     broker: InProcessBroker, client: RawClient, request_of: Request, left: dict[str, str]
 ) -> None:
     create_topic(client, topic := f"left-{request_of.__name__}")

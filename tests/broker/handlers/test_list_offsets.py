@@ -17,10 +17,10 @@ from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffs
 from millstream.wire.records.batch import Record, build_batch
 
 
-def test_a_leader_that_is_replaced_while_it_searches_does_not_say_that_there_is_nothing(
+def test_leader_change_during_timestamp_search_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It did not know how far its predecessor had committed; a client that is told "nothing" goes to the end and skips what was there."""
+    """A deposed leader may lack committed records. After "nothing found", a client would skip them."""
 
     async def story() -> None:
         world = World()
@@ -37,13 +37,13 @@ def test_a_leader_that_is_replaced_while_it_searches_does_not_say_that_there_is_
         monkeypatch.setattr(PartitionLog, "timestamp_search", slow)
         broker: Any = SimpleNamespace(replicas=world.replicas)
         context: Any = SimpleNamespace(version=7)
-        one = ListOffsetsPartition(partition_index=0, timestamp=50)
-        asking = asyncio.create_task(
-            list_offsets._one_later(broker, context, ListOffsetsRequest(), TP.topic, one)
+        row = ListOffsetsPartition(partition_index=0, timestamp=50)
+        searching = asyncio.create_task(
+            list_offsets._search_partition(broker, context, ListOffsetsRequest(), TP.topic, row)
         )
         await asyncio.sleep(0.05)
         await world.state(OTHER, 4)
         go.set()
-        assert (await asking).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await searching).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""Topics that are being made: a large creation is told in slices, and a topic can be known before the states of its last partitions."""
+"""Topics whose creation is in progress: the states of the last partitions may be unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BROKERS = (1, 2)
 
 @pytest.fixture
 def broker() -> Any:
-    """Knows two partitions of a topic, and the state of one."""
+    """Has two partitions of a topic, and the state of one."""
     image = ClusterImage()
     replicas = {0: (1, 2), 1: (2, 1)}
     image.topics["large"] = TopicImage("large", bytes(16), replicas, {0: PartitionState(1, 4, (1, 2))})
@@ -47,7 +47,7 @@ TOLD = [(ErrorCode.NONE, 1, 4, [1, 2], [1, 2]), (ErrorCode.LEADER_NOT_AVAILABLE,
 
 @pytest.mark.parametrize("version", [0, 5, 13])
 @pytest.mark.parametrize("names", [None, ["large"]], ids=["all", "one"])
-def test_metadata_tells_partitions_without_a_leader(
+def test_metadata_lists_partitions_without_a_leader(
     broker: Any, version: int, names: list[str] | None
 ) -> None:
     context: Any = SimpleNamespace(version=version, connection=SimpleNamespace(listener="PLAINTEXT"))

@@ -1,4 +1,4 @@
-"""A single broker becomes the first of a cluster: what it knew is in the shared tree, and nobody starts it alone again."""
+"""A single broker becomes the first of a cluster, and does not start alone again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millstream.broker.migration.to_zookeeper import (
     Migrated,
     MigrationError,
     migrate_to,
-    undo_move,
+    undo_migration,
 )
 from millstream.control import znodes
 from millstream.ports.coordination import Create
@@ -27,7 +27,7 @@ ADDRESS = "zk:2181/mill"
 
 
 class Target:
-    """A second store stands for the shared tree: both keep to one contract."""
+    """A second store in place of ZooKeeper: both have the same contract."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path / "target")
@@ -65,7 +65,7 @@ class Target:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Of a broker that has run and stopped."""
+    """The data of a broker that has run and stopped."""
     directory = tmp_path / "data"
     with InProcessBroker({"log.dirs": directory}) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "a", 3, retention_ms=5)
@@ -73,7 +73,7 @@ def data(tmp_path: Path) -> Path:
     return directory
 
 
-def test_all_that_the_store_knew_is_in_the_tree(data: Path, tmp_path: Path):
+def test_migration_copies_the_whole_store(data: Path, tmp_path: Path):
     target = Target(tmp_path)
     done = target.migrate(data)
     nodes = target.nodes()
@@ -83,7 +83,7 @@ def test_all_that_the_store_knew_is_in_the_tree(data: Path, tmp_path: Path):
     assert done.nodes == len(nodes)
 
 
-def test_the_broker_does_not_start_alone_again_and_is_not_moved_twice(data: Path, tmp_path: Path):
+def test_migrated_broker_does_not_start_alone_again(data: Path, tmp_path: Path):
     Target(tmp_path).migrate(data)
     with (
         pytest.raises(StartError, match=r"zookeeper\.connect=zk:2181/mill"),
@@ -100,14 +100,14 @@ def member(directory: Path, tree: SharedTree, **settings: str) -> InProcessBroke
     return InProcessBroker({"log.dirs": directory, **connect, **settings}, coordination=tree.open)
 
 
-def test_a_broker_that_was_alone_is_told_to_be_moved_first(data: Path):
-    """It would join as one that has nothing: its topics would be gone."""
+def test_single_broker_must_be_migrated_before_it_joins(data: Path):
+    """It would join as an empty broker, without its topics."""
     with pytest.raises(StartError, match="millstream migrate --to zk:2181/mill"), member(data, SharedTree()):
         pass
 
 
-def test_a_broker_of_a_cluster_does_not_start_alone(tmp_path: Path):
-    """It would go on writing to its replicas, under the epochs of their leaders."""
+def test_broker_of_a_cluster_does_not_start_alone(tmp_path: Path):
+    """It would continue to write to its replicas, under the epochs of their leaders."""
     with member(tmp_path / "data", SharedTree()):
         pass
     with (
@@ -117,7 +117,7 @@ def test_a_broker_of_a_cluster_does_not_start_alone(tmp_path: Path):
         pass
 
 
-def test_a_broker_of_a_cluster_does_not_begin_another_one(tmp_path: Path):
+def test_broker_of_a_cluster_does_not_begin_another(tmp_path: Path):
     """The chroot is missing, say: clients would write to an empty cluster."""
     data, tree = tmp_path / "data", SharedTree()
     with member(data, tree) as broker:
@@ -130,7 +130,7 @@ def test_a_broker_of_a_cluster_does_not_begin_another_one(tmp_path: Path):
         assert broker.broker.image.cluster_id == cluster_id
 
 
-def test_a_running_broker_is_not_moved(tmp_path: Path):
+def test_running_broker_is_not_migrated(tmp_path: Path):
     with (
         InProcessBroker({"log.dirs": tmp_path / "data"}),
         pytest.raises(MigrationError, match="stop it first"),
@@ -139,21 +139,21 @@ def test_a_running_broker_is_not_moved(tmp_path: Path):
     assert Target(tmp_path).nodes() == {}
 
 
-def test_a_tree_that_is_in_use_is_left_alone(data: Path, tmp_path: Path):
+def test_tree_in_use_is_not_changed(data: Path, tmp_path: Path):
     target = Target(tmp_path)
     target.put(znodes.CLUSTER_ID, znodes.encode_cluster_id("another"))
-    with pytest.raises(MigrationError, match="holds a cluster already"):
+    with pytest.raises(MigrationError, match="has a cluster already"):
         target.migrate(data)
     assert (data / STORE_FILE).exists()
     assert {path for path, node in target.nodes().items() if node} == {znodes.CLUSTER_ID}
 
 
-def test_a_directory_without_a_store_is_told(tmp_path: Path):
+def test_directory_without_a_store_is_rejected(tmp_path: Path):
     with pytest.raises(MigrationError, match="no broker has run there alone"):
         Target(tmp_path).migrate(tmp_path)
 
 
-# ---- a directory of its own for the metadata ------------------------------------------------------------------
+# ---- a separate directory for the metadata --------------------------------------------------------
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def apart(tmp_path: Path) -> dict[str, Path]:
     return {"log.dirs": tmp_path / "data", "metadata.log.dir": tmp_path / "meta"}
 
 
-def test_a_running_broker_is_not_moved_by_its_metadata_directory(tmp_path: Path, apart: dict[str, Path]):
+def test_running_broker_is_not_migrated_by_its_metadata_directory(tmp_path: Path, apart: dict[str, Path]):
     data, meta = apart.values()
     with InProcessBroker(apart) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "a")
@@ -176,15 +176,15 @@ def test_a_running_broker_is_not_moved_by_its_metadata_directory(tmp_path: Path,
     assert all((path / MIGRATION_FILE).exists() for path in (data, meta))
 
 
-def test_a_directory_that_is_named_twice_is_locked_once(tmp_path: Path):
+def test_directory_named_twice_is_locked_once(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path / "data")
     with InProcessBroker({"log.dirs": tmp_path / "data", "metadata.log.dir": tmp_path / "link"}):
         pass
     assert Target(tmp_path).migrate(tmp_path / "data", metadata=tmp_path / "link").topics == 0
 
 
-def test_some_of_the_directories_are_not_taken_for_all(tmp_path: Path):
-    """The broker would begin the partitions of the others empty, groups and all."""
+def test_missing_directory_is_rejected(tmp_path: Path):
+    """The broker would start the partitions of the missing directory empty."""
     both = [tmp_path / "one", tmp_path / "two"]
     dirs = ",".join(map(str, both))
     with InProcessBroker({"log.dirs": dirs}) as broker, RawClient(broker.bootstrap) as client:
@@ -199,7 +199,7 @@ def test_some_of_the_directories_are_not_taken_for_all(tmp_path: Path):
     assert target.migrate(*both).topics == 1
 
 
-def test_a_store_that_is_elsewhere_is_asked_for(tmp_path: Path, apart: dict[str, Path]):
+def test_missing_store_hints_at_the_metadata_option(tmp_path: Path, apart: dict[str, Path]):
     with InProcessBroker(apart):
         pass
     with pytest.raises(MigrationError, match=r"metadata\.log\.dir is elsewhere \(--metadata\)"):
@@ -211,11 +211,11 @@ def test_a_store_that_is_elsewhere_is_asked_for(tmp_path: Path, apart: dict[str,
 def test_of_two_stores_none_is_guessed(tmp_path: Path, data: Path, apart: dict[str, Path]):
     with InProcessBroker({"log.dirs": tmp_path / "x", "metadata.log.dir": tmp_path / "meta"}):
         pass
-    with pytest.raises(MigrationError, match="are both there"):
+    with pytest.raises(MigrationError, match=r"both .* exist"):
         Target(tmp_path).migrate(data, metadata=tmp_path / "meta")
 
 
-def test_directories_of_different_brokers_are_told(tmp_path: Path, data: Path, apart: dict[str, Path]):
+def test_directories_of_different_brokers_are_rejected(tmp_path: Path, data: Path, apart: dict[str, Path]):
     with InProcessBroker({"log.dirs": tmp_path / "x", "metadata.log.dir": tmp_path / "meta"}):
         pass
     (data / STORE_FILE).unlink()
@@ -224,7 +224,7 @@ def test_directories_of_different_brokers_are_told(tmp_path: Path, data: Path, a
     assert not (data / MIGRATION_FILE).exists()
 
 
-# ---- a move that was not finished (test_to_zookeeper_interrupted.py ends it at every step) -----------
+# ---- a move that was not finished (test_to_zookeeper_interrupted.py ends it at every step) -------
 
 
 def in_tree(tree: SharedTree, data: Path, command: Callable[..., Awaitable[object]] = migrate_to) -> None:
@@ -240,57 +240,57 @@ def in_tree(tree: SharedTree, data: Path, command: Callable[..., Awaitable[objec
 
 @pytest.fixture
 def whole(data: Path) -> SharedTree:
-    """The tree of a move that ended when only the store was left to be put aside."""
+    """The tree of a migration that was interrupted before the store was renamed."""
     tree = SharedTree()
     in_tree(tree, data)
     (data / f"{STORE_FILE}.migrated").rename(data / STORE_FILE)
     return tree
 
 
-def test_what_has_begun_is_finished_though_others_use_the_cluster_already(
-    data: Path, tmp_path: Path, whole: SharedTree
-):
+def test_migration_completes_while_others_use_the_cluster(data: Path, tmp_path: Path, whole: SharedTree):
     second = member(tmp_path / "2", whole, **{"node.id": "2"})
     with second, RawClient(second.bootstrap) as client:
         create_topic(client, "new")
-        with pytest.raises(MigrationError, match="no way back"):
-            in_tree(whole, data, undo_move)
-        with pytest.raises(StartError, match=r"`millstream migrate --to zk:2181/mill --data .*` finishes it"):
+        with pytest.raises(MigrationError, match="cannot be undone"):
+            in_tree(whole, data, undo_migration)
+        with pytest.raises(
+            StartError, match=r"`millstream migrate --to zk:2181/mill --data .*` completes it"
+        ):
             member(data, whole).start()
         in_tree(whole, data)
         with member(data, whole) as first:
             assert first.run(lambda: set(first.broker.image.topics)) == {"a", "b", "new"}
 
 
-def test_a_move_to_one_place_is_not_finished_at_another(data: Path, tmp_path: Path, whole: SharedTree):
+def test_migration_is_not_completed_at_another_address(data: Path, tmp_path: Path, whole: SharedTree):
     (data / MIGRATION_FILE).write_text("elsewhere:2181\n")
-    with pytest.raises(MigrationError, match=r"being moved to elsewhere:2181.*--to elsewhere:2181 --data"):
+    with pytest.raises(MigrationError, match=r"being migrated to elsewhere:2181.*--to elsewhere:2181 --data"):
         in_tree(whole, data)
 
 
-def test_a_note_removed_by_hand_does_not_make_two_histories_one(data: Path, whole: SharedTree):
+def test_removed_note_does_not_merge_two_histories(data: Path, whole: SharedTree):
     (data / MIGRATION_FILE).unlink()
     with InProcessBroker({"log.dirs": data}) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "late")
-    with pytest.raises(MigrationError, match="both have a history of their own"):
+    with pytest.raises(MigrationError, match="both have changed since"):
         in_tree(whole, data)
     assert not (data / MIGRATION_FILE).exists()
     with pytest.raises(StartError, match="move that file away"), member(data, whole):
         pass
 
 
-def test_no_broker_uses_a_tree_that_is_reserved(data: Path, tmp_path: Path):
+def test_reserved_tree_is_not_used_by_brokers(data: Path, tmp_path: Path):
     tree = SharedTree()
     tree.tree.multi([Create(znodes.CLUSTER_ID, znodes.encode_reservation("another"))], 0)
-    with pytest.raises(StartError, match="cluster another is being moved"), member(tmp_path / "2", tree):
+    with pytest.raises(StartError, match="migration of the cluster another"), member(tmp_path / "2", tree):
         pass
-    with pytest.raises(MigrationError, match="another broker is being moved to"):
+    with pytest.raises(MigrationError, match="target of another migration"):
         in_tree(tree, data)
     with pytest.raises(MigrationError, match="nothing to undo"):
-        in_tree(tree, data, undo_move)
+        in_tree(tree, data, undo_migration)
 
 
-def test_a_store_is_not_forgotten_by_beginning_a_cluster_of_its_id(data: Path):
+def test_store_is_not_ignored_when_a_cluster_with_its_id_begins(data: Path):
     with InProcessBroker({"log.dirs": data}) as broker:
         cluster_id = broker.broker.image.cluster_id
     with (

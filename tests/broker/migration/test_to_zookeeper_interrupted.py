@@ -1,5 +1,7 @@
-"""A move to ZooKeeper that ends in the middle, at every change of a file and every write to the tree: there is only ever one history that can go on,
-and the same command finishes the move, or takes it back."""
+"""A migration that is interrupted at every change of a file and every write to the tree.
+
+Only one history can ever continue, and the same command completes or undoes the migration.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ import pytest
 
 from millstream.broker.app import StartError
 from millstream.broker.migration import to_zookeeper
-from millstream.broker.migration.to_zookeeper import MigrationError, migrate_to, undo_move
+from millstream.broker.migration.to_zookeeper import MigrationError, migrate_to, undo_migration
 from millstream.control import znodes
 from millstream.ports.coordination import ConnectionLost, Node, Write, sliced
-from millstream.sim.world.disk import SimDisk, sound
+from millstream.sim.world.disk import SimDisk, no_fault
 from millstream.testing.coordination import SharedTree, TreeSession
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from support.in_process import InProcessBroker
@@ -29,11 +31,11 @@ THREE_PLACES = {"log.dirs": "/data,/more", "metadata.log.dir": "/meta"}
 
 
 class Killed(BaseException):
-    """The command ends here."""
+    """The command is interrupted here."""
 
 
 class Steps:
-    """Counts what the command changes, and ends it before the change with this number."""
+    """Counts the changes of the command, and interrupts it before the change with this number."""
 
     def __init__(self, end: int | None = None) -> None:
         self.number = 0
@@ -68,7 +70,7 @@ class Session:
 
 
 class ForgetfulSession(Session):
-    """The connection breaks before the answer comes; the write is carried out."""
+    """The connection breaks before the response; the write takes effect."""
 
     async def multi(self, writes: Sequence[Write]) -> None:
         await self._session.multi(writes)
@@ -98,13 +100,13 @@ class World:
         settings = {**self.settings, "zookeeper.connect": ADDRESS, **settings}
         return InProcessBroker(settings, files=self.disk, coordination=self.shared.open)
 
-    # ---- the command
+    # ---- the command------------------------------------------------------------------------------
 
     def migrate(self, end: int | None = None, session: type[Session] = Session) -> None:
         self._run(migrate_to, Steps(end), session)
 
     def undo(self, end: int | None = None, session: type[Session] = Session) -> None:
-        self._run(undo_move, Steps(end), session)
+        self._run(undo_migration, Steps(end), session)
 
     def _run(self, command: Callable[..., Awaitable[Any]], steps: Steps, kind: type[Session]) -> None:
         async def run() -> None:
@@ -115,24 +117,24 @@ class World:
             try:
                 await command(kind(session, steps), ADDRESS, dirs, metadata_dir=metadata_dir, files=self.disk)
             finally:
-                self.disk.fault = sound
+                self.disk.fault = no_fault
                 await session.close()
 
         asyncio.run(run())
 
-    # ---- what there is
+    # ---- what there is----------------------------------------------------------------------------
 
     def has_store(self) -> bool:
         places = [self.settings.get("metadata.log.dir"), *self.settings["log.dirs"].split(",")]
         return any(self.disk.exists(f"{place}/millstream.store") for place in places if place)
 
     def tree_of_a_cluster(self) -> bool:
-        """Whether anything is there that a broker could take for one."""
+        """Whether the tree has a cluster that a broker could join."""
         return self.shared.tree.get(znodes.CLUSTER_ID) is not None
 
 
 class Known:
-    """What a broker knows: topics with ids and settings, and which producer ids it has given away."""
+    """The metadata of a broker: topics with ids and settings, and its next producer id."""
 
     def __init__(self, broker: InProcessBroker) -> None:
         image = broker.broker.image
@@ -177,19 +179,19 @@ def known(begin: World) -> Known:
         return Known(broker)
 
 
-# ---- every step -----------------------------------------------------------------------------------------------
+# ---- every step ----------------------------------------------------------------------------------
 
 Command = Callable[..., None]
 Death = Callable[[SimDisk], None]
 WAYS = [
     pytest.param(SimDisk.kill, Session, id="killed"),
-    pytest.param(SimDisk.crash, Session, id="power cut"),
+    pytest.param(SimDisk.crash, Session, id="power interrupted"),
     pytest.param(SimDisk.kill, ForgetfulSession, id="connection lost"),
 ]
 
 
-def cuts(start: World, command: Command, death: Death, session: type[Session]) -> Iterator[World]:
-    """What is left where the command ended at its first step, at its second, and so on; the last one came to its end."""
+def interruptions(start: World, command: Command, death: Death, session: type[Session]) -> Iterator[World]:
+    """Yield the state after an interruption at each step; the last run completes."""
     for end in range(MOST_STEPS):
         world = start.copied()
         try:
@@ -204,9 +206,12 @@ def cuts(start: World, command: Command, death: Death, session: type[Session]) -
     raise AssertionError("it never comes to its end")
 
 
-def assert_one_history(cut: World, known: Known) -> None:
-    """Started alone, it is refused, or everything is there, and what is new then is found by the move; started with ZooKeeper it is refused, or everything is there."""
-    alone, member = cut.copied(), cut.copied()
+def assert_one_history(interrupted: World, known: Known) -> None:
+    """Check that the broker starts with all its metadata, or not at all.
+
+    If it starts alone, a later migration includes its new topics.
+    """
+    alone, member = interrupted.copied(), interrupted.copied()
     try:
         with alone.alone() as broker, RawClient(broker.bootstrap) as client:
             assert Known(broker).holds(known)
@@ -230,7 +235,7 @@ def assert_one_history(cut: World, known: Known) -> None:
 
 
 def assert_finished(world: World, known: Known) -> None:
-    """Repeated, the command finishes the move, or says that it is."""
+    """Run the command again: it completes the migration, or says that it is complete."""
     try:
         world.migrate()
     except MigrationError as error:
@@ -250,32 +255,36 @@ def assert_taken_back(world: World, known: Known) -> None:
 
 
 @pytest.mark.parametrize(("death", "session"), WAYS)
-def test_a_move_that_ends_at_any_step_leaves_one_history(
+def test_migration_interrupted_at_any_step_leaves_one_history(
     begin: World, known: Known, death: Death, session: type[Session]
 ) -> None:
-    for cut in cuts(begin, World.migrate, death, session):
-        assert_one_history(cut, known)
-        assert_finished(cut.copied(), known)
-        if not cut.has_store():
+    for interrupted in interruptions(begin, World.migrate, death, session):
+        assert_one_history(interrupted, known)
+        assert_finished(interrupted.copied(), known)
+        if not interrupted.has_store():
             with pytest.raises(MigrationError, match="in ZooKeeper already"):
-                cut.undo()
+                interrupted.undo()
             continue
         try:
-            assert_taken_back(cut, known)
+            assert_taken_back(interrupted, known)
         except MigrationError as error:
-            assert "nothing to undo" in str(error) and not cut.tree_of_a_cluster()
+            assert "nothing to undo" in str(error) and not interrupted.tree_of_a_cluster()
 
 
 @pytest.mark.parametrize(("death", "session"), WAYS)
 @pytest.mark.parametrize("whole", [False, True], ids=["half a tree", "whole tree"])
-def test_taking_it_back_may_end_at_any_step_as_well(
+def test_undo_interrupted_at_any_step_leaves_one_history(
     begin: World, known: Known, death: Death, session: type[Session], whole: bool
 ) -> None:
-    moved = [cut for cut in cuts(begin, World.migrate, SimDisk.kill, Session) if cut.has_store()]
+    moved = [
+        interrupted
+        for interrupted in interruptions(begin, World.migrate, SimDisk.kill, Session)
+        if interrupted.has_store()
+    ]
     start = moved[-1] if whole else moved[-4]
     assert whole == (b'"id"' in start.shared.tree.get(znodes.CLUSTER_ID).data)
-    for cut in cuts(start, World.undo, death, session):
-        assert_one_history(cut, known)
-        assert_finished(cut.copied(), known)
-        if cut.tree_of_a_cluster():
-            assert_taken_back(cut, known)
+    for interrupted in interruptions(start, World.undo, death, session):
+        assert_one_history(interrupted, known)
+        assert_finished(interrupted.copied(), known)
+        if interrupted.tree_of_a_cluster():
+            assert_taken_back(interrupted, known)

@@ -1,4 +1,4 @@
-"""One connection: frames however they arrive, answers in order, and a bound on everything that waits."""
+"""One connection: frames in any pieces, responses in order, and limits on pending work."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from support.broker.connections import Pair, frame, run
 MIB = 1 << 20
 
 
-class Parked:
-    """A handler that parks requests that begin with ``wait``, pipelined, until they are released."""
+class DelayingHandler:
+    """A handler that delays requests that begin with ``wait``, pipelined, until they are released."""
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, asyncio.Future[Encoded | NoResponse]] = {}
@@ -45,11 +45,11 @@ class Parked:
         self.waiting[body].set_result(answer or Encoded([frame(body)]))
 
 
-# ---- receiving ------------------------------------------------------------------------------------------------
+# ---- receiving -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_frames_are_found_however_the_bytes_arrive(seed: int) -> None:
+def test_frames_are_decoded_however_the_bytes_arrive(seed: int) -> None:
     async def test() -> None:
         dice = random.Random(seed)
         bodies = [dice.randbytes(dice.choice([8, 20, 500, 70_000, 300_000])) for _ in range(30)]
@@ -75,7 +75,7 @@ def test_frames_are_found_however_the_bytes_arrive(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 0, 7, MIB + 1, 2**31 - 1])
-def test_a_size_that_no_request_has_closes_the_connection(size: int) -> None:
+def test_invalid_frame_size_closes_the_connection(size: int) -> None:
     async def test() -> None:
         pair = Pair()
         await pair.write(size.to_bytes(4, "big", signed=True) + b"x" * 100)
@@ -86,20 +86,20 @@ def test_a_size_that_no_request_has_closes_the_connection(size: int) -> None:
     run(test)
 
 
-def test_the_buffer_grows_with_what_has_come_and_not_with_what_was_announced() -> None:
+def test_buffer_grows_with_received_bytes_not_with_announced_size() -> None:
     async def test() -> None:
         pair = Pair(max_request_bytes=100 * MIB)
         await pair.write((90 * MIB).to_bytes(4, "big") + b"x" * 1000)
-        await pair.until(lambda: pair.connection._filled == 1004)
-        assert len(pair.connection._buffer or b"") == SMALL
+        await pair.until(lambda: pair.connection.receiving.filled == 1004)
+        assert len(pair.connection.receiving.data or b"") == SMALL
         pair.client.close()
         await pair.until(lambda: pair.closed)
-        assert pair.connection._buffer is None
+        assert pair.connection.receiving.data is None
 
     run(test)
 
 
-def test_large_frames_reuse_a_buffer_of_their_size_and_frames_of_all_sizes_come_through() -> None:
+def test_large_frames_reuse_a_buffer_of_their_size() -> None:
     async def test() -> None:
         pair = Pair(lambda body: NoResponse())
         sizes = [300_000, 300_000, 20, 300_000, 7_000, 700_000, 65_532, 65_533, 300_000, 9]
@@ -130,18 +130,18 @@ def _count_growth(pair: Pair) -> list[int]:
     return taken
 
 
-def test_an_idle_connection_holds_no_buffer() -> None:
+def test_idle_connection_holds_no_buffer() -> None:
     async def test() -> None:
         pair = Pair()
         await pair.send(b"a request")
         await pair.receive()
-        assert pair.connection._buffer is None and pair.connection.idle
+        assert pair.connection.receiving.data is None and pair.connection.idle
         pair.close()
 
     run(test)
 
 
-def test_a_network_error_of_any_kind_closes_quietly(caplog: pytest.LogCaptureFixture) -> None:
+def test_network_errors_close_the_connection_quietly(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         for number in (errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ETIMEDOUT):
             pair = Pair()
@@ -169,40 +169,40 @@ class _Failing:
         return getattr(self._stream, name)
 
 
-# ---- order ----------------------------------------------------------------------------------------------------
+# ---- order ---------------------------------------------------------------------------------------
 
 
-def test_answers_leave_in_order_also_behind_one_that_waits() -> None:
+def test_responses_are_sent_in_order_of_their_requests() -> None:
     async def test() -> None:
-        parked = Parked()
-        pair = Pair(parked)
+        delaying = DelayingHandler()
+        pair = Pair(delaying)
         await pair.send(b"wait for 1", b"answer 2", b"wait for 3", b"answer 4")
         await pair.until(lambda: len(pair.seen) == 4)
-        parked.release(b"wait for 3")
+        delaying.release(b"wait for 3")
         await pair.settle()
         with pytest.raises(BlockingIOError):
             pair.client.recv(1)
-        parked.release(b"wait for 1")
+        delaying.release(b"wait for 1")
         assert [await pair.receive() for _ in range(4)] == pair.seen
         pair.close()
 
     run(test)
 
 
-def test_a_request_without_an_answer_does_not_hold_up_the_next() -> None:
+def test_request_without_response_does_not_block_the_next() -> None:
     async def test() -> None:
-        parked = Parked()
-        pair = Pair(parked)
+        delaying = DelayingHandler()
+        pair = Pair(delaying)
         await pair.send(b"wait for nothing", b"answer 2")
         await pair.until(lambda: len(pair.seen) == 2)
-        parked.release(b"wait for nothing", NoResponse())
+        delaying.release(b"wait for nothing", NoResponse())
         assert await pair.receive() == b"answer 2"
         pair.close()
 
     run(test)
 
 
-def test_requests_behind_a_held_one_are_not_handled_before_it_has_appended() -> None:
+def test_requests_behind_a_held_produce_wait_for_its_append() -> None:
     async def test() -> None:
         log: list[bytes] = []
         gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -239,48 +239,48 @@ def test_requests_behind_a_held_one_are_not_handled_before_it_has_appended() -> 
     run(test)
 
 
-# ---- back-pressure --------------------------------------------------------------------------------------------
+# ---- back-pressure -------------------------------------------------------------------------------
 
 
-def test_requests_are_not_handled_while_too_many_wait() -> None:
+def test_pending_responses_are_bounded_in_number() -> None:
     async def test() -> None:
-        parked = Parked()
-        pair = Pair(parked, max_in_flight=3)
+        delaying = DelayingHandler()
+        pair = Pair(delaying, max_in_flight=3)
         await pair.send(*(b"wait for %d" % n for n in range(10)))
         await pair.settle()
         assert len(pair.seen) == 3
-        parked.release(b"wait for 0")
+        delaying.release(b"wait for 0")
         assert await pair.receive() == b"wait for 0"
         await pair.until(lambda: len(pair.seen) == 4)
         for n in range(1, 10):
-            await pair.until(lambda n=n: b"wait for %d" % n in parked.waiting)
-            parked.release(b"wait for %d" % n)
+            await pair.until(lambda n=n: b"wait for %d" % n in delaying.waiting)
+            delaying.release(b"wait for %d" % n)
             assert await pair.receive() == b"wait for %d" % n
         pair.close()
 
     run(test)
 
 
-def test_answers_that_wait_behind_another_are_bounded_in_bytes() -> None:
-    """One parked fetch in front, large answers behind it: they are made only while they are few."""
+def test_finished_responses_in_slots_are_bounded_in_bytes() -> None:
+    """Large responses behind a delayed fetch are produced only up to the limit."""
 
     async def test() -> None:
-        parked = Parked()
-        answers = Pair(lambda body: parked(body) if body[:4] == b"wait" else Encoded([frame(bytes(400_000))]))
-        await answers.send(b"wait for it", *(b"large %02d" % n for n in range(50)))
-        await answers.settle()
-        assert 2 <= len(answers.seen) <= 5
-        parked.release(b"wait for it")
-        assert await answers.receive() == b"wait for it"
+        delaying = DelayingHandler()
+        pair = Pair(lambda body: delaying(body) if body[:4] == b"wait" else Encoded([frame(bytes(400_000))]))
+        await pair.send(b"wait for it", *(b"large %02d" % n for n in range(50)))
+        await pair.settle()
+        assert 2 <= len(pair.seen) <= 5
+        delaying.release(b"wait for it")
+        assert await pair.receive() == b"wait for it"
         for _ in range(50):
-            assert len(await answers.receive()) == 400_000
-        assert len(answers.seen) == 51
-        answers.close()
+            assert len(await pair.receive()) == 400_000
+        assert len(pair.seen) == 51
+        pair.close()
 
     run(test)
 
 
-def test_pipelined_requests_that_take_long_leave_turns_to_others() -> None:
+def test_slow_pipelined_requests_yield_to_other_work() -> None:
     async def test() -> None:
         turns = 0
 
@@ -304,7 +304,7 @@ def test_pipelined_requests_that_take_long_leave_turns_to_others() -> None:
     run(test)
 
 
-def test_a_reader_that_stops_reading_stops_its_requests() -> None:
+def test_client_that_does_not_read_pauses_its_requests() -> None:
     async def test() -> None:
         pair = Pair(lambda body: Encoded([frame(bytes(300_000))]), send_buffer=8192)
         await pair.send(*(b"request %02d" % n for n in range(60)))
@@ -320,7 +320,7 @@ def test_a_reader_that_stops_reading_stops_its_requests() -> None:
     run(test)
 
 
-def test_file_data_is_read_only_as_the_socket_takes_it() -> None:
+def test_file_data_is_read_only_as_the_socket_drains() -> None:
     async def test() -> None:
         disk = SimDisk()
         file = disk.open("/log", create=True)
@@ -345,7 +345,7 @@ def test_file_data_is_read_only_as_the_socket_takes_it() -> None:
     run(test)
 
 
-def test_cold_file_data_comes_from_a_thread_and_in_order() -> None:
+def test_cold_file_data_is_read_in_a_thread_and_sent_in_order() -> None:
     async def test() -> None:
         disk = SimDisk()
         file = disk.open("/log", create=True)
@@ -369,7 +369,7 @@ def test_cold_file_data_comes_from_a_thread_and_in_order() -> None:
 
 @pytest.mark.parametrize("cold", [False, True])
 @pytest.mark.parametrize("fault", ["short", "error"])
-def test_a_log_file_that_fails_ends_the_connection_and_nothing_else(
+def test_unreadable_log_file_closes_only_the_connection(
     cold: bool, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
@@ -392,25 +392,25 @@ def test_a_log_file_that_fails_ends_the_connection_and_nothing_else(
     assert "Traceback" not in caplog.text and "closing connection" in caplog.text
 
 
-# ---- the end --------------------------------------------------------------------------------------------------
+# ---- the end -------------------------------------------------------------------------------------
 
 
-def test_parked_requests_are_cancelled_when_the_client_goes() -> None:
+def test_pending_requests_are_cancelled_on_disconnect() -> None:
     async def test() -> None:
-        parked = Parked()
-        pair = Pair(parked)
+        delaying = DelayingHandler()
+        pair = Pair(delaying)
         await pair.send(b"wait for 1", b"wait for 2")
-        await pair.until(lambda: len(parked.waiting) == 2)
+        await pair.until(lambda: len(delaying.waiting) == 2)
         await pair.settle()
         pair.client.close()
         await pair.until(lambda: pair.closed)
-        await pair.until(lambda: len(parked.cancelled) == 2)
-        assert not pair.connection._tasks
+        await pair.until(lambda: len(delaying.cancelled) == 2)
+        assert not pair.connection.responses.tasks
 
     run(test)
 
 
-def test_a_client_that_goes_at_once_leaves_no_coroutine_unawaited() -> None:
+def test_immediate_disconnect_leaves_no_coroutine_unawaited() -> None:
     async def inner(body: bytes) -> Encoded:
         await asyncio.sleep(60)
         return Encoded([frame(body)])
@@ -439,7 +439,7 @@ async def _leave_at_once(pair: Pair) -> None:
     await pair.settle()
 
 
-def test_a_request_that_fails_closes_its_connection_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_request_closes_its_connection_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fail(body: bytes) -> Encoded:
         raise KeyError("a bug")
 
@@ -453,7 +453,7 @@ def test_a_request_that_fails_closes_its_connection_and_says_so(caplog: pytest.L
     assert "failed unexpectedly" in caplog.text
 
 
-def test_a_handler_that_refuses_closes_at_once() -> None:
+def test_close_connection_error_closes_at_once() -> None:
     def refuse(body: bytes) -> Encoded:
         raise CloseConnection("no")
 
@@ -468,17 +468,17 @@ def test_a_handler_that_refuses_closes_at_once() -> None:
 
 
 @pytest.mark.parametrize("answer", ["answer", "nothing"])
-def test_finish_answers_what_is_there_takes_no_more_and_closes(answer: str) -> None:
+def test_finish_sends_pending_responses_and_closes(answer: str) -> None:
     async def test() -> None:
-        parked = Parked()
-        pair = Pair(parked)
+        delaying = DelayingHandler()
+        pair = Pair(delaying)
         await pair.send(b"wait for 1")
         await pair.until(lambda: pair.seen)
         pair.connection.finish()
         await pair.send(b"request 2")
         await pair.settle()
         assert pair.seen == [b"wait for 1"] and not pair.closed
-        parked.release(b"wait for 1", NoResponse() if answer == "nothing" else None)
+        delaying.release(b"wait for 1", NoResponse() if answer == "nothing" else None)
         await pair.until(lambda: pair.closed)
         pair.client.close()
 
@@ -497,24 +497,24 @@ def test_finish_closes_an_idle_connection_at_once() -> None:
     run(test)
 
 
-def test_silence_is_the_clients_unless_an_answer_is_due() -> None:
+def test_connection_owes_response_until_it_is_ready() -> None:
     async def test() -> None:
-        parked = Parked()
+        delaying = DelayingHandler()
         pair = Pair(
-            lambda body: parked(body) if body[:4] == b"wait" else Encoded([frame(bytes(3 * MIB))]),
+            lambda body: delaying(body) if body[:4] == b"wait" else Encoded([frame(bytes(3 * MIB))]),
             send_buffer=8192,
         )
         connection: Connection = pair.connection
-        assert not connection.waits_for_us
+        assert not connection.owes_response
         await pair.send(b"wait for 1")
         await pair.until(lambda: pair.seen)
-        assert connection.waits_for_us
-        parked.release(b"wait for 1")
+        assert connection.owes_response
+        delaying.release(b"wait for 1")
         await pair.receive()
         await pair.send(b"something large")
         await pair.until(lambda: len(pair.seen) == 2)
         await pair.settle()
-        assert not connection.waits_for_us  # it has its answer and does not take it
+        assert not connection.owes_response  # it has its answer and does not take it
         pair.close()
 
     run(test)

@@ -1,4 +1,4 @@
-"""Order of the requests of one connection: which ones wait for which, and what ends the waiting."""
+"""The order of the requests of one connection: which requests wait for which."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.broker.net.connection import Answer, Outcome
-from millstream.broker.net.responses import Encoded, NoResponse, Pipelined
+from millstream.broker.net.responses import Encoded, FinishedResponse, NoResponse, Outcome, Pipelined
 from millstream.wire.apis import APIS, BY_KEY, Pipelining
 from support.broker.connections import Pair, frame, run
 
@@ -73,18 +72,18 @@ class Request:
     def body(self) -> bytes:
         return self.kind.key.to_bytes(2, "big") + b"request %d" % self.number
 
-    def response(self) -> Answer:
+    def response(self) -> FinishedResponse:
         return Encoded([frame(self.body)]) if self.kind.response else NoResponse()
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> FinishedResponse:
         await self.answered.wait()
         return self.response()
 
-    async def decide(self) -> Answer | Pipelined:
+    async def decide(self) -> FinishedResponse | Pipelined:
         await self.decided.wait()
         return self.kind.pipelined(self)
 
-    # ---- the rules ------------------------------------------------------------------------------------------
+    # ---- the rules -------------------------------------------------------------------------------
 
     @property
     def is_decided(self) -> bool:
@@ -103,14 +102,14 @@ class Request:
 
     @property
     def gates(self) -> list[asyncio.Event]:
-        """What can happen to it next; at most one of the two."""
+        """The gate that the request waits at; at most one."""
         if not self.is_decided:
             return [self.decided]
         return [] if self.is_answered else [self.answered]
 
 
 class Pipeline:
-    """A pipelined sequence, and how far it must be."""
+    """A pipelined sequence, and the requests that must be handled."""
 
     def __init__(self, kinds: Sequence[str]) -> None:
         self.requests = [Request(number, KINDS[kind]) for number, kind in enumerate(kinds)]
@@ -122,7 +121,7 @@ class Pipeline:
 
     @property
     def handled(self) -> list[Request]:
-        """The requests that the rules let the broker handle by now, no fewer and no more."""
+        """Exactly the requests that the rules let the broker handle by now."""
         for number, request in enumerate(self.requests):
             if not all(earlier.lets_pass(request) for earlier in self.requests[:number]):
                 return self.requests[:number]
@@ -145,7 +144,7 @@ async def expect(pair: Pair, sequence: Pipeline) -> None:
     choices=st.lists(st.integers(0, 100), min_size=24, max_size=24),
     cut=st.integers(1, 400),
 )
-def test_a_request_waits_for_exactly_those_it_may_not_pass(
+def test_request_waits_for_exactly_those_it_may_not_overtake(
     kinds: list[str], choices: list[int], cut: int
 ) -> None:
     """Whichever gate opens next, the requests handled are those that the rules allow."""
@@ -167,13 +166,13 @@ def test_a_request_waits_for_exactly_those_it_may_not_pass(
         assert sequence.handled == sequence.requests
         expected = [request.body for request in sequence.requests if request.kind.response]
         assert [await pair.receive() for _ in expected] == expected
-        assert pair.connection.idle and not pair.connection._tasks
+        assert pair.connection.idle and not pair.connection.responses.tasks
         pair.close()
 
     run(test)
 
 
-def test_only_these_apis_are_passed_by_later_requests() -> None:
+def test_only_these_apis_may_be_overtaken() -> None:
     exempt = {api.name: api.pipelining for api in APIS if api.pipelining is not Pipelining.NONE}
     between_brokers = ("AlterPartition", "Envelope", "AllocateProducerIds", "ControllerFeed")
     assert exempt == {
@@ -183,17 +182,17 @@ def test_only_these_apis_are_passed_by_later_requests() -> None:
     }
 
 
-# ---- the end --------------------------------------------------------------------------------------------------
+# ---- the end -------------------------------------------------------------------------------------
 
 
 class Holding:
-    """A handler whose requests never end, unless they fail as a test says."""
+    """A handler whose requests never end, unless a test makes them fail."""
 
     def __init__(self) -> None:
-        self.gate: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.gate: asyncio.Future[FinishedResponse] = asyncio.get_running_loop().create_future()
         self.ended: list[bytes] = []
 
-    async def __call__(self, body: bytes) -> Answer:
+    async def __call__(self, body: bytes) -> FinishedResponse:
         try:
             return await self.gate
         finally:
@@ -218,10 +217,10 @@ def test_disconnect_behind_pipelined_requests_is_noticed_by_the_sweep() -> None:
         holding = Holding()
         pair = Pair(holding)
         await pair.send(b"request 1", b"request 2")
-        await pair.until(lambda: pair.connection._paused)
-        assert not pair.connection.deaf
+        await pair.until(lambda: pair.connection.paused)
+        assert not pair.connection.has_unnoticed_disconnect
         pair.client.close()
-        await pair.until(lambda: pair.connection.deaf)
+        await pair.until(lambda: pair.connection.has_unnoticed_disconnect)
         pair.connection.close()
         await pair.until(lambda: holding.ended)
         assert pair.seen == holding.ended == [b"request 1"]
@@ -248,7 +247,7 @@ def test_requests_behind_a_failed_one_are_not_handled(how: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["create topics", "delayed produce"])
-def test_finish_answers_what_is_handled_and_drops_what_waits_behind(kind: str) -> None:
+def test_finish_drops_requests_that_are_not_handled_yet(kind: str) -> None:
     async def test() -> None:
         sequence = Pipeline([kind, "metadata"])
         pair = Pair(sequence.handle)
@@ -265,14 +264,14 @@ def test_finish_answers_what_is_handled_and_drops_what_waits_behind(kind: str) -
     run(test)
 
 
-def test_large_requests_behind_a_held_one_arrive_whole() -> None:
-    """The receive buffer is full while the connection is held: nothing of it may be lost."""
+def test_large_requests_behind_a_held_one_arrive_complete() -> None:
+    """The receive buffer is full while the connection is held: no bytes may be lost."""
 
     async def test() -> None:
         gate = asyncio.Event()
 
         def handle(body: bytes) -> Outcome:
-            async def later() -> Answer:
+            async def later() -> FinishedResponse:
                 await gate.wait()
                 return Encoded([frame(body)])
 

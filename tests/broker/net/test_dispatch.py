@@ -1,4 +1,4 @@
-"""From a frame to its handler: what is too much is refused, and a bug in a handler ends one connection, not the broker."""
+"""From a frame to its handler: limits, and bugs that close one connection, not the broker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def cannot_be_encoded_later(*_: object) -> DescribeClusterResponse:
 
 
 @pytest.mark.parametrize("handle", [broken, broken_later, cannot_be_encoded, cannot_be_encoded_later])
-def test_a_bug_in_a_handler_ends_the_connection_and_is_logged(
+def test_bug_in_a_handler_closes_the_connection_and_is_logged(
     handle, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     routes = broker.broker.dispatcher._routes
@@ -66,9 +66,7 @@ def test_a_bug_in_a_handler_ends_the_connection_and_is_logged(
     still_serves(broker)
 
 
-def test_a_handler_is_cancelled_when_its_client_goes(
-    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_handler_is_cancelled_on_disconnect(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def wait(*_: object) -> None:
@@ -103,9 +101,7 @@ def test_a_handler_is_cancelled_when_its_client_goes(
     ],
     ids=["bytes", "items", "produce topics", "produce partitions"],
 )
-def test_a_request_that_would_unfold_to_too_much_closes_the_connection(
-    broker: InProcessBroker, body: bytes
-) -> None:
+def test_request_that_decodes_to_too_much_closes_the_connection(broker: InProcessBroker, body: bytes) -> None:
     with RawClient(broker.bootstrap) as client:
         client.write(framed(body))
         with pytest.raises(Closed):
@@ -113,7 +109,7 @@ def test_a_request_that_would_unfold_to_too_much_closes_the_connection(
     still_serves(broker)
 
 
-def test_many_items_that_are_not_too_many_are_served(broker: InProcessBroker) -> None:
+def test_request_with_many_items_below_the_limit_is_served(broker: InProcessBroker) -> None:
     names = [MetadataRequestTopic(name=f"t{n}") for n in range(20_000)]
     with RawClient(broker.bootstrap) as client:
         answer = client.call(MetadataRequest(topics=names, allow_auto_topic_creation=False), 8)
@@ -121,9 +117,7 @@ def test_many_items_that_are_not_too_many_are_served(broker: InProcessBroker) ->
 
 
 @pytest.mark.parametrize("version", [2, 4, 7])
-def test_a_name_as_long_as_a_name_can_be_is_refused_with_a_message(
-    broker: InProcessBroker, version: int
-) -> None:
+def test_longest_possible_name_is_rejected_with_a_message(broker: InProcessBroker, version: int) -> None:
     topic = CreatableTopic(name="x" * 32_767, num_partitions=1, replication_factor=1)
     with RawClient(broker.bootstrap) as client:
         (result,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000), version).topics
@@ -131,7 +125,7 @@ def test_a_name_as_long_as_a_name_can_be_is_refused_with_a_message(
     assert result.error_message.startswith("Topic name is invalid: the length of 'xxx")
 
 
-def test_an_unknown_api_in_any_version_closes_the_connection(broker: InProcessBroker) -> None:
+def test_unknown_api_key_closes_the_connection(broker: InProcessBroker) -> None:
     for key in (-1, 4, 999, 32767):
         for version in (-1, 0, 32767):
             with RawClient(broker.bootstrap) as client:
@@ -141,7 +135,7 @@ def test_an_unknown_api_in_any_version_closes_the_connection(broker: InProcessBr
     still_serves(broker)
 
 
-def test_a_version_that_is_not_served_closes_but_for_api_versions(broker: InProcessBroker) -> None:
+def test_unsupported_version_closes_except_for_api_versions(broker: InProcessBroker) -> None:
     frame = request_frame(BY_NAME["CreateTopics"], 7, CreateTopicsRequest())
     with RawClient(broker.bootstrap) as client:
         client.write(frame[:6] + struct.pack(">h", 99) + frame[8:])

@@ -1,4 +1,4 @@
-"""Listener settings: what is opened, what is advertised, and how a mistake is told."""
+"""Listener settings: opened listeners, advertised addresses, and errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def config(**settings: str) -> BrokerConfig:
     return BrokerConfig.from_texts({name.replace("_", "."): value for name, value in settings.items()})
 
 
-def test_the_default_is_one_plain_listener_on_this_machine() -> None:
+def test_default_is_one_plaintext_listener_on_localhost() -> None:
     assert listener_specs(config()) == [ListenerSpec("PLAINTEXT", "127.0.0.1", 9092)]
 
 
-def test_several_listeners_with_names_of_their_own() -> None:
+def test_listeners_may_have_custom_names() -> None:
     found = listener_specs(
         config(
             listeners="inside://[::1]:0, OUTSIDE://:9094",
@@ -27,6 +27,17 @@ def test_several_listeners_with_names_of_their_own() -> None:
         )
     )
     assert found == [ListenerSpec("INSIDE", "::1", 0), ListenerSpec("OUTSIDE", "0.0.0.0", 9094)]
+
+
+def test_listeners_of_kraft_controllers_are_not_opened() -> None:
+    settings = config(
+        listeners="PLAINTEXT://:9092,CONTROLLER://:9093",
+        advertised_listeners="PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+        controller_listener_names="CONTROLLER",
+    )
+    assert listener_specs(settings) == [ListenerSpec("PLAINTEXT", "0.0.0.0", 9092)]
+    bound = [Endpoint("PLAINTEXT", "0.0.0.0", 9092)]
+    assert advertised(settings, bound) == [Endpoint("PLAINTEXT", "localhost", 9092)]
 
 
 @pytest.mark.parametrize(
@@ -39,17 +50,17 @@ def test_several_listeners_with_names_of_their_own() -> None:
         ("PLAINTEXT://localhost:65536", "expected NAME://HOST:PORT"),
         ("PLAINTEXT://a:1,PLAINTEXT://b:2", "must have a different name"),
         ("PLAINTEXT://a:1,SSL://a:1", "must have a different port"),
-        ("", "needs at least one"),
+        ("", "give at least one"),
         ("INSIDE://a:1", "INSIDE has no protocol in listener.security.protocol.map"),
         ("SSL://a:1", "only PLAINTEXT is supported"),
     ],
 )
-def test_a_wrong_listener_is_told(listeners: str, complaint: str) -> None:
+def test_invalid_listener_is_rejected(listeners: str, complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         listener_specs(config(listeners=listeners))
 
 
-def test_what_is_bound_is_advertised_by_an_address_that_can_be_reached() -> None:
+def test_bound_listeners_are_advertised_with_reachable_hosts() -> None:
     bound = [Endpoint("PLAINTEXT", "0.0.0.0", 4000), Endpoint("LOCAL", "127.0.0.1", 4001)]
     assert advertised(config(), bound) == [
         Endpoint("PLAINTEXT", socket.gethostname(), 4000),
@@ -57,7 +68,7 @@ def test_what_is_bound_is_advertised_by_an_address_that_can_be_reached() -> None
     ]
 
 
-def test_advertised_listeners_win_and_port_0_means_the_bound_one() -> None:
+def test_advertised_port_0_means_the_bound_port() -> None:
     bound = [Endpoint("PLAINTEXT", "0.0.0.0", 4000)]
     found = advertised(config(advertised_listeners="PLAINTEXT://kafka.example:0"), bound)
     assert found == [Endpoint("PLAINTEXT", "kafka.example", 4000)]
@@ -67,16 +78,16 @@ def test_advertised_listeners_win_and_port_0_means_the_bound_one() -> None:
     ("value", "complaint"),
     [
         ("OTHER://a:1", "names OTHER, which is not in listeners"),
-        ("PLAINTEXT://0.0.0.0:1", "tells clients nothing"),
-        ("PLAINTEXT://:1", "tells clients nothing"),
-        ("PLAINTEXT://[::]:1", "tells clients nothing"),
+        ("PLAINTEXT://0.0.0.0:1", "use an address that clients can reach"),
+        ("PLAINTEXT://:1", "use an address that clients can reach"),
+        ("PLAINTEXT://[::]:1", "use an address that clients can reach"),
     ],
 )
-def test_an_address_that_clients_cannot_use_is_not_advertised(value: str, complaint: str) -> None:
+def test_unreachable_advertised_address_is_rejected(value: str, complaint: str) -> None:
     with pytest.raises(SettingError, match=complaint):
         advertised(config(advertised_listeners=value), [Endpoint("PLAINTEXT", "127.0.0.1", 4000)])
 
 
-def test_an_endpoint_is_shown_as_kafka_writes_it() -> None:
+def test_endpoint_is_formatted_as_in_kafka() -> None:
     assert str(Endpoint("PLAINTEXT", "host", 1)) == "PLAINTEXT://host:1"
     assert str(Endpoint("PLAINTEXT", "::1", 1)) == "PLAINTEXT://[::1]:1"

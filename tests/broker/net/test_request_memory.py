@@ -1,4 +1,4 @@
-"""queued.max.request.bytes: large requests wait for memory, small ones never do, and nothing deadlocks."""
+"""queued.max.request.bytes: large requests wait for memory, small ones do not, without deadlocks."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def head(size: int) -> bytes:
 
 
 async def begin(pair: Pair, size: int, arrived: int) -> None:
-    """Send the first bytes of a frame of this size and wait until they are received, as far as they are read."""
+    """Send the first bytes of a frame, and wait until they are received or reading stops."""
     await pair.write(head(size) + bytes(arrived - 4))
-    await pair.until(lambda: pair.connection.received_bytes == arrived or pair.connection._starved)
+    await pair.until(
+        lambda: pair.connection.receiving.received_bytes == arrived or pair.connection.receiving.starved
+    )
 
 
-def test_incomplete_frames_are_counted_by_what_has_arrived() -> None:
+def test_incomplete_frames_count_with_their_received_bytes() -> None:
     async def test() -> None:
         memory = RequestMemory(limit=64 * MIB)
         pair = pair_of(memory)
@@ -65,7 +67,7 @@ def test_large_frames_wait_while_a_held_request_fills_the_memory() -> None:
         waiting, small = pair_of(memory), pair_of(memory)
         with memory.holding(2 * MIB):
             await waiting.write(head(3 * SMALL) + bytes(SMALL))
-            await waiting.until(lambda: waiting.connection._starved)
+            await waiting.until(lambda: waiting.connection.receiving.starved)
             await waiting.write(bytes(2 * SMALL))
             await small.send(b"heartbeat")  # a small frame is handled all the same
             await small.until(lambda: small.seen)
@@ -91,7 +93,7 @@ def test_frame_larger_than_the_limit_passes_alone() -> None:
     run(test)
 
 
-def test_incomplete_frames_that_fill_the_memory_are_completed_one_by_one() -> None:
+def test_incomplete_frames_that_fill_the_memory_are_completed_in_turn() -> None:
     async def test() -> None:
         memory = RequestMemory(limit=MIB)
         pairs = [pair_of(memory) for _ in range(8)]
@@ -110,14 +112,14 @@ def test_incomplete_frames_that_fill_the_memory_are_completed_one_by_one() -> No
     run(test)
 
 
-def test_stalled_client_above_the_limit_makes_way_for_the_next() -> None:
-    """The favoured connection sends nothing more: the others are served, and so is it when it goes on."""
+def test_stalled_favoured_client_is_replaced_by_the_next() -> None:
+    """The favoured connection sends nothing more: the others are served, and later it is too."""
 
     async def test() -> None:
         memory = RequestMemory(limit=MIB)
         stalled, other = pair_of(memory), pair_of(memory)
         await begin(stalled, 4 * MIB, 2 * MIB)
-        assert not stalled.connection._starved  # above the limit and alone: the favoured one
+        assert not stalled.connection.receiving.starved  # above the limit and alone: the favoured one
         await other.send(bytes(MIB))
         await other.until(lambda: other.seen)
         await stalled.write(bytes(2 * MIB + 4))
@@ -130,7 +132,7 @@ def test_stalled_client_above_the_limit_makes_way_for_the_next() -> None:
 
 
 def test_silent_clients_take_at_most_one_request_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them is favoured in turn and reads on. Without memory for another one, the silent ones are closed."""
+    """Each is favoured in turn. Without memory for another one, the silent ones are closed."""
     monkeypatch.setattr(request_memory, "_STALLED_S", 0.01)
     monkeypatch.setattr(request_memory, "_GIVE_UP_S", 0.05)
 
@@ -150,7 +152,7 @@ def test_silent_clients_take_at_most_one_request_above_the_limit(monkeypatch: py
 
         await sender.until(served)
         # The last one that was favoured below that mark may have read all it was sent.
-        assert most <= memory.most + 2 * MIB
+        assert most <= memory.hard_limit + 2 * MIB
         assert any(pair.closed for pair in silent)
         for task in writing:
             task.cancel()
@@ -198,15 +200,17 @@ def test_limit_is_a_share_of_memory_unless_it_is_set(text: str | None, limit: in
     assert limit_of(config.get("queued.max.request.bytes"), largest) == expected
 
 
-def test_limit_below_the_largest_request_is_refused() -> None:
+def test_limit_below_the_largest_request_is_rejected() -> None:
     with pytest.raises(SettingError, match=r"socket\.request\.max\.bytes"):
         BrokerConfig.from_texts({"queued.max.request.bytes": "1000"})
 
 
 @pytest.mark.parametrize("count", [4, 20])
-def test_refused_conversions_release_their_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the garbage collector, which runs rarely in a broker. Large copies are memory maps, of which tracemalloc
-    knows nothing."""
+def test_rejected_conversions_release_their_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the garbage collector, which runs rarely in a broker.
+
+    Large copies are memory maps, which tracemalloc does not see.
+    """
     # Records without keys are refused by a compacted topic, and only the child process finds that out.
     batch = build_batch([Record(n, 0, None, bytes(100_000), ()) for n in range(count)])
     maps: list[weakref.ref[mmap.mmap]] = []
@@ -238,7 +242,7 @@ def test_refused_conversions_release_their_memory(count: int, monkeypatch: pytes
                 refuse()
             after, _ = tracemalloc.get_traced_memory()
             assert len(maps) == (11 if count == 20 else 0)
-            assert [one for one in maps if one() is not None] == []
+            assert [reference for reference in maps if reference() is not None] == []
         finally:
             tracemalloc.stop()
             gc.enable()

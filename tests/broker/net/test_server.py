@@ -1,4 +1,4 @@
-"""Limits of connections, idle ones, parked requests of clients that go, and a shutdown that answers what it can."""
+"""Limits of connections, idle connections, disconnects with pending requests, and shutdown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def admitted(broker: InProcessBroker) -> RawClient | None:
     ],
     ids=["in all", "per ip", "override"],
 )
-def test_connections_beyond_the_limit_are_refused_until_one_goes(
+def test_connections_beyond_the_limit_are_rejected(
     settings: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(**settings) as broker:
@@ -60,7 +60,7 @@ def test_connections_beyond_the_limit_are_refused_until_one_goes(
             client.close()  # type: ignore[union-attr]
 
 
-def test_a_request_larger_than_the_limit_closes_the_connection() -> None:
+def test_request_above_the_size_limit_closes_the_connection() -> None:
     with serving(socket_request_max_bytes=1000) as broker, RawClient(broker.bootstrap) as client:
         client.write((1001).to_bytes(4, "big"))
         with pytest.raises(Closed):
@@ -68,7 +68,7 @@ def test_a_request_larger_than_the_limit_closes_the_connection() -> None:
 
 
 def stall(broker: InProcessBroker) -> RawClient:
-    """A client that asks for much and takes nothing."""
+    """A client that requests much and reads nothing."""
     client = RawClient(broker.bootstrap, receive_buffer=4096)
     create_topic(client, "large")
     for _ in range(8):
@@ -88,7 +88,7 @@ def idle(broker: InProcessBroker) -> RawClient:
 
 
 @pytest.mark.parametrize("make", [idle, half, stall])
-def test_a_connection_that_is_silent_for_too_long_is_closed(
+def test_idle_connection_is_closed(
     make: Callable[[InProcessBroker], RawClient],
 ) -> None:
     with serving(
@@ -99,7 +99,7 @@ def test_a_connection_that_is_silent_for_too_long_is_closed(
         client.close()
 
 
-def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
+def test_client_that_waits_for_a_response_is_not_idle() -> None:
     with serving(connections_max_idle_ms=50) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "quiet")
         answer = fetch(client, "quiet", max_wait_ms=800)
@@ -107,11 +107,11 @@ def test_a_client_that_waits_for_an_answer_is_not_idle() -> None:
 
 
 def waiters(broker: InProcessBroker, topic: str) -> int:
-    watchers = broker.run(lambda: broker.broker.parts.replicas.leader(topic, 0).watchers)
+    watchers = broker.run(lambda: broker.broker.parts.replicas.leader(topic, 0).waiters.watchers)
     return len(watchers or ())
 
 
-def test_the_fetches_of_clients_that_go_are_forgotten() -> None:
+def test_delayed_fetches_are_dropped_on_disconnect() -> None:
     with serving() as broker:
         with RawClient(broker.bootstrap) as client:
             create_topic(client, "quiet")
@@ -134,8 +134,8 @@ def test_the_fetches_of_clients_that_go_are_forgotten() -> None:
         assert broker.run(lambda: dict(broker.broker.server._per_ip)) == {}
 
 
-def test_a_client_that_goes_while_its_requests_are_not_read_is_noticed() -> None:
-    """Its connection does not read, because too many requests of it wait, and so does not see it go."""
+def test_disconnect_of_a_paused_connection_is_detected() -> None:
+    """The connection does not read, because too many requests are pending."""
     with serving(connections_max_idle_ms=200, queued_max_requests=5) as broker:
         with RawClient(broker.bootstrap) as client:
             create_topic(client, "quiet")
@@ -146,7 +146,7 @@ def test_a_client_that_goes_while_its_requests_are_not_read_is_noticed() -> None
         assert broker.run(lambda: broker.broker.server.connection_count) == 0
 
 
-def test_a_shutdown_answers_what_waits_and_takes_no_more() -> None:
+def test_shutdown_sends_pending_responses() -> None:
     with serving() as broker:
         client = RawClient(broker.bootstrap)
         create_topic(client, "quiet")

@@ -1,6 +1,7 @@
-"""The quick way of the usual produce against the whole one: the same requests to two topics, one of which is never remembered.
+"""The fast path of Produce against the handler: the same requests to two topics.
 
-Every answer and every byte of both logs must be equal, whatever was sent, and the quick way must have been taken.
+One topic never uses the fast path. All responses and all bytes of both logs must be equal, and the
+fast path must have been used for the other topic.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from support.in_process import InProcessBroker
 from support.raw import Closed, RawClient, create_topic, decode_answer, fetch, request_frame
 
 PRODUCE = BY_NAME["Produce"]
-QUICK, WHOLE = "quick-topic", "whole-topic"
+FAST, SLOW = "fast-topic", "slow-topic"
 NOW_MS = 1_750_000_000_000
 VERSIONS = (9, 10, 11, 12, 13)
 
@@ -48,16 +49,16 @@ class Forgetful(dict[bytes, Template]):
 
 @dataclass
 class World:
-    """A broker, a connection for each of the two topics, and how often the quick way was taken."""
+    """A broker, a connection for each topic, and the number of uses of the fast path."""
 
     broker: InProcessBroker
     clients: dict[str, RawClient] = field(default_factory=dict)
     ids: dict[str, bytes] = field(default_factory=dict)
-    quick: int = 0
+    fast_count: int = 0
 
     def connect(self) -> None:
         self.close()
-        self.clients = {topic: RawClient(self.broker.bootstrap) for topic in (QUICK, WHOLE)}
+        self.clients = {topic: RawClient(self.broker.bootstrap) for topic in (FAST, SLOW)}
 
     def close(self) -> None:
         for client in self.clients.values():
@@ -65,30 +66,29 @@ class World:
 
     def create(self, partitions: int = 2, **settings: object) -> None:
         self.ids = {
-            topic: create_topic(self.clients[topic], topic, partitions, **settings)
-            for topic in (QUICK, WHOLE)
+            topic: create_topic(self.clients[topic], topic, partitions, **settings) for topic in (FAST, SLOW)
         }
         known = self.broker.broker.parts.produce_fast_path.templates
         assert isinstance(known, Forgetful)
         known.clear()
-        known.never = {WHOLE, self.ids[WHOLE]}
+        known.never = {SLOW, self.ids[SLOW]}
 
     def delete(self) -> None:
-        for topic in (QUICK, WHOLE):
+        for topic in (FAST, SLOW):
             asked = DeleteTopicsRequest(topics=[DeleteTopicState(name=topic)], timeout_ms=10_000)
             (answer,) = self.clients[topic].call(asked, 6).responses
             assert answer.error_code == 0, answer
 
     def configure(self, name: str, value: str) -> None:
-        for topic in (QUICK, WHOLE):
+        for topic in (FAST, SLOW):
             setting = AlterableConfig(name=name, config_operation=0, value=value)
             row = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[setting])
             (answer,) = self.clients[topic].call(IncrementalAlterConfigsRequest(resources=[row]), 1).responses
             assert answer.error_code == 0, answer
 
     def send(self, make: Callable[[str, bytes], bytes]) -> bytes | None:
-        """The same frame to both; the answer, which must be the same too (None: the connection was closed)."""
-        answers = [self.ask(topic, make(topic, self.ids[topic])) for topic in (QUICK, WHOLE)]
+        """Send the same frame to both; return the common response (None: connection closed)."""
+        answers = [self.ask(topic, make(topic, self.ids[topic])) for topic in (FAST, SLOW)]
         assert answers[0] == answers[1]
         if answers[0] is None:
             self.connect()
@@ -104,7 +104,7 @@ class World:
         return answer.replace(topic.encode(), b"t" * len(topic)).replace(self.ids[topic], bytes(16))
 
     def produce(self, records: bytes | None, *, version: int = 10, acks: int = 1, partition: int = 0) -> int:
-        """The error code of the one partition."""
+        """Return the error code of the only partition."""
         answer = self.send(lambda topic, id_: produce_frame(topic, id_, records, version, acks, partition))
         assert answer is not None
         _, message = decode_answer(PRODUCE, version, answer)
@@ -113,7 +113,7 @@ class World:
 
     def logs_are_equal(self) -> None:
         for partition in range(2):
-            logs = [fetch(self.clients[topic], topic, partition) for topic in (QUICK, WHOLE)]
+            logs = [fetch(self.clients[topic], topic, partition) for topic in (FAST, SLOW)]
             assert logs[0].records == logs[1].records
             assert logs[0].high_watermark == logs[1].high_watermark
 
@@ -139,7 +139,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
         def counted(*args):
             answer = again(*args)
-            made.quick += answer is not None
+            made.fast_count += answer is not None
             return answer
 
         monkeypatch.setattr(ProduceFastPath, "again", counted)
@@ -151,28 +151,28 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("acks", [1, -1])
-def test_what_producers_repeat_is_quick(world: World, version: int, acks: int) -> None:
+def test_repeated_request_uses_the_fast_path(world: World, version: int, acks: int) -> None:
     world.create()
     for i in range(6):
         assert world.produce(batch(1 + i), version=version, acks=acks, partition=i % 2) == 0
-    assert world.quick == 4  # all but the first of each partition
+    assert world.fast_count == 4  # all but the first of each partition
     world.logs_are_equal()
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_every_codec_is_quick(world: World, codec: int) -> None:
+def test_every_codec_uses_the_fast_path(world: World, codec: int) -> None:
     world.create()
     for _ in range(3):
         assert world.produce(batch(20, codec=codec)) == 0
-    assert world.quick == 2
+    assert world.fast_count == 2
     world.logs_are_equal()
 
 
-def test_a_batch_of_any_size_is_quick(world: World) -> None:
+def test_batch_of_any_size_uses_the_fast_path(world: World) -> None:
     world.create()
     for size in (0, 30, 100, 5000, 200_000):
         assert world.produce(batch(value=b"v" * size)) == 0
-    assert world.quick == 4
+    assert world.fast_count == 4
     world.logs_are_equal()
 
 
@@ -184,7 +184,7 @@ def test_sequences_are_checked_as_ever(world: World) -> None:
     ]
     order, fenced = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH
     assert outcomes == [0, 0, 0, 0, order, 0, fenced, 0, order]
-    assert world.quick == 8
+    assert world.fast_count == 8
     world.logs_are_equal()
 
 
@@ -212,16 +212,16 @@ def corrupt(at: int, value: int) -> bytes:
         (None, ErrorCode.INVALID_RECORD),
     ],
 )
-def test_what_is_wrong_is_told_as_ever(world: World, records: bytes | None, code: int) -> None:
+def test_errors_are_those_of_the_handler(world: World, records: bytes | None, code: int) -> None:
     world.create()
     assert world.produce(batch()) == 0
     assert world.produce(records) == code
     assert world.produce(batch()) == 0
-    assert world.quick >= 1
+    assert world.fast_count >= 1
     world.logs_are_equal()
 
 
-def test_a_topic_that_is_gone_and_one_that_came_in_its_place(world: World) -> None:
+def test_deleted_and_recreated_topic(world: World) -> None:
     world.create()
     assert world.produce(batch()) == world.produce(batch()) == 0
     world.delete()
@@ -242,20 +242,20 @@ def test_a_topic_that_is_gone_and_one_that_came_in_its_place(world: World) -> No
         ("min.insync.replicas", "2", batch(), 0),  # of the one that there is
     ],
 )
-def test_a_setting_that_changes_holds_for_the_next_request(
+def test_changed_setting_applies_to_the_next_request(
     world: World, setting: str, value: str, records: bytes, code: int
 ) -> None:
     world.create()
     assert world.produce(batch(), acks=-1) == world.produce(batch(), acks=-1) == 0
     world.configure(setting, value)
     assert world.produce(records, acks=-1) == code
-    assert world.quick >= 1
+    assert world.fast_count >= 1
     world.logs_are_equal()
 
 
 def test_broker_times_are_stamped(world: World) -> None:
     world.create(message_timestamp_type="LogAppendTime")
-    for topic in (QUICK, WHOLE):
+    for topic in (FAST, SLOW):
         times = []
         for _ in range(3):
             frame = produce_frame(topic, world.ids[topic], batch())
@@ -264,50 +264,50 @@ def test_broker_times_are_stamped(world: World) -> None:
             (row,) = answer.responses[0].partition_responses  # type: ignore[attr-defined]
             times.append(row.log_append_time_ms)
         assert NOW_MS < times[0] <= times[1] <= times[2]
-    assert world.quick == 2
+    assert world.fast_count == 2
 
 
 def test_internal_topics_stay_closed(world: World) -> None:
     world.create()
     frame = produce_frame("__consumer_offsets", bytes(16), batch())
     for _ in range(3):
-        world.clients[QUICK].write(frame)
-        _, answer = decode_answer(PRODUCE, 10, world.clients[QUICK].read_frame())
+        world.clients[FAST].write(frame)
+        _, answer = decode_answer(PRODUCE, 10, world.clients[FAST].read_frame())
         (row,) = answer.responses[0].partition_responses  # type: ignore[attr-defined]
         assert row.error_code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    assert world.quick == 0
+    assert world.fast_count == 0
 
 
-def test_a_client_whose_requests_repeat_too_much_is_not_remembered(world: World) -> None:
-    """What is remembered stays: a field that nobody knows in the header of a request could make that a megabyte each."""
+def test_request_with_a_long_repeated_prefix_is_not_remembered(world: World) -> None:
+    """Templates stay in memory: an unknown field in the request header could make each a megabyte."""
     world.create()
-    intact = produce_frame(QUICK, world.ids[QUICK], batch())
+    intact = produce_frame(FAST, world.ids[FAST], batch())
     assert intact[14:18] == b"raw\0"
     for size in (100, 2000):
         field = b"\x01\x63" + bytes((size & 0x7F | 0x80, size >> 7)) + bytes(size)
         frame = intact[:17] + field + intact[18:]
         for _ in range(3):
-            world.clients[QUICK].write(struct.pack(">i", len(frame) - 4) + frame[4:])
-            world.clients[QUICK].read_frame()
-        assert world.quick == 2
+            world.clients[FAST].write(struct.pack(">i", len(frame) - 4) + frame[4:])
+            world.clients[FAST].read_frame()
+        assert world.fast_count == 2
     assert max(map(len, world.broker.broker.parts.produce_fast_path.templates)) < 1000
 
 
-def test_answers_keep_their_order_when_requests_are_pipelined(world: World) -> None:
+def test_responses_to_pipelined_requests_keep_their_order(world: World) -> None:
     world.create()
     world.produce(batch())
-    frames = [produce_frame(QUICK, world.ids[QUICK], batch()) for _ in range(50)]
-    for number, one in enumerate(frames):
-        frames[number] = one[:8] + struct.pack(">i", number) + one[12:]
-    world.clients[QUICK].write(b"".join(frames))
+    frames = [produce_frame(FAST, world.ids[FAST], batch()) for _ in range(50)]
+    for number, frame in enumerate(frames):
+        frames[number] = frame[:8] + struct.pack(">i", number) + frame[12:]
+    world.clients[FAST].write(b"".join(frames))
     for number in range(50):
-        got, answer = decode_answer(PRODUCE, 10, world.clients[QUICK].read_frame())
+        got, answer = decode_answer(PRODUCE, 10, world.clients[FAST].read_frame())
         (row,) = answer.responses[0].partition_responses  # type: ignore[attr-defined]
         assert (got, row.base_offset) == (number, number + 1)
 
 
 def damage(frame: bytes, dice: random.Random) -> bytes:
-    """Some bytes of a request changed, cut out or repeated; what its prefix says of its size stays true."""
+    """Change, remove or repeat some bytes of a request; its size prefix stays correct."""
     body = bytearray(frame[4:])
     for _ in range(dice.randint(1, 3)):
         at = dice.randrange(len(body))
@@ -323,25 +323,23 @@ def damage(frame: bytes, dice: random.Random) -> bytes:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_requests_have_the_same_outcome(world: World, seed: int) -> None:
-    """Only what stays a Produce: other APIs would answer for both, but not about these topics."""
+    """Keep requests that are still a Produce: other APIs would not concern these topics."""
     world.create()
     world.produce(batch())
     refused = 0
     for number in range(150):
         dice = random.Random(f"{seed}/{number}")
         version = dice.choice(VERSIONS)
-        intact = {
-            topic: produce_frame(topic, world.ids[topic], batch(3), version) for topic in (QUICK, WHOLE)
-        }
-        spoilt = damage(intact[QUICK], dice)
+        intact = {topic: produce_frame(topic, world.ids[topic], batch(3), version) for topic in (FAST, SLOW)}
+        spoilt = damage(intact[FAST], dice)
         if spoilt[4:6] != b"\x00\x00" or b"\x00\x00\x03\xe8" not in spoilt:
             continue
-        # The same damage to the request of the other topic, which differs from this one in the bytes of name and id alone.
-        other = spoilt.replace(QUICK.encode(), WHOLE.encode()).replace(world.ids[QUICK], world.ids[WHOLE])
+        # The same damage to the request of the other topic, which differs only in name and id.
+        other = spoilt.replace(FAST.encode(), SLOW.encode()).replace(world.ids[FAST], world.ids[SLOW])
         assert world.produce(batch(), version=version) == 0
         if len(spoilt) != len(other) or other == spoilt:
             continue  # the name itself was hit
-        answer = world.send(lambda topic, _, a=spoilt, b=other: a if topic == QUICK else b)  # type: ignore[misc]
+        answer = world.send(lambda topic, _, a=spoilt, b=other: a if topic == FAST else b)  # type: ignore[misc]
         refused += answer is None
-    assert refused and world.quick
+    assert refused and world.fast_count
     world.logs_are_equal()

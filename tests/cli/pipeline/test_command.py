@@ -67,7 +67,7 @@ def test_a_file_that_is_not_there(shared_broker, tmp_path: Path) -> None:
         assert (told.returncode, told.stdout) == (1, "")
         assert (
             told.stderr
-            == "error: there is no file nowhere.py; give the Python file that declares the pipeline\n"
+            == "error: file nowhere.py does not exist; pass the Python file that declares the pipeline\n"
         )
 
 
@@ -85,9 +85,9 @@ def test_a_topic_that_is_not_there_is_told_before_spark_starts(
 def test_status_of_what_never_ran(shared_broker, tmp_path: Path) -> None:
     told = run("status", bootstrap=shared_broker.bootstrap, cwd=tmp_path)
     assert (told.returncode, told.stdout) == (0, "")
-    assert "no pipeline has run here" in told.stderr
+    assert "no pipelines have run here" in told.stderr
     told = run("status", "shop", bootstrap=shared_broker.bootstrap, cwd=tmp_path)
-    assert told.returncode == 1 and "no run of shop is known below" in told.stderr
+    assert told.returncode == 1 and "no run of shop found below" in told.stderr
 
 
 def test_check_shows_flows_and_schemas(shared_broker, file: Path, topic: str, tmp_path: Path) -> None:
@@ -166,7 +166,9 @@ def test_a_run_is_seen_from_outside_refuses_a_second_one_and_stops_cleanly(
         assert "big" in run("status", topic, bootstrap=bootstrap, cwd=tmp_path).stdout
         second = run("run", str(file), "--once", bootstrap=bootstrap, cwd=tmp_path)
         assert second.returncode == 1
-        assert f"error: pipeline {topic} runs already (process {running.process.pid} on " in second.stderr
+        assert (
+            f"error: pipeline {topic} is already running (process {running.process.pid} on " in second.stderr
+        )
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(PATIENCE_S) == 130
     finally:

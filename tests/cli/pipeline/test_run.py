@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from millstream.cli.pipeline.run import Lines, LiveTable, _live_lines, print_figures
-from millstream.pipelines.run.failure_log import MOST_BYTES, note_failure
+from millstream.pipelines.run.failure_log import MAX_BYTES, log_failure
 from millstream.pipelines.run.progress import Figures
 
 FLOWS = [
@@ -91,7 +91,7 @@ def test_failure_log_keeps_the_traces_of_python_and_java(tmp_path: Path) -> None
         try:
             raise error
         except Exception as raised:
-            note_failure(log, "paid", raised)
+            log_failure(log, "paid", raised)
     text = log.read_text()
     assert text.count(" flow paid\n") == 2
     assert "B.java:3" in text and "ValueError: x" in text and "test_run.py" in text
@@ -99,17 +99,17 @@ def test_failure_log_keeps_the_traces_of_python_and_java(tmp_path: Path) -> None
 
 def test_failure_log_is_bounded_and_never_in_the_way(tmp_path: Path) -> None:
     log = tmp_path / ".failures.log"
-    log.write_bytes(b"x" * (MOST_BYTES + 1))
-    note_failure(log, "paid", ValueError("x"))
-    assert log.stat().st_size < 1000 and (tmp_path / ".failures.log.1").stat().st_size == MOST_BYTES + 1
+    log.write_bytes(b"x" * (MAX_BYTES + 1))
+    log_failure(log, "paid", ValueError("x"))
+    assert log.stat().st_size < 1000 and (tmp_path / ".failures.log.1").stat().st_size == MAX_BYTES + 1
     (tmp_path / "file").touch()
-    note_failure(tmp_path / "file" / "log", "paid", ValueError("x"))
+    log_failure(tmp_path / "file" / "log", "paid", ValueError("x"))
 
     class Dead(Exception):
         def __str__(self) -> str:
             raise ConnectionError("the JVM is gone")
 
-    note_failure(log, "paid", Dead())
+    log_failure(log, "paid", Dead())
     assert "Dead" in log.read_text()
 
 

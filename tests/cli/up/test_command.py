@@ -18,13 +18,15 @@ from millstream.cli.up.command import _plan
 from millstream.cli.up.requests import _waits_for_others
 from millstream.cli.up.status import JsonStatus, death
 from millstream.client.errors import ClientError
-from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, wanted_factor
+from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, desired_replication_factor
 from millstream.core.config import BrokerConfig
 from millstream.local import cluster_file
 from millstream.local.broker import LocalBroker
-from millstream.local.cluster import LocalNode, broker_answers, cluster_settings
+from millstream.local.cluster import cluster_settings
 from millstream.local.cluster_file import ClusterFile, Entry, State, ZooKeeperEntry
 from millstream.local.foreground import own_directory
+from millstream.local.node import LocalNode
+from millstream.local.probes import broker_answers
 from millstream.local.zookeeper import LocalZooKeeper, free_ports, server_mode
 from support.local_up import Row, Up
 from support.processes import alive, wait_until
@@ -429,8 +431,8 @@ def test_a_cluster_keeps_as_many_copies_as_it_can(brokers: int, replicas: str, i
     assert settings == {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
     config = BrokerConfig.from_texts(settings)
     for name in (OFFSETS, TRANSACTIONS):  # also when the cluster grows
-        assert wanted_factor(config, name, brokers) == int(replicas)
-        assert wanted_factor(config, name, brokers + 2) == 3
+        assert desired_replication_factor(config, name, brokers) == int(replicas)
+        assert desired_replication_factor(config, name, brokers + 2) == 3
 
 
 def test_only_a_broker_that_answers_counts_as_one() -> None:

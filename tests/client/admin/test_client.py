@@ -16,11 +16,11 @@ from millstream.core.types import TopicPartition
 
 @pytest.fixture
 def admin(shared_broker) -> Iterator[Admin]:
-    with Admin(shared_broker.bootstrap) as one:
-        yield one
+    with Admin(shared_broker.bootstrap) as client:
+        yield client
 
 
-def test_a_topic_is_created_described_grown_and_deleted(admin: Admin, topic_name: str):
+def test_topic_is_created_described_extended_and_deleted(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=2, replication_factor=1, configs={"retention.ms": "60000"})
     topic = admin.topics.get(topic_name)
     assert (topic.name, topic.internal, topic.replication_factor) == (topic_name, False, 1)
@@ -47,7 +47,7 @@ def test_validate_only_creates_nothing(admin: Admin, topic_name: str):
     assert not admin.topics.exists(topic_name)
 
 
-def test_creating_twice_is_told(admin: Admin, topic_name: str):
+def test_creating_an_existing_topic_is_rejected(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=1)
     with pytest.raises(TopicExists) as caught:
         admin.topics.create(topic_name, partitions=1)
@@ -63,20 +63,20 @@ def test_creating_twice_is_told(admin: Admin, topic_name: str):
         ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_what_the_broker_refuses_has_its_code(admin: Admin, topic_name: str, more, code: ErrorCode):
+def test_rejected_topic_has_the_code_of_the_broker(admin: Admin, topic_name: str, more, code: ErrorCode):
     with pytest.raises(ClientError) as caught:
         admin.topics.create(topic_name, **more)
     assert caught.value.code is code
     assert not admin.topics.exists(topic_name)
 
 
-def test_a_bad_name_is_told(admin: Admin):
+def test_invalid_topic_name_is_rejected(admin: Admin):
     with pytest.raises(ClientError, match="cannot create topic 'a b'") as caught:
         admin.topics.create("a b")
     assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_an_unknown_topic_is_told_with_the_nearest(admin: Admin, topic_name: str):
+def test_unknown_topic_names_the_nearest(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=1)
     for ask in (
         lambda: admin.topics.get(topic_name + "x"),
@@ -91,14 +91,14 @@ def test_an_unknown_topic_is_told_with_the_nearest(admin: Admin, topic_name: str
         assert topic_name in caught.value.hint
 
 
-def test_deleting_several_deletes_none_if_one_is_missing(admin: Admin, topic_name: str):
+def test_deleting_several_topics_deletes_none_if_one_is_missing(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=1)
     with pytest.raises(UnknownTopic):
         admin.topics.delete(topic_name, topic_name + "-missing")
     assert admin.topics.exists(topic_name)
 
 
-def test_partitions_that_do_not_exist_are_told(admin: Admin, topic_name: str):
+def test_partitions_that_do_not_exist_are_rejected(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=3)
     with pytest.raises(UnknownPartition, match=r"has no partition 3; its partitions are 0 to 2"):
         admin.topics.partitions(topic_name, [1, 3])
@@ -126,11 +126,11 @@ def test_settings_are_altered_one_by_one(admin: Admin, topic_name: str):
 
 def test_settings_show_their_source_and_synonyms(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=1, configs={"retention.ms": "1000"})
-    found = {config.name: config for config in admin.configs.describe("topic", topic_name)}
-    assert (found["retention.ms"].value, found["retention.ms"].source) == ("1000", "DYNAMIC_TOPIC_CONFIG")
-    assert found["retention.ms"].synonyms[0].value == "1000"
-    assert found["cleanup.policy"].default
-    assert [(one.name, one.value) for one in found["cleanup.policy"].synonyms] == [
+    configs = {config.name: config for config in admin.configs.describe("topic", topic_name)}
+    assert (configs["retention.ms"].value, configs["retention.ms"].source) == ("1000", "DYNAMIC_TOPIC_CONFIG")
+    assert configs["retention.ms"].synonyms[0].value == "1000"
+    assert configs["cleanup.policy"].default
+    assert [(synonym.name, synonym.value) for synonym in configs["cleanup.policy"].synonyms] == [
         ("log.cleanup.policy", "delete")
     ]
 
@@ -147,7 +147,7 @@ def test_settings_of_brokers_are_described_and_altered(admin: Admin):
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Brokers of a cluster learn of a change a moment after it is acknowledged."""
+    """Wait: brokers of a cluster learn of a change a moment after it is acknowledged."""
     for _ in range(200):
         if condition():
             return
@@ -155,7 +155,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not become true")
 
 
-def test_bad_settings_are_refused(admin: Admin, topic_name: str):
+def test_bad_settings_are_rejected(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=1)
     for changes in ({"retention.mss": "1"}, {"retention.ms": "soon"}):
         with pytest.raises(ClientError) as caught:
@@ -163,17 +163,17 @@ def test_bad_settings_are_refused(admin: Admin, topic_name: str):
         assert caught.value.code is ErrorCode.INVALID_CONFIG
     with pytest.raises(ClientError, match="nothing to alter"):
         admin.configs.alter("topic", topic_name)
-    with pytest.raises(ClientError, match="there is no broker '77'; the brokers are 0"):
+    with pytest.raises(ClientError, match="broker '77' does not exist; the brokers are 0"):
         admin.configs.describe("broker", 77)
-    with pytest.raises(ClientError, match="no settings of a 'topics'; use topic"):
+    with pytest.raises(ClientError, match="a 'topics' has no settings; use topic"):
         admin.configs.describe("topics", topic_name)  # type: ignore[arg-type]
 
 
-def test_the_cluster_is_described(admin: Admin, shared_broker):
+def test_cluster_is_described(admin: Admin, shared_broker):
     cluster = admin.cluster.describe()
     assert len(cluster.id) == 22
     assert cluster.controller == 0
-    assert [(one.id, one.host, one.port) for one in cluster.brokers] == [
+    assert [(broker.id, broker.host, broker.port) for broker in cluster.brokers] == [
         (0, shared_broker.host, shared_broker.port)
     ]
 
@@ -184,7 +184,7 @@ def test_offsets_are_listed_and_records_deleted(admin: Admin, shared_broker, top
     produce(shared_broker.bootstrap, topic_name, ["x"] * 5, options={"partitioner": "consistent"})
     latest = admin.offsets.latest(topic_name)
     assert sorted(latest.values()) == [0, 5]
-    full = max(latest, key=lambda one: latest[one])
+    full = max(latest, key=lambda partition: latest[partition])
     empty = second if full == first else first
     assert admin.offsets.list({full: "max_timestamp", empty: "max_timestamp"})[empty] == OffsetAt(-1, -1)
 

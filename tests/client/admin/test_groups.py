@@ -41,7 +41,7 @@ def topic(admin: Admin, topic_name: str) -> str:
 
 
 def fill(admin: Admin, topic: str, counts: dict[int, int]) -> None:
-    """So many records into each partition, at the times 1000, 2000, ..."""
+    """Write ``count`` records to each partition, with timestamps 1000, 2000, ..."""
     with Producer(admin.connection.bootstrap) as producer:
         for partition, count in counts.items():
             for number in range(count):
@@ -49,7 +49,7 @@ def fill(admin: Admin, topic: str, counts: dict[int, int]) -> None:
 
 
 def member(admin: Admin, topic: str, group: str, **more) -> Consumer:
-    """A consumer that has joined."""
+    """A consumer that has joined the group."""
     consumer = Consumer(admin.connection.bootstrap, topic, group=group, **more)
     wait_until(lambda: consumer.poll(1) is not None and joined(consumer))
     return consumer
@@ -67,24 +67,24 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not become true")
 
 
-# ---- from outside -----------------------------------------------------------------------------------------------
+# ---- through Admin ----
 
 
-def test_lag_counts_to_the_end_and_lead_from_the_first_kept(admin: Admin, topic: str):
+def test_lag_counts_to_the_end_and_lead_from_the_first_record(admin: Admin, topic: str):
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     fill(admin, topic, {0: 10, 1: 4})
     admin.offsets.delete_records({first: 3})
     admin.groups.alter(topic, {first: 5, second: 4})
     assert [
-        (one.partition, one.current, one.start, one.end, one.lag, one.lead)
-        for one in admin.groups.lags(topic)
+        (lag.partition, lag.current, lag.start, lag.end, lag.lag, lag.lead)
+        for lag in admin.groups.lags(topic)
     ] == [
         (first, 5, 3, 10, 5, 2),
         (second, 4, 0, 4, 0, 4),
     ]
 
 
-def test_a_member_is_described_with_what_it_has(admin: Admin, topic: str):
+def test_member_is_described_with_its_assignment(admin: Admin, topic: str):
     with member(admin, topic, topic, options={"client.id": "reader"}):
         group = admin.groups.get(topic)
         assert (group.state, group.type, group.protocol_type, group.assignor) == (
@@ -93,13 +93,13 @@ def test_a_member_is_described_with_what_it_has(admin: Admin, topic: str):
             "consumer",
             "cooperative-sticky",
         )
-        (one,) = group.members
-        assert (one.client_id, one.assignment) == (
+        (described,) = group.members
+        assert (described.client_id, described.assignment) == (
             "reader",
             (TopicPartition(topic, 0), TopicPartition(topic, 1)),
         )
         assert [(lag.current, lag.lag, lag.member) for lag in admin.groups.lags(topic)] == [
-            (None, None, one)
+            (None, None, described)
         ] * 2
     left = admin.groups.find(topic)
     assert left is None or (left.state, left.members) == ("Empty", ())
@@ -108,16 +108,18 @@ def test_a_member_is_described_with_what_it_has(admin: Admin, topic: str):
 def test_groups_are_listed_and_filtered(admin: Admin, topic: str):
     admin.groups.alter(topic + "-idle", {TopicPartition(topic, 0): 0})
     with member(admin, topic, topic + "-busy"):
-        mine = {one.id: (one.state, one.type) for one in admin.groups.list() if one.id.startswith(topic)}
+        mine = {
+            group.id: (group.state, group.type) for group in admin.groups.list() if group.id.startswith(topic)
+        }
         assert mine == {topic + "-busy": ("Stable", "classic"), topic + "-idle": ("Empty", "classic")}
-        stable = {one.id for one in admin.groups.list(states=["stable"])}
+        stable = {group.id for group in admin.groups.list(states=["stable"])}
         assert topic + "-busy" in stable and topic + "-idle" not in stable
-        assert topic + "-busy" not in {one.id for one in admin.groups.list(types=["consumer"])}
+        assert topic + "-busy" not in {record.id for record in admin.groups.list(types=["consumer"])}
     with pytest.raises(ClientError, match="'Stabel' is not one of Empty"):
         admin.groups.list(states=["Stabel"])
 
 
-def test_an_unknown_group_is_told_with_the_nearest(admin: Admin, topic: str):
+def test_unknown_group_names_the_nearest(admin: Admin, topic: str):
     admin.groups.alter(topic, {TopicPartition(topic, 0): 0})
     for ask in (
         lambda: admin.groups.get(topic + "x"),
@@ -130,7 +132,7 @@ def test_an_unknown_group_is_told_with_the_nearest(admin: Admin, topic: str):
         assert topic in caught.value.hint
 
 
-def test_an_active_group_keeps_its_offsets(admin: Admin, topic: str):
+def test_offsets_of_an_active_group_cannot_be_changed(admin: Admin, topic: str):
     partition = TopicPartition(topic, 0)
     with member(admin, topic, topic, options={"client.id": "reader"}):
         for act in (
@@ -172,7 +174,7 @@ def test_offsets_and_groups_are_deleted(admin: Admin, topic: str):
     ],
     ids=str,
 )
-def test_a_reset_is_planned_within_what_there_is(admin: Admin, topic: str, reset: Reset, expected):
+def test_reset_is_limited_to_existing_offsets(admin: Admin, topic: str, reset: Reset, expected):
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     fill(admin, topic, {0: 6, 1: 3})
     admin.offsets.delete_records({first: 2})
@@ -184,9 +186,9 @@ def test_a_reset_is_planned_within_what_there_is(admin: Admin, topic: str, reset
     assert admin.groups.committed(topic) == {first: expected[0][0], second: expected[1][0]}
 
 
-def test_a_reset_may_begin_a_group_but_not_shift_from_nowhere(admin: Admin, topic: str):
+def test_reset_may_create_a_group_but_shift_needs_a_committed_offset(admin: Admin, topic: str):
     partition = TopicPartition(topic, 1)
-    with pytest.raises(ClientError, match=f"has no committed offset in {topic}-1 to shift from"):
+    with pytest.raises(ClientError, match=f"has no committed offset to shift from in {topic}-1"):
         plan(admin, topic, Reset("shift", 1), [partition])
     execute(admin, topic, plan(admin, topic, Reset("earliest"), [partition]))
     assert admin.groups.committed(topic) == {partition: 0}
@@ -205,42 +207,42 @@ def test_a_reset_may_begin_a_group_but_not_shift_from_nowhere(admin: Admin, topi
         ("pt5m", 300_000),
     ],
 )
-def test_durations_are_read_in_both_spellings(text: str, duration_ms: int):
+def test_durations_are_parsed_in_both_formats(text: str, duration_ms: int):
     assert parse_duration(text) == duration_ms
     assert Reset.by_duration(text, now_ms=10**12) == Reset("timestamp", 10**12 - duration_ms)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "P", "PT", "5", "1h x", "-1h"])
-def test_what_is_not_a_duration_is_told(text: str):
+def test_invalid_duration_is_rejected(text: str):
     with pytest.raises(ClientError, match="is not a duration"):
         parse_duration(text)
 
 
-def test_bytes_that_are_no_assignment_assign_nothing():
+def test_bytes_that_are_not_an_assignment_assign_nothing():
     for data in (b"", b"\x00", b"\x00\x00\xff\xff\xff\xff", b"\x00\x01\x00\x00\x00\x09"):
         assert assigned_partitions(data) == ()
 
 
-# ---- from inside ------------------------------------------------------------------------------------------------
+# ---- as a member ----
 
 
 def values(records: list[Record]) -> list[bytes | None]:
-    return sorted(one.value or b"" for one in records)
+    return sorted(record.value or b"" for record in records)
 
 
-def test_a_group_goes_on_where_it_has_committed(admin: Admin, topic: str):
+def test_group_continues_where_it_has_committed(admin: Admin, topic: str):
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, [("k", str(n)) for n in range(10)])
     with Consumer(bootstrap, topic, group=topic, until_end=True) as consumer:
-        assert [one.value for one in consumer] == [b"%d" % n for n in range(10)]
+        assert [record.value for record in consumer] == [b"%d" % n for n in range(10)]
     produce(bootstrap, topic, [("k", "more")])
     with Consumer(bootstrap, topic, group=topic, until_end=True, start="latest") as consumer:
-        assert [one.value for batch in consumer.batches() for one in batch] == [b"more"]
+        assert [record.value for batch in consumer.batches() for record in batch] == [b"more"]
     assert sum(admin.groups.committed(topic).values()) == 11
-    assert {one.lag for one in admin.groups.lags(topic)} == {0}
+    assert {lag.lag for lag in admin.groups.lags(topic)} == {0}
 
 
-def test_a_batch_is_committed_when_its_block_ended_well(admin: Admin, topic: str):
+def test_batch_is_committed_when_its_block_ends_without_exception(admin: Admin, topic: str):
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, [("k", str(n)) for n in range(6)])
     seen: list[bytes | None] = []
@@ -251,13 +253,13 @@ def test_a_batch_is_committed_when_its_block_ended_well(admin: Admin, topic: str
         for batch in consumer.batches(max_records=1):
             if len(seen) == 3:
                 raise ZeroDivisionError
-            seen += [one.value for one in batch]
+            seen += [record.value for record in batch]
     with Consumer(bootstrap, topic, group=topic, until_end=True) as consumer:
-        seen += [one.value for one in consumer]
+        seen += [record.value for record in consumer]
     assert seen == [b"%d" % n for n in range(6)]
 
 
-def test_what_was_polled_is_committed_by_the_caller(admin: Admin, topic: str):
+def test_polled_records_are_committed_by_the_caller(admin: Admin, topic: str):
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, [("k", str(n)) for n in range(4)])
     with Consumer(bootstrap, topic, group=topic, until_end=True) as consumer:
@@ -270,7 +272,7 @@ def test_what_was_polled_is_committed_by_the_caller(admin: Admin, topic: str):
         wait_until(lambda: sum(admin.groups.committed(topic).values()) == 4)
 
 
-def test_auto_commit_can_be_off(admin: Admin, topic: str):
+def test_auto_commit_can_be_disabled(admin: Admin, topic: str):
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["a", "b"])
     with Consumer(bootstrap, topic, group=topic, until_end=True, auto_commit=False) as consumer:
@@ -278,7 +280,7 @@ def test_auto_commit_can_be_off(admin: Admin, topic: str):
     assert admin.groups.committed(topic) == {}
 
 
-def test_members_share_the_partitions_and_give_them_up(admin: Admin, topic: str):
+def test_members_share_the_partitions_and_release_them(admin: Admin, topic: str):
     bootstrap = admin.connection.bootstrap
     first = member(admin, topic, topic)
     second = Consumer(bootstrap, topic, group=topic)
@@ -287,7 +289,7 @@ def test_members_share_the_partitions_and_give_them_up(admin: Admin, topic: str)
         def shared() -> bool:
             first.poll(1, 0.05)
             second.poll(1, 0.05)
-            return [len(one.membership.owned) for one in (first, second) if one.membership] == [1, 1]
+            return [len(member.membership.owned) for member in (first, second) if member.membership] == [1, 1]
 
         wait_until(shared)
         second.close()
@@ -301,51 +303,52 @@ def test_every_record_reaches_one_member(admin: Admin, topic: str):
     bootstrap = admin.connection.bootstrap
     members = [Consumer(bootstrap, topic, group=topic) for _ in range(2)]
     try:
-        # All of them are polled each time: the one that is not holds up the rebalance that the others wait for.
-        wait_until(lambda: [one.poll(1, 0.05) for one in members] != [] and all(map(joined, members)))
+        # Poll all of them each time: a member that is not polled delays the rebalance of the
+        # others.
+        wait_until(lambda: [member.poll(1, 0.05) for member in members] != [] and all(map(joined, members)))
         produce(bootstrap, topic, [(str(n), str(n)) for n in range(200)])
         seen: list[Record] = []
 
         def all_seen() -> bool:
-            for one in members:
-                seen.extend(one.poll(500, 0.05))
-                one.commit()
+            for member in members:
+                seen.extend(member.poll(500, 0.05))
+                member.commit()
             return len({(record.partition, record.offset) for record in seen}) == 200
 
         wait_until(all_seen)
         assert len(values(seen)) >= 200
-        # A partition that changed hands before its commit is read again by its new owner, and committed then.
+        # If a partition moved before its commit, its new owner reads it again and commits it.
         wait_until(lambda: all_seen() and sum(admin.groups.committed(topic).values()) == 200)
     finally:
-        for one in members:
-            one.close()
+        for member in members:
+            member.close()
 
 
-def test_what_is_noted_never_goes_back(admin: Admin, topic: str):
-    """An end that was reached before the records came is told together with them."""
+def test_uncommitted_offset_never_goes_back(admin: Admin, topic: str):
+    """An end that was reached before new records arrived is reported together with them."""
     with member(admin, topic, topic) as consumer:
         assert consumer.membership is not None
         partition = TopicPartition(topic, 0)
         wait_until(lambda: consumer.poll(1, 0.05) is not None and partition in consumer.membership.owned)
-        consumer.membership.note(partition, 5)
-        consumer.membership.note(partition, 0)
-        assert consumer.membership.noted[partition] == 5
+        consumer.membership.advance(partition, 5)
+        consumer.membership.advance(partition, 0)
+        assert consumer.membership.uncommitted[partition] == 5
 
 
-def test_partitions_that_come_after_the_last_poll_do_not_disturb_the_close(admin: Admin, topic: str):
+def test_partitions_assigned_after_the_last_poll_do_not_disturb_close(admin: Admin, topic: str):
     with Consumer(admin.connection.bootstrap, topic, group=topic):
-        # The broker has given it both; the consumer would hear of it at its first poll.
-        wait_until(lambda: [len(one.assignment) for one in given(admin, topic)] == [2])
-    wait_until(lambda: given(admin, topic) == ())
+        # The broker has assigned both; the consumer would learn of it at its first poll.
+        wait_until(lambda: [len(member.assignment) for member in members_of(admin, topic)] == [2])
+    wait_until(lambda: members_of(admin, topic) == ())
 
 
-def given(admin: Admin, group: str) -> tuple[Member, ...]:
-    found = admin.groups.find(group)
-    return found.members if found else ()
+def members_of(admin: Admin, group: str) -> tuple[Member, ...]:
+    described = admin.groups.find(group)
+    return described.members if described else ()
 
 
-def test_a_commit_after_expulsion_is_told(admin: Admin, topic: str):
-    """The member stalls for longer than it may: the group takes its partitions."""
+def test_commit_after_removal_from_the_group_fails(admin: Admin, topic: str):
+    """The member stalls for too long, and the group removes it."""
     stalls = {"session.timeout.ms": 6000, "max.poll.interval.ms": 6000, "heartbeat.interval.ms": 500}
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["a"] * 3)
@@ -373,26 +376,26 @@ def test_pattern_without_a_group_commits_nothing(admin: Admin, topic: str):
     admin.topics.create(topic + "-b", partitions=2)
     produce(bootstrap, topic, ["1"])
     produce(bootstrap, topic + "-b", ["2"])
-    before = {one.id for one in admin.groups.list()}
+    before = {group.id for group in admin.groups.list()}
     for _reader in range(2):
         with Consumer(bootstrap, f"^{topic}", until_end=True) as consumer:
             assert consumer.membership is None
             assert values(list(consumer)) == [b"1", b"2"]
-    assert {one.id for one in admin.groups.list()} == before
+    assert {group.id for group in admin.groups.list()} == before
     with Consumer(bootstrap, f"^{topic}$", until_end=True) as consumer:
         assert values(list(consumer)) == [b"1"]
 
 
 def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, topic: str, monkeypatch):
-    monkeypatch.setattr("millstream.client.consumer.LOOK_FOR_TOPICS_S", 0.2)
+    monkeypatch.setattr("millstream.client.consuming.manual_assignment.LOOK_FOR_TOPICS_S", 0.2)
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["1"])
     with Consumer(bootstrap, f"^{topic}") as consumer:
-        found: list[bytes] = []
+        received: list[bytes] = []
 
         def has_read(count: int) -> bool:
-            found.extend(values(consumer.poll()))
-            return len(found) >= count
+            received.extend(values(consumer.poll()))
+            return len(received) >= count
 
         wait_until(lambda: has_read(1))
         admin.topics.create(topic + "-later", partitions=1)
@@ -402,23 +405,23 @@ def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, t
         with Producer(bootstrap) as producer:
             producer.send(topic + "-later", "3", partition=1)
         wait_until(lambda: has_read(3))
-        assert found == [b"1", b"2", b"3"]
+        assert received == [b"1", b"2", b"3"]
         assert len(consumer.positions()) == len(admin.topics.partitions(topic)) + 2
 
 
-def test_topic_that_is_deleted_again_does_not_end_a_consumer(admin: Admin, topic: str, monkeypatch):
-    """A pattern matches a topic that is deleted before the consumer has asked where it begins."""
-    monkeypatch.setattr("millstream.client.consumer.LOOK_FOR_TOPICS_S", 0.2)
+def test_deleted_topic_does_not_end_a_consumer_with_a_pattern(admin: Admin, topic: str, monkeypatch):
+    """The topic is deleted before the consumer has requested its offsets."""
+    monkeypatch.setattr("millstream.client.consuming.manual_assignment.LOOK_FOR_TOPICS_S", 0.2)
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["1"])
     with Consumer(bootstrap, f"^{topic}") as consumer:
         wait_until(lambda: values(consumer.poll()) == [b"1"])
         resolve = Position.resolve
-        asked = []
+        requests = []
 
         def too_late(self: Position, *arguments) -> dict[TopicPartition, int]:
-            asked.append(self)
-            if len(asked) == 1:
+            requests.append(self)
+            if len(requests) == 1:
                 raise UnknownTopic("the topic does not exist")
             return resolve(self, *arguments)
 
@@ -426,11 +429,11 @@ def test_topic_that_is_deleted_again_does_not_end_a_consumer(admin: Admin, topic
         admin.topics.create(topic + "-later", partitions=1)
         produce(bootstrap, topic + "-later", ["2"])
         wait_until(lambda: values(consumer.poll()) == [b"2"])
-        assert len(asked) == 2
+        assert len(requests) == 2
 
 
 @pytest.mark.parametrize("group", [None, "patterns"])
-def test_pattern_without_a_match_is_told(admin: Admin, topic: str, group: str | None):
+def test_pattern_without_a_match_is_rejected(admin: Admin, topic: str, group: str | None):
     with (
         pytest.raises(UnknownTopic, match=r"no topic matches the pattern '\^nothing-of'; see the names"),
         Consumer(admin.connection.bootstrap, "^nothing-of", group=group, until_end=True) as consumer,
@@ -439,18 +442,18 @@ def test_pattern_without_a_match_is_told(admin: Admin, topic: str, group: str | 
             consumer.poll()
 
 
-def test_pattern_that_is_no_expression_is_told(admin: Admin):
+def test_pattern_that_is_not_an_expression_is_rejected(admin: Admin):
     with pytest.raises(ClientError, match=r"'\^a\(' is not a regular expression"):
         Consumer(admin.connection.bootstrap, "^a(")
 
 
-def test_pattern_finds_internal_topics_only_when_it_names_them():
+def test_pattern_matches_internal_topics_only_if_it_names_them():
     known = ["__consumer_offsets", "orders", "other"]
     assert TopicSelection(["^.*"]).topics(known) == ["orders", "other"]
     assert TopicSelection(["^__", "orders"]).topics(known) == ["__consumer_offsets", "orders"]
 
 
-def test_what_a_group_cannot_do_is_told(admin: Admin, topic: str):
+def test_invalid_arguments_of_a_group_are_rejected(admin: Admin, topic: str):
     bootstrap = admin.connection.bootstrap
     with pytest.raises(ClientError, match="share its partitions"):
         Consumer(bootstrap, topic, group=topic, partitions=[0])
@@ -470,8 +473,8 @@ def test_groups_of_the_consumer_protocol_look_the_same(admin: Admin, topic: str)
     with member(admin, topic, topic, auto_commit=False, options={"group.protocol": "consumer"}) as consumer:
         wait_until(lambda: consumer.poll(1) is not None and admin.groups.get(topic).state == "Stable")
         group = admin.groups.get(topic)
-        (one,) = group.members
-        assert (group.type, one.assignment) == (
+        (described,) = group.members
+        assert (group.type, described.assignment) == (
             "consumer",
             (TopicPartition(topic, 0), TopicPartition(topic, 1)),
         )

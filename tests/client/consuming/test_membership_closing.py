@@ -43,7 +43,7 @@ def topic(admin: Admin, topic_name: str) -> str:
 
 
 class WatchedConsumer(KafkaConsumer):
-    """Knows that it is inside ``close``."""
+    """A consumer that knows whether ``close`` is running."""
 
     closing = False
 
@@ -54,7 +54,7 @@ class WatchedConsumer(KafkaConsumer):
 
 @pytest.fixture
 def served_in_close(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For every rebalance that a member served: whether it was inside librdkafka's ``close``."""
+    """Record for every rebalance whether it was served inside librdkafka's ``close``."""
     served: list[bool] = []
 
     def watched(callback: Callable[..., None]) -> Callable[..., None]:
@@ -71,13 +71,13 @@ def served_in_close(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def assigned_partitions(admin: Admin, group: str) -> int:
-    found = admin.groups.find(group)
-    return sum(len(member.assignment) for member in found.members) if found else 0
+    described = admin.groups.find(group)
+    return sum(len(member.assignment) for member in described.members) if described else 0
 
 
 def member_count(admin: Admin, group: str) -> int:
-    found = admin.groups.find(group)
-    return len(found.members) if found else 0
+    described = admin.groups.find(group)
+    return len(described.members) if described else 0
 
 
 @pytest.mark.parametrize("options", PROTOCOLS.values(), ids=PROTOCOLS)

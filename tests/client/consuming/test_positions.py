@@ -1,4 +1,4 @@
-"""Where reading starts, as text and as offsets of a topic."""
+"""Start positions, as text and as offsets of a topic."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from millstream.core.types import TopicPartition
         (Position("offset", 3), Position("offset", 3)),
     ],
 )
-def test_positions_are_read(text, position: Position):
+def test_positions_are_parsed(text, position: Position):
     assert Position.of(text, now_ms=1_000_000_000) == position
 
 
 @pytest.mark.parametrize("text", ["", "soon", "-", "@", "1.5", "-5x", "2026-13-01", "²", "@²", "0001-01-01"])
-def test_what_is_no_position_is_told(text: str):
+def test_invalid_position_is_rejected(text: str):
     with pytest.raises(ClientError, match="is not a position to read from"):
         Position.of(text)
 
 
 @pytest.fixture
 def ten_seconds(shared_broker, topic_name: str) -> str:
-    """Two partitions; partition 0 has ten records a second apart, partition 1 has none."""
+    """A topic whose partition 0 has ten records, a second apart, and partition 1 none."""
     with Admin(shared_broker.bootstrap) as admin:
         admin.topics.create(topic_name, partitions=2)
     with Producer(shared_broker.bootstrap) as producer:
@@ -69,12 +69,12 @@ def ten_seconds(shared_broker, topic_name: str) -> str:
         ("@1700000099000", ()),
     ],
 )
-def test_reading_starts_there(shared_broker, ten_seconds: str, start, values):
+def test_reading_starts_at_the_position(shared_broker, ten_seconds: str, start, values):
     records = consume(shared_broker.bootstrap, ten_seconds, start=start)
     assert [record.value for record in records] == [str(value).encode() for value in values]
 
 
-def test_an_offset_that_is_gone_starts_at_the_first_that_is_left(shared_broker, ten_seconds: str):
+def test_deleted_offset_starts_at_the_first_remaining(shared_broker, ten_seconds: str):
     with Admin(shared_broker.bootstrap) as admin:
         admin.offsets.delete_records({TopicPartition(ten_seconds, 0): 6})
     assert [record.offset for record in consume(shared_broker.bootstrap, ten_seconds, start=2)] == [

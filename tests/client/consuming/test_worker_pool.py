@@ -21,14 +21,14 @@ from millstream.testing import Kafka
 from millstream.testing.waiting import wait_until
 
 COUNT = 2000
-# Members that are gone, or have to hear of a rebalance, are not waited for long.
+# Short timeouts: tests should not wait long for dead members or rebalances.
 SHORT_SESSIONS = pytest.mark.millstream(settings={"group.min.session.timeout.ms": 100})
 SHORT = {"session.timeout.ms": 3000, "heartbeat.interval.ms": 100}
 
 
 @pytest.fixture
 def kafka(millstream: Kafka) -> Kafka:
-    """A topic of four partitions; the value is a number that grows within each key."""
+    """A broker with a topic of four partitions; values are numbers that grow within each key."""
     millstream.topic("orders", 4)
     millstream.produce("orders", [(f"key-{n % 20}", str(n)) for n in range(COUNT)])
     return millstream
@@ -36,10 +36,12 @@ def kafka(millstream: Kafka) -> Kafka:
 
 def total_lag(kafka: Kafka, group: str) -> int:
     committed = kafka.admin.groups.committed(group)
-    return sum(end - committed.get(one, 0) for one, end in kafka.admin.offsets.latest("orders").items())
+    return sum(
+        end - committed.get(partition, 0) for partition, end in kafka.admin.offsets.latest("orders").items()
+    )
 
 
-def test_what_may_be_committed_is_before_the_first_unfinished() -> None:
+def test_only_offsets_before_the_first_unfinished_are_committed() -> None:
     progress = Progress()
     for offset in (3, 4, 7):
         progress.begin(offset)
@@ -51,7 +53,7 @@ def test_what_may_be_committed_is_before_the_first_unfinished() -> None:
     assert (progress.next_offset, progress.waiting) == (8, 0)
 
 
-def test_the_pool_keeps_the_order_of_keys_and_commits_all(kafka: Kafka) -> None:
+def test_pool_keeps_the_order_of_keys_and_commits_all(kafka: Kafka) -> None:
     seen: dict[bytes, list[int]] = defaultdict(list)
     threads: set[str] = set()
 
@@ -81,7 +83,7 @@ class Gate:
 
 @contextmanager
 def running(consumer: Consumer, handle: Callable[[Record], object], **options) -> Iterator[threading.Thread]:
-    """A pool on a thread of its own, which is stopped at the end of the block."""
+    """Run a pool on a thread until the end of the block."""
     thread = threading.Thread(target=lambda: consumer.run(handle, **options))
     thread.start()
     try:
@@ -103,7 +105,7 @@ def in_flight(consumer: Consumer) -> int:
     return consumer._pool._in_flight
 
 
-def test_a_full_pool_pauses_and_goes_on(kafka: Kafka) -> None:
+def test_full_pool_pauses_and_resumes(kafka: Kafka) -> None:
     gate = Gate()
     consumer = Consumer(kafka.bootstrap, "orders", group="readers")
     with running(consumer, gate, workers=4, max_in_flight=50):
@@ -116,13 +118,13 @@ def test_a_full_pool_pauses_and_goes_on(kafka: Kafka) -> None:
 
 
 @SHORT_SESSIONS
-def test_a_full_pool_takes_nothing_of_partitions_that_come(kafka: Kafka) -> None:
+def test_full_pool_reads_nothing_of_new_partitions(kafka: Kafka) -> None:
     gate, joined, leaves = Gate(), threading.Event(), threading.Event()
 
     def hold_half() -> None:
         with Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT) as other:
             while not leaves.is_set():
-                other._listen(0.05)
+                other.stream.serve_group(0.05)
                 if len(other.membership.owned) == 4:
                     joined.set()
 
@@ -136,20 +138,18 @@ def test_a_full_pool_takes_nothing_of_partitions_that_come(kafka: Kafka) -> None
             leaves.set()
             other.join()
             wait_until(lambda: len(consumer.membership.owned) == 4, "the rest has come")
-            for _ in range(10):  # what is fetched of it would come meanwhile
+            for _ in range(10):  # records fetched from it would arrive in this time
                 time.sleep(0.05)
                 assert in_flight(consumer) == 10
             gate.open.set()
-            wait_until(lambda: len({one[:3] for one in gate.seen}) == COUNT, "all are handled")
+            wait_until(lambda: len({record[:3] for record in gate.seen}) == COUNT, "all are handled")
     finally:
         gate.open.set()
         leaves.set()
         other.join()
 
 
-def test_a_pool_that_is_full_for_a_moment_is_not_paused(
-    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_briefly_full_pool_is_not_paused(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[int] = []
     monkeypatch.setattr(WorkerPool, "_pause", lambda self: pauses.append(self._in_flight))
     seen: list[bytes] = []
@@ -159,9 +159,7 @@ def test_a_pool_that_is_full_for_a_moment_is_not_paused(
 
 
 @pytest.mark.parametrize("group", ["readers", None])
-def test_what_takes_longer_than_the_drain_is_handled_at_the_end_all_the_same(
-    kafka: Kafka, group: str | None
-) -> None:
+def test_slow_records_at_the_end_are_handled_beyond_drain_timeout(kafka: Kafka, group: str | None) -> None:
     gate = Gate()
     consumer = Consumer(kafka.bootstrap, "orders", group=group, until_end=True)
     with running(consumer, gate, workers=2, max_in_flight=COUNT, drain_timeout_s=0.01) as thread:
@@ -174,7 +172,7 @@ def test_what_takes_longer_than_the_drain_is_handled_at_the_end_all_the_same(
     assert group is None or total_lag(kafka, group) == 0
 
 
-def test_stopping_tells_what_is_left(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_stop_logs_unfinished_records(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
     gate = Gate()
     consumer = Consumer(kafka.bootstrap, "orders", group="readers")
     with running(consumer, gate, workers=3, drain_timeout_s=0.2) as thread:
@@ -185,7 +183,7 @@ def test_stopping_tells_what_is_left(kafka: Kafka, caplog: pytest.LogCaptureFixt
     assert total_lag(kafka, "readers") == COUNT
 
 
-def test_stop_comes_before_run(kafka: Kafka) -> None:
+def test_stop_before_run_ends_it_at_once(kafka: Kafka) -> None:
     seen: list[bytes] = []
     with Consumer(kafka.bootstrap, "orders", until_end=True) as consumer:
         consumer.stop()
@@ -195,7 +193,7 @@ def test_stop_comes_before_run(kafka: Kafka) -> None:
     assert len(seen) == COUNT
 
 
-def test_what_is_no_exception_ends_the_run_too(kafka: Kafka) -> None:
+def test_base_exception_ends_the_run(kafka: Kafka) -> None:
     def leaves(record: Record) -> None:
         if record.value == b"777":
             sys.exit("over 777")
@@ -207,7 +205,7 @@ def test_what_is_no_exception_ends_the_run_too(kafka: Kafka) -> None:
 
 
 class Opaque:
-    """A key that equals nothing but itself."""
+    """A key that equals only itself."""
 
     encode = staticmethod(lambda value: b"")
 
@@ -216,7 +214,7 @@ class Opaque:
         return object()
 
 
-def test_keys_that_cannot_be_compared_keep_their_order(kafka: Kafka) -> None:
+def test_unhashable_decoded_keys_keep_their_order(kafka: Kafka) -> None:
     seen: dict[tuple[str, int], list[int]] = defaultdict(list)
 
     def handle(record: Record) -> None:
@@ -228,7 +226,7 @@ def test_keys_that_cannot_be_compared_keep_their_order(kafka: Kafka) -> None:
     assert all(numbers == sorted(numbers) for numbers in seen.values())
 
 
-# ---- what is committed when --------------------------------------------------------------------------------------
+# ---- commits ----
 
 
 def test_at_most_once_commits_before_a_record_is_handled(kafka: Kafka) -> None:
@@ -244,11 +242,11 @@ def test_at_most_once_commits_before_a_record_is_handled(kafka: Kafka) -> None:
 
     with consumer:
         consumer.run(handle, workers=2, max_in_flight=200)
-    # What was committed has been handled, though the pool was stopped.
-    assert COUNT - total_lag(kafka, "readers") == len(seen) == len({one[:3] for one in seen}) < COUNT
+    # Committed records were handled, although the pool was stopped.
+    assert COUNT - total_lag(kafka, "readers") == len(seen) == len({record[:3] for record in seen}) < COUNT
 
 
-def test_a_failure_at_most_once_is_not_repeated(kafka: Kafka) -> None:
+def test_failed_record_is_not_repeated_at_most_once(kafka: Kafka) -> None:
     consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True)
     with consumer, pytest.raises(ZeroDivisionError):
         consumer.run(lambda record: 1 / 0, workers=1)
@@ -263,7 +261,7 @@ def test_without_auto_commit_the_caller_commits(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == 0
 
 
-def test_exactly_once_is_refused_where_no_transaction_commits(kafka: Kafka) -> None:
+def test_exactly_once_is_rejected_without_a_transaction(kafka: Kafka) -> None:
     consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="exactly-once")
     with consumer, pytest.raises(ClientError, match=r"run\(\) cannot .* transaction\.commit_offsets"):
         consumer.run(print)
@@ -273,7 +271,7 @@ def test_exactly_once_is_refused_where_no_transaction_commits(kafka: Kafka) -> N
 
 @SHORT_SESSIONS
 @pytest.mark.parametrize("code", ["UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_MEMBER_EPOCH"])
-def test_a_refused_commit_does_not_end_the_pool(kafka: Kafka, code: str) -> None:
+def test_failed_commit_does_not_end_the_pool(kafka: Kafka, code: str) -> None:
     seen: list[bytes] = []
     consumer = Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT)
     with running(consumer, lambda record: seen.append(record.value), commit_every_s=0.02) as thread:
@@ -289,14 +287,14 @@ def test_a_refused_commit_does_not_end_the_pool(kafka: Kafka, code: str) -> None
         assert thread.is_alive()
 
 
-def test_a_fenced_instance_does_not_wait_to_join_again(kafka: Kafka) -> None:
+def test_fenced_instance_is_a_permanent_failure(kafka: Kafka) -> None:
     with Consumer(kafka.bootstrap, "orders", group="readers") as consumer:
         assert consumer.membership is not None
-        assert consumer.membership._refused(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)).passing
-        assert not consumer.membership._refused(KafkaError(ErrorCode.FENCED_INSTANCE_ID)).passing
+        assert consumer.membership._commit_failure(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)).passing
+        assert not consumer.membership._commit_failure(KafkaError(ErrorCode.FENCED_INSTANCE_ID)).passing
 
 
-def test_a_failure_ends_the_run_and_its_record_is_read_again(kafka: Kafka) -> None:
+def test_failure_ends_the_run_and_its_record_is_read_again(kafka: Kafka) -> None:
     seen: set[bytes] = set()
 
     def fails(record) -> None:
@@ -325,7 +323,7 @@ def test_on_error_makes_a_failed_record_count_as_handled(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == 0
 
 
-def test_what_cannot_be_decoded_goes_to_on_error(kafka: Kafka) -> None:
+def test_undecodable_record_goes_to_on_error(kafka: Kafka) -> None:
     kafka.produce("orders", [(b"key", b"{")])
     handled, failed = [], []
     with Consumer(kafka.bootstrap, "orders", group="readers", value="json", until_end=True) as consumer:
@@ -337,7 +335,7 @@ def test_what_cannot_be_decoded_goes_to_on_error(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == 0
 
 
-def test_stop_finishes_what_runs_and_leaves_the_rest_to_the_next(kafka: Kafka) -> None:
+def test_stop_finishes_running_records_and_leaves_the_rest(kafka: Kafka) -> None:
     seen: list[bytes] = []
     lock = threading.Lock()
     consumer = Consumer(kafka.bootstrap, "orders", group="readers")
@@ -356,7 +354,7 @@ def test_stop_finishes_what_runs_and_leaves_the_rest_to_the_next(kafka: Kafka) -
     assert set(seen) == {str(n).encode() for n in range(COUNT)}
 
 
-def test_two_pools_share_and_a_rebalance_loses_nothing(kafka: Kafka) -> None:
+def test_rebalance_between_two_pools_loses_nothing(kafka: Kafka) -> None:
     seen: list[bytes] = []
     consumers: list[Consumer] = []
 
@@ -365,7 +363,7 @@ def test_two_pools_share_and_a_rebalance_loses_nothing(kafka: Kafka) -> None:
         seen.append(record.value)
 
     def run() -> None:
-        # Made where it is polled: a member that joins and is not polled holds the other up.
+        # Created on the polling thread: a member that joins and is not polled delays the other.
         with Consumer(kafka.bootstrap, "orders", group="readers") as consumer:
             consumers.append(consumer)
             consumer.run(handle, workers=2, max_in_flight=100)
@@ -382,18 +380,18 @@ def test_two_pools_share_and_a_rebalance_loses_nothing(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == 0
 
 
-def test_unfit_numbers_are_refused(kafka: Kafka) -> None:
+def test_invalid_pool_sizes_are_rejected(kafka: Kafka) -> None:
     consumer = Consumer(kafka.bootstrap, "orders", group="readers")
-    with consumer, pytest.raises(ClientError, match="do not go together"):
+    with consumer, pytest.raises(ClientError, match="a pool cannot have"):
         consumer.run(print, workers=8, max_in_flight=4)
 
 
-def test_a_consumer_per_thread(kafka: Kafka) -> None:
+def test_consumer_threads_read_all_records(kafka: Kafka) -> None:
     seen: list[bytes] = []
     with ConsumerThreads(
         kafka.bootstrap,
         "orders",
-        lambda batch: seen.extend(one.value for one in batch),
+        lambda batch: seen.extend(record.value for record in batch),
         group="readers",
         threads=3,
     ):
@@ -401,7 +399,7 @@ def test_a_consumer_per_thread(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == 0
 
 
-def test_a_failure_in_one_thread_ends_all(kafka: Kafka) -> None:
+def test_failure_in_one_thread_ends_all(kafka: Kafka) -> None:
     def fails(batch) -> None:
         raise ZeroDivisionError
 
@@ -411,7 +409,7 @@ def test_a_failure_in_one_thread_ends_all(kafka: Kafka) -> None:
     assert total_lag(kafka, "readers") == COUNT
 
 
-def test_threads_commit_as_they_are_told(kafka: Kafka) -> None:
+def test_threads_commit_according_to_delivery(kafka: Kafka) -> None:
     def fails(batch: list[Record]) -> None:
         raise ZeroDivisionError
 
@@ -430,18 +428,18 @@ def test_threads_commit_as_they_are_told(kafka: Kafka) -> None:
 
 
 @SHORT_SESSIONS
-def test_a_refused_commit_does_not_end_the_threads(kafka: Kafka) -> None:
+def test_failed_commit_does_not_end_the_threads(kafka: Kafka) -> None:
     seen: list[Record] = []
     with (
         kafka.faults.error("OffsetCommit", "UNKNOWN_MEMBER_ID", times=1),
         ConsumerThreads(kafka.bootstrap, "orders", seen.extend, group="readers", threads=1, options=SHORT),
     ):
-        wait_until(lambda: len({one[:3] for one in seen}) == COUNT, "all are handled")
+        wait_until(lambda: len({record[:3] for record in seen}) == COUNT, "all are handled")
         wait_until(lambda: total_lag(kafka, "readers") == 0, "and committed")
 
 
 @SHORT_SESSIONS
-def test_the_time_to_wait_is_that_of_all_threads_together(kafka: Kafka) -> None:
+def test_wait_timeout_is_for_all_threads_together(kafka: Kafka) -> None:
     gate = threading.Event()
     threads = ConsumerThreads(
         kafka.bootstrap, "orders", lambda batch: gate.wait(60), group="readers", threads=3, options=SHORT

@@ -1,4 +1,4 @@
-"""What a redrive decides about each dead letter, without a broker."""
+"""The decisions of a redrive about each dead letter, without a broker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from millstream.client.dead_letters.decisions import (
     Group,
     LetterPlace,
     NewerRecord,
-    Once,
     Outcome,
+    Redelivery,
     Target,
     candidate,
     decide,
@@ -28,7 +28,7 @@ HOME = Target("orders", 0)
 def letter(
     at: int, offset: int, key: str | None = "k", *, partition: int = 0, chosen: bool = True
 ) -> Candidate:
-    """A letter about the record at an offset of orders-0."""
+    """Return a letter about the record at an offset of orders-0."""
     group = None if key is None else Group(HOME, True, key.encode())
     record = Identity("orders", 0, offset, 1000 + offset)
     return Candidate(LetterPlace(partition, at), chosen, HOME, record, group, offset)
@@ -44,17 +44,17 @@ def words(decisions: Decisions) -> list[str]:
 
 def test_record_is_sent_once_for_several_letters():
     letters = [letter(0, 5), letter(1, 5), letter(0, 5, partition=1), letter(2, 6, "j")]
-    found = decide(sorted(letters, key=lambda one: one.at), newest={})
-    assert words(found) == ["sent", "repeated", "sent", "repeated"]
-    assert found.ends == {0: 3, 1: 1}
+    decisions = decide(sorted(letters, key=lambda candidate: candidate.at), newest={})
+    assert words(decisions) == ["sent", "repeated", "sent", "repeated"]
+    assert decisions.ends == {0: 3, 1: 1}
 
 
 def test_record_that_was_sent_before_is_not_sent_again():
-    one = letter(0, 5)
-    assert one.once is not None
-    assert words(decide([one], done={one.once}, newest={})) == ["repeated"]
-    other = Once("elsewhere", one.once.record)
-    assert words(decide([one], done={other}, newest={})) == ["sent"]
+    candidate_letter = letter(0, 5)
+    assert candidate_letter.redelivery is not None
+    assert words(decide([candidate_letter], done={candidate_letter.redelivery}, newest={})) == ["repeated"]
+    other = Redelivery("elsewhere", candidate_letter.redelivery.record)
+    assert words(decide([candidate_letter], done={other}, newest={})) == ["sent"]
 
 
 def test_letters_without_origin_are_all_sent():
@@ -63,15 +63,18 @@ def test_letters_without_origin_are_all_sent():
 
 
 def test_letter_stays_when_its_key_has_a_newer_record():
-    found = decide([letter(0, 5), letter(1, 6, "j"), letter(2, 5)], newest=newest(9))
-    assert words(found) == ["newer", "sent", "newer"]
-    assert found.ends == {0: 2}  # what is behind the last finished letter stays where it is
-    assert [(one.letter.at.offset, one.newer.offset) for one in found.examples] == [(0, 9), (2, 9)]
+    decisions = decide([letter(0, 5), letter(1, 6, "j"), letter(2, 5)], newest=newest(9))
+    assert words(decisions) == ["newer", "sent", "newer"]
+    assert decisions.ends == {0: 2}  # what is behind the last finished letter stays where it is
+    assert [(example.letter.at.offset, example.newer.offset) for example in decisions.examples] == [
+        (0, 9),
+        (2, 9),
+    ]
     assert words(decide([letter(0, 5)], newest=None)) == ["sent"]
     assert words(decide([letter(0, 9)], newest=newest(9))) == ["sent"]
 
 
-def test_letters_of_one_key_go_back_in_order_and_never_in_another():
+def test_letters_of_one_key_go_back_only_in_order():
     assert words(decide([letter(0, 5), letter(1, 9)], newest={})) == ["sent", "sent"]
     assert words(decide([letter(0, 9), letter(1, 5), letter(2, 5)], newest={})) == ["sent", "newer", "newer"]
     assert words(decide([letter(0, 9), letter(1, 5)], newest=None)) == ["sent", "sent"]
@@ -79,11 +82,11 @@ def test_letters_of_one_key_go_back_in_order_and_never_in_another():
 
 
 def test_letter_that_is_not_chosen_stays_and_does_not_count():
-    found = decide([letter(0, 5, chosen=False), letter(1, 5), letter(2, 7, chosen=False)], newest={})
-    assert words(found) == ["filtered", "sent", "filtered"] and found.ends == {0: 2}
+    decisions = decide([letter(0, 5, chosen=False), letter(1, 5), letter(2, 7, chosen=False)], newest={})
+    assert words(decisions) == ["filtered", "sent", "filtered"] and decisions.ends == {0: 2}
 
 
-def test_limit_sends_no_old_record_before_a_newer_one_that_has_to_wait():
+def test_limit_sends_no_record_without_newer_ones_of_its_key():
     letters = [letter(0, 5), letter(1, 6, "j"), letter(2, 9)]
     assert words(decide(letters, newest={}, limit=1)) == ["newer", "sent"]
     assert words(decide(letters, newest={}, limit=2)) == ["newer", "sent", "sent"]
@@ -96,25 +99,29 @@ def test_the_last_record_of_each_key_is_the_newest(seed: int):
     chance = random.Random(seed)
     keys = [chance.choice("ab") for _ in range(chance.randint(1, 8))]
     bad = [offset for offset in range(len(keys)) if chance.random() < 0.6]
-    told = chance.choices(bad, k=chance.randint(1, 10)) if bad else []
+    reported = chance.choices(bad, k=chance.randint(1, 10)) if bad else []
     letters = [
-        letter(at, offset, keys[offset], chosen=chance.random() < 0.9) for at, offset in enumerate(told)
+        letter(at, offset, keys[offset], chosen=chance.random() < 0.9) for at, offset in enumerate(reported)
     ]
-    own = {one.record.offset for one in letters if one.chosen and one.record}
+    own = {
+        candidate_letter.record.offset
+        for candidate_letter in letters
+        if candidate_letter.chosen and candidate_letter.record
+    }
     there: dict[Group, NewerRecord] = {}
     for offset, key in enumerate(keys):
         if offset not in own:
             there |= newest(offset, key)
     limit = chance.choice([None, 1, 2, 3])
-    found = decide(letters, newest=there, limit=limit)
+    decisions = decide(letters, newest=there, limit=limit)
 
     log = [(key, offset) for offset, key in enumerate(keys)]
     sent = []
-    for one in letters:
-        if found.outcomes.get(one.at) is Outcome.SENT:
-            assert one.record is not None
-            sent.append(one.record.offset)
-            log.append((keys[one.record.offset], one.record.offset))
+    for candidate_letter in letters:
+        if decisions.outcomes.get(candidate_letter.at) is Outcome.SENT:
+            assert candidate_letter.record is not None
+            sent.append(candidate_letter.record.offset)
+            log.append((keys[candidate_letter.record.offset], candidate_letter.record.offset))
     assert len(sent) == len(set(sent)) and (limit is None or len(sent) <= limit)
     for key in set(keys):
         of_key = [order for found_key, order in log if found_key == key]
@@ -141,8 +148,8 @@ def test_letter_is_ordered_by_offset_at_home_and_by_time_elsewhere():
     again = record._replace(headers=(*headers, first))
     elsewhere = Target("other", None)
     orders = [
-        candidate(dead_letter(one), to, chosen=True).order
-        for one in (record, again)
+        candidate(dead_letter(source), to, chosen=True).order
+        for source in (record, again)
         for to in (HOME, elsewhere)
     ]
     assert orders == [20, 2000, 5, 1005]
@@ -152,10 +159,10 @@ def test_letter_is_ordered_by_offset_at_home_and_by_time_elsewhere():
 
 
 @pytest.mark.parametrize("identity", [Identity("a-b.c", 12, 2**62, 17), Identity("o", 0, 0, None)])
-def test_place_of_an_original_survives_its_header(identity: Identity):
+def test_position_of_an_original_survives_its_header(identity: Identity):
     assert parse_first(format_first(identity)) == identity
 
 
 @pytest.mark.parametrize("value", [None, b"", b"orders", b"orders-0", b"orders-0:x@", b"\xff"])
-def test_header_of_another_tool_is_no_place(value: bytes | None):
+def test_malformed_header_has_no_position(value: bytes | None):
     assert parse_first(value) is None

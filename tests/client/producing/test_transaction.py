@@ -40,14 +40,14 @@ def topic(admin: Admin, topic_name: str) -> str:
 
 @pytest.fixture
 def producer(quick_broker, topic: str) -> Iterator[Producer]:
-    """Its transactional id is the name of the topic."""
+    """A producer whose transactional id is the name of the topic."""
     producer = Producer(quick_broker.bootstrap, transactional_id=topic)
     yield producer
     producer.abandon()
 
 
 def begin(producer: Producer, topic: str) -> ProducerTransaction:
-    """An open transaction whose first record has arrived."""
+    """Return an open transaction whose first record has arrived."""
     begun = producer.transaction().__enter__()
     begun.send(topic, "open")
     producer.flush()
@@ -55,7 +55,7 @@ def begin(producer: Producer, topic: str) -> ProducerTransaction:
 
 
 def leave_hanging(bootstrap: str, topic: str) -> TopicPartition:
-    """A transactional record of a producer that no coordinator knows, as a defect once could leave behind."""
+    """Write a transactional record of a producer that no coordinator knows."""
     now_ms = int(time.time() * 1000)
     batch = build_batch(
         [Record(0, now_ms, None, b"lost", ())],
@@ -72,7 +72,7 @@ def leave_hanging(bootstrap: str, topic: str) -> TopicPartition:
     return TopicPartition(topic, 0)
 
 
-def test_a_transaction_is_seen_whole_or_not_at_all(producer: Producer, topic: str):
+def test_transaction_is_visible_whole_or_not_at_all(producer: Producer, topic: str):
     with producer.transaction() as transaction:
         transaction.send(topic, "1", key="a")
         transaction.send(topic, "2")
@@ -83,12 +83,12 @@ def test_a_transaction_is_seen_whole_or_not_at_all(producer: Producer, topic: st
     with producer.transaction() as transaction:
         transaction.send(topic, "3")
     bootstrap = producer.connection.bootstrap
-    assert [one.value for one in consume(bootstrap, topic)] == [b"1", b"2", b"3"]
+    assert [record.value for record in consume(bootstrap, topic)] == [b"1", b"2", b"3"]
     everything = consume(bootstrap, topic, isolation="read_uncommitted")
-    assert [one.value for one in everything] == [b"1", b"2", b"never", b"3"]
+    assert [record.value for record in everything] == [b"1", b"2", b"never", b"3"]
 
 
-def test_a_refused_record_aborts_the_transaction(admin: Admin, producer: Producer, topic: str):
+def test_rejected_record_aborts_the_transaction(admin: Admin, producer: Producer, topic: str):
     admin.configs.alter("topic", topic, {"max.message.bytes": "1000"})
     with pytest.raises(DeliveryFailed) as caught, producer.transaction() as transaction:
         transaction.send(topic, "small")
@@ -98,7 +98,7 @@ def test_a_refused_record_aborts_the_transaction(admin: Admin, producer: Produce
     assert consume(producer.connection.bootstrap, topic) == []
 
 
-def test_a_second_producer_fences_the_first(producer: Producer, topic: str):
+def test_second_producer_fences_the_first(producer: Producer, topic: str):
     begin(producer, topic)
     with Producer(producer.connection.bootstrap, transactional_id=topic) as second:
         with second.transaction() as transaction:
@@ -106,10 +106,10 @@ def test_a_second_producer_fences_the_first(producer: Producer, topic: str):
         with pytest.raises(
             ProducerFenced, match="another producer has started with the same transactional id; stop this one"
         ):
-            producer.transact("commit", "commit_transaction")
+            producer.coordination.commit()
         with second.transaction() as transaction:
             transaction.send(topic, "still")
-    assert [one.value for one in consume(producer.connection.bootstrap, topic)] == [b"second", b"still"]
+    assert [record.value for record in consume(producer.connection.bootstrap, topic)] == [b"second", b"still"]
 
 
 def test_offsets_are_committed_with_the_results(admin: Admin, producer: Producer, topic: str):
@@ -125,7 +125,7 @@ def test_offsets_are_committed_with_the_results(admin: Admin, producer: Producer
                 transaction.commit_offsets(consumer)
                 assert admin.groups.committed(topic).get(source, 0) == 5 * number
     assert admin.groups.committed(topic) == {source: 10}
-    assert [one.value for one in consume(bootstrap, topic)] == [b"%d" % n for n in range(10)]
+    assert [record.value for record in consume(bootstrap, topic)] == [b"%d" % n for n in range(10)]
     with (
         Consumer(bootstrap, source.topic, until_end=True) as loner,
         pytest.raises(ClientError, match="without a group"),
@@ -134,20 +134,20 @@ def test_offsets_are_committed_with_the_results(admin: Admin, producer: Producer
         transaction.commit_offsets(loner)
 
 
-def test_a_producer_without_an_id_has_no_transactions(quick_broker):
+def test_producer_without_an_id_has_no_transactions(quick_broker):
     with Producer(quick_broker.bootstrap) as producer, pytest.raises(ClientError, match="transactional_id"):
         producer.transaction()
 
 
-def test_an_open_transaction_is_listed_and_described(admin: Admin, producer: Producer, topic: str):
+def test_open_transaction_is_listed_and_described(admin: Admin, producer: Producer, topic: str):
     begin(producer, topic)
-    (listed,) = [one for one in admin.transactions.list() if one.id == topic]
-    found = admin.transactions.get(topic)
-    assert (found.state, found.open, found.timeout_ms) == ("Ongoing", True, 60_000)
-    assert (listed.state, listed.producer_id) == ("Ongoing", found.producer_id)
-    assert found.partitions == (TopicPartition(topic, 0),)
-    assert found.started_ms is not None
-    producer.transact("abort", "abort_transaction")
+    (listed,) = [transaction for transaction in admin.transactions.list() if transaction.id == topic]
+    described = admin.transactions.get(topic)
+    assert (described.state, described.open, described.timeout_ms) == ("Ongoing", True, 60_000)
+    assert (listed.state, listed.producer_id) == ("Ongoing", described.producer_id)
+    assert described.partitions == (TopicPartition(topic, 0),)
+    assert described.started_ms is not None
+    producer.coordination.abort()
     ended = admin.transactions.get(topic)
     assert (ended.open, ended.partitions) == (False, ())
 
@@ -164,14 +164,16 @@ def test_transactions_are_filtered(admin: Admin, producer: Producer, topic: str)
         ({"pattern": topic[:-3] + "..."}, True),
         ({"pattern": topic[:-3]}, False),
     ):
-        assert (topic in [one.id for one in admin.transactions.list(**filters)]) is shown, filters
+        assert (topic in [transaction.id for transaction in admin.transactions.list(**filters)]) is shown, (
+            filters
+        )
     with pytest.raises(ClientError, match="'open' is not one of Empty, Ongoing"):
         admin.transactions.list(states=["open"])
     with pytest.raises(ClientError, match="is not a regular expression"):
         admin.transactions.list(pattern="(")
 
 
-def test_an_unknown_transactional_id_is_told_with_the_nearest(admin: Admin, producer: Producer, topic: str):
+def test_unknown_transactional_id_names_the_nearest(admin: Admin, producer: Producer, topic: str):
     begin(producer, topic)
     with pytest.raises(ClientError) as caught:
         admin.transactions.get(topic + "x")
@@ -179,22 +181,20 @@ def test_an_unknown_transactional_id_is_told_with_the_nearest(admin: Admin, prod
     assert topic in caught.value.hint
 
 
-def test_aborting_an_id_ends_its_transaction_and_fences_its_producer(
-    admin: Admin, producer: Producer, topic: str
-):
+def test_abort_ends_the_transaction_and_fences_its_producer(admin: Admin, producer: Producer, topic: str):
     begin(producer, topic)
     assert admin.transactions.abort(topic).partitions == (TopicPartition(topic, 0),)
     assert not admin.transactions.get(topic).open
     assert admin.transactions.producers([TopicPartition(topic, 0)])[0].start_offset is None
     with pytest.raises(ProducerFenced):
-        producer.transact("commit", "commit_transaction")
+        producer.coordination.commit()
     with pytest.raises(ClientError, match="has no open transaction"):
         admin.transactions.abort(topic)
     assert consume(producer.connection.bootstrap, topic) == []
 
 
-def test_a_hanging_transaction_is_found_and_ended(admin: Admin, producer: Producer, topic: str):
-    """Only what no coordinator knows hangs: the open transaction beside it does not."""
+def test_hanging_transaction_is_found_and_ended(admin: Admin, producer: Producer, topic: str):
+    """Only a transaction that no coordinator knows hangs; the open one beside it does not."""
     where = leave_hanging(producer.connection.bootstrap, topic)
     begin(producer, topic)
     produce(producer.connection.bootstrap, topic, ["after"])
@@ -212,12 +212,12 @@ def test_a_hanging_transaction_is_found_and_ended(admin: Admin, producer: Produc
         ClientError, match=f"no transaction is open in {where} by producer {UNKNOWN_PRODUCER}"
     ):
         admin.transactions.find(where, UNKNOWN_PRODUCER)
-    producer.transact("commit", "commit_transaction")
-    assert [one.value for one in consume(producer.connection.bootstrap, topic)] == [b"open", b"after"]
+    producer.coordination.commit()
+    assert [record.value for record in consume(producer.connection.bootstrap, topic)] == [b"open", b"after"]
 
 
-def test_fenced_transaction_says_only_who_fenced_it(shared_broker, topic: str):
-    """The block is to commit: that it could not be aborted either is no news to its author."""
+def test_fenced_transaction_raises_only_producer_fenced(shared_broker, topic: str):
+    """The failed abort is not reported: the block was to commit."""
     with (
         Producer(shared_broker.bootstrap, transactional_id=topic) as first,
         Producer(shared_broker.bootstrap, transactional_id=topic) as second,
@@ -232,7 +232,7 @@ def test_fenced_transaction_says_only_who_fenced_it(shared_broker, topic: str):
     assert "abort" not in str(fenced.value)
 
 
-def test_transaction_inside_another_says_that_one_is_open(shared_broker, topic: str):
+def test_nested_transaction_is_rejected(shared_broker, topic: str):
     with (
         Producer(shared_broker.bootstrap, transactional_id=topic) as producer,
         pytest.raises(ClientError) as refused,
@@ -240,12 +240,12 @@ def test_transaction_inside_another_says_that_one_is_open(shared_broker, topic: 
         producer.transaction(),
     ):
         pass
-    assert refused.value.message == f"cannot begin a transaction of {topic!r}: one is open already"
-    assert "transactional_id each" in refused.value.hint
+    assert refused.value.message == f"cannot begin a transaction of {topic!r}: one is already open"
+    assert "transactional_id for each" in refused.value.hint
 
 
 def test_poll_of_a_fenced_producer_raises_producer_fenced(shared_broker, topic: str):
-    """The library raises the fatal error in the call that hears of it first, which may be a poll inside ``send``."""
+    """librdkafka raises the fatal error in the first call that notices it, even ``poll``."""
     with (
         Producer(shared_broker.bootstrap, transactional_id=topic) as first,
         Producer(shared_broker.bootstrap, transactional_id=topic) as second,
@@ -259,7 +259,7 @@ def test_poll_of_a_fenced_producer_raises_producer_fenced(shared_broker, topic: 
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["first", "after a transaction"])
-def test_send_outside_a_transaction_says_where_to_send(shared_broker, topic: str, before: bool):
+def test_send_outside_a_transaction_is_rejected_with_a_hint(shared_broker, topic: str, before: bool):
     with Producer(shared_broker.bootstrap, transactional_id=topic) as producer:
         if before:
             with producer.transaction() as transaction:

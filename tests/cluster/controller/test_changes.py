@@ -1,4 +1,4 @@
-"""The controller on a journal of its own: durable first, then visible; finished once begun; nothing half."""
+"""The controller's changes: durable before visible, run to their end, never half applied."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLUSTER = "cluster"
 
 
 class SlowDisk(SimDisk):
-    """A disk whose syncs wait until they are let go, so that a test can act in the middle of a write."""
+    """A disk whose syncs wait until they are released, so that a test can act during a write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,12 +48,12 @@ class SlowDisk(SimDisk):
 
 
 class World:
-    """A broker's part in its cluster of one, on a store of its own: its image, and what it was told."""
+    """A single broker with its own store: its image, and the changes it followed."""
 
     def __init__(self, disk: SimDisk | None = None) -> None:
         self.disk = disk or SlowDisk()
         self.image = ClusterImage()
-        self.told: list[list[str]] = []
+        self.followed: list[list[str]] = []
         self.settings_changed = 0
         self.all_online = True
         self._ids = 0
@@ -78,9 +78,9 @@ class World:
             full_replicas=tuple,
             all_directories_online=lambda: self.all_online,
         )
-        await self.member.join(self._run, alone=True, patience_s=0)
+        await self.member.join(self._run, alone=True, timeout_s=0)
         self.controller = self.member.controller
-        self.told.clear()
+        self.followed.clear()
         self.settings_changed = 0
         return self
 
@@ -94,7 +94,7 @@ class World:
     async def _on_changes(self, changes: Sequence[Change]) -> None:
         topics = list(dict.fromkeys(change.topic for change in changes if change.topic))
         if topics:
-            self.told.append(topics)
+            self.followed.append(topics)
         self.settings_changed += NOT_A_TOPIC in changes
 
     async def create(self, *names: str, **more: Any) -> dict[str, Outcome]:
@@ -112,7 +112,7 @@ def after_a_restart(disk: SimDisk) -> ClusterImage:
     return asyncio.run(load())
 
 
-def test_topics_are_durable_before_anybody_is_told() -> None:
+def test_topics_are_durable_before_they_are_published() -> None:
     async def test() -> World:
         world = await World().open()
         outcomes = await world.create("a", "b", "bad name")
@@ -121,10 +121,10 @@ def test_topics_are_durable_before_anybody_is_told() -> None:
             "b": ErrorCode.NONE,
             "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
         }
-        assert world.told == [["a", "b"]]
+        assert world.followed == [["a", "b"]]
         outcomes = await world.delete("a")
         assert outcomes["a"].code is ErrorCode.NONE
-        assert world.told == [["a", "b"], ["a"]]
+        assert world.followed == [["a", "b"], ["a"]]
         return world
 
     world = asyncio.run(test())
@@ -132,7 +132,7 @@ def test_topics_are_durable_before_anybody_is_told() -> None:
     assert found == world.image and list(found.topics) == ["b"]
 
 
-def test_too_many_partitions_are_refused_for_all_topics_of_a_request() -> None:
+def test_too_many_partitions_reject_all_topics_of_a_request() -> None:
     async def test() -> World:
         world = await World().open()
         topics = [NewTopic("many", 10_000, 1), NewTopic("one", 1, 1)]
@@ -157,8 +157,8 @@ def test_validate_only_changes_nothing() -> None:
     assert world.image.topics["b"].partition_count == 2 and list(world.image.topics) == ["b"]
 
 
-def test_a_change_is_finished_though_the_one_who_asked_is_gone() -> None:
-    """A client that creates a topic and hangs up: the store and the image agree, and the next change is not mixed up."""
+def test_a_change_finishes_after_its_client_has_disconnected() -> None:
+    """A client creates a topic and disconnects: store and image agree, even after more changes."""
 
     async def test() -> World:
         disk = SlowDisk()
@@ -174,7 +174,7 @@ def test_a_change_is_finished_though_the_one_who_asked_is_gone() -> None:
         disk.free.set()
         assert (await second)["second"].code is ErrorCode.NONE
         assert list(world.image.topics) == ["first", "second"]
-        assert world.told == [["first"], ["second"]]
+        assert world.followed == [["first"], ["second"]]
         await world.controller.state.close()
         return world
 
@@ -182,7 +182,7 @@ def test_a_change_is_finished_though_the_one_who_asked_is_gone() -> None:
     assert after_a_restart(world.disk) == world.image
 
 
-def test_closing_waits_for_the_change_under_way() -> None:
+def test_close_waits_for_the_change_in_progress() -> None:
     async def test() -> None:
         disk = SlowDisk()
         world = await World(disk).open()
@@ -200,7 +200,7 @@ def test_closing_waits_for_the_change_under_way() -> None:
     asyncio.run(test())
 
 
-def test_a_store_that_cannot_be_written_refuses_and_changes_nothing() -> None:
+def test_failed_store_write_is_reported_and_changes_nothing() -> None:
     async def test() -> World:
         world = await World().open()
         await world.create("there")
@@ -218,7 +218,7 @@ def test_a_store_that_cannot_be_written_refuses_and_changes_nothing() -> None:
         assert (await world.controller.grow_topic("there", 9, None, validate_only=False)).code is (
             ErrorCode.KAFKA_STORAGE_ERROR
         )
-        assert list(world.image.topics) == ["there"] and world.told == [["there"]]
+        assert list(world.image.topics) == ["there"] and world.followed == [["there"]]
         world.disk.fault = healthy
         assert (await world.create("b"))["b"].code is ErrorCode.NONE
         return world
@@ -227,7 +227,7 @@ def test_a_store_that_cannot_be_written_refuses_and_changes_nothing() -> None:
     assert after_a_restart(world.disk) == world.image
 
 
-def test_settings_changed_by_several_at_once_are_all_kept() -> None:
+def test_concurrent_changes_of_settings_are_all_kept() -> None:
     async def test() -> None:
         world = await World().open()
         await world.create("t")
@@ -245,7 +245,7 @@ def test_settings_changed_by_several_at_once_are_all_kept() -> None:
     asyncio.run(test())
 
 
-def test_settings_of_a_topic_that_is_gone_are_refused() -> None:
+def test_settings_of_a_deleted_topic_are_rejected() -> None:
     async def test() -> None:
         world = await World().open()
         with pytest.raises(ApiError) as error:
@@ -255,7 +255,7 @@ def test_settings_of_a_topic_that_is_gone_are_refused() -> None:
     asyncio.run(test())
 
 
-def test_settings_of_a_broker_take_effect_when_they_are_durable() -> None:
+def test_broker_settings_take_effect_when_they_are_durable() -> None:
     async def test() -> World:
         world = await World().open()
         await world.controller.set_broker_config("0", lambda image: {"log.retention.ms": "5"})
@@ -277,8 +277,8 @@ def test_features_change_together_or_not_at_all() -> None:
     asyncio.run(test())
 
 
-def test_a_producer_id_is_never_given_out_twice() -> None:
-    """Neither to two clients at once, nor after a crash, nor after an allocation that failed."""
+def test_a_producer_id_is_never_allocated_twice() -> None:
+    """Not by concurrent requests, not after a crash, not after a failed allocation."""
     given: list[int] = []
 
     async def take(disk: SimDisk, count: int) -> None:
@@ -301,7 +301,7 @@ def test_a_producer_id_is_never_given_out_twice() -> None:
     assert len(given) > 3 * PRODUCER_ID_BLOCK and len(set(given)) == len(given)
 
 
-def test_a_deletion_ends_the_incarnation_that_was_meant_and_no_other() -> None:
+def test_a_deletion_removes_only_the_topic_with_the_given_id() -> None:
     async def test() -> None:
         world = await World().open()
         await world.create("x", "y")
@@ -321,8 +321,11 @@ def test_a_deletion_ends_the_incarnation_that_was_meant_and_no_other() -> None:
     asyncio.run(test())
 
 
-def test_a_deletion_is_remembered_until_every_broker_that_is_there_has_heard_of_it() -> None:
-    """One without replicas may coordinate groups that read the topic, and take in all that it has missed at once."""
+def test_deletion_record_stays_until_every_live_broker_knows_it() -> None:
+    """A broker without replicas may coordinate groups that read the topic.
+
+    It may apply all changes that it has missed at once.
+    """
 
     async def test() -> None:
         world = await World().open()
@@ -331,30 +334,30 @@ def test_a_deletion_is_remembered_until_every_broker_that_is_there_has_heard_of_
         await world.delete("x")
         brokers = world.member.state.image.brokers
         brokers[1] = BrokerRegistration(1, (BrokerEndpoint("PLAINTEXT", "there", 1),))
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {"x": [doomed]}
         del brokers[1]
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {}
 
     asyncio.run(test())
 
 
-def test_a_deletion_is_remembered_while_a_directory_may_still_hold_the_topic() -> None:
+def test_deletion_record_stays_while_a_directory_is_offline() -> None:
     async def test() -> None:
         world = await World().open()
         await world.create("x")
         doomed = world.image.topics["x"].topic_id
         world.all_online = False
         await world.delete("x")
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {"x": [doomed]}
         world.all_online = True
         for _ in range(1000):
-            if world.member.partitions.has_all_directories(0):
-                break  # it was told
+            if world.member.partitions.unavailable.has_all_directories(0):
+                break  # the broker has reported it
             await asyncio.sleep(0.01)
-        await world.member.forget_deleted()
+        await world.member.housekeeping.drop_deletion_records()
         assert world.image.being_deleted == {}
 
     asyncio.run(test())

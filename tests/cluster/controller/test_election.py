@@ -27,20 +27,21 @@ CLUSTER = "cluster"
 FIRST = Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER))
 
 
-def test_a_controller_that_stops_is_followed_by_another_before_it_has_closed_its_logs(
+def test_stopping_controller_is_replaced_before_its_logs_are_closed(
     in_process_cluster: Callable[..., InProcessCluster],
 ) -> None:
-    """Closing thousands of logs takes a while, in which a cluster must not be without one."""
+    """Closing thousands of logs takes time, and the cluster needs a controller."""
     with in_process_cluster(3) as cluster:
         cluster.create_topic("t", 3)
-        (first,) = [one for one in cluster.brokers if one.broker.parts.member.state.active]
-        others = [one for one in cluster.brokers if one is not first]
+        (first,) = [broker for broker in cluster.brokers if broker.broker.parts.member.state.active]
+        others = [broker for broker in cluster.brokers if broker is not first]
         logs: Any = first.broker.logs
         close, followed = logs.close, []
 
         def close_late(**how: Any) -> None:
             wait_until(
-                lambda: any(one.broker.parts.member.state.active for one in others), "another controller"
+                lambda: any(broker.broker.parts.member.state.active for broker in others),
+                "another controller",
             )
             followed.append(True)
             close(**how)
@@ -83,7 +84,7 @@ async def new_store() -> EmbeddedCoordination:
     return store
 
 
-def test_the_place_of_a_controller_that_resigned_is_free() -> None:
+def test_resigning_deletes_the_controller_node() -> None:
     async def run() -> None:
         store = await new_store()
         (first, election), (second, other) = candidate(store, 1), candidate(store, 2)
@@ -101,8 +102,8 @@ def test_the_place_of_a_controller_that_resigned_is_free() -> None:
     asyncio.run(run())
 
 
-def test_a_term_begins_when_the_changes_of_the_one_before_are_over() -> None:
-    """What one of them planned is not written in the name of the next, which has another image."""
+def test_a_term_starts_after_the_changes_of_the_previous_one() -> None:
+    """A change planned in the earlier term must not be written in the next, with another image."""
 
     async def run() -> None:
         store = await new_store()
@@ -118,7 +119,7 @@ def test_a_term_begins_when_the_changes_of_the_one_before_are_over() -> None:
     asyncio.run(run())
 
 
-def test_a_broker_that_has_the_id_of_the_controller_by_mistake_does_not_take_its_place() -> None:
+def test_another_broker_with_the_controllers_id_does_not_replace_it() -> None:
     async def run() -> None:
         tree = SharedTree()
         theirs, ours, later = await tree.open(), await tree.open(), await tree.open()
@@ -135,7 +136,7 @@ def test_a_broker_that_has_the_id_of_the_controller_by_mistake_does_not_take_its
     asyncio.run(run())
 
 
-def test_brokers_that_could_not_be_read_are_read_with_the_next_look() -> None:
+def test_failed_read_of_the_brokers_is_repeated_at_the_next_look() -> None:
     async def run() -> None:
         tree = SharedTree()
         store, theirs = await tree.open(), await tree.open()
@@ -144,7 +145,7 @@ def test_brokers_that_could_not_be_read_are_read_with_the_next_look() -> None:
         await election.look()
         broker = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "h", 9094),))
         await theirs.multi([Create(znodes.broker_path(2), znodes.encode_broker(broker, now_ms=0), True)])
-        election._brokers_may_have_changed()
+        election._on_brokers_changed()
         read = store.children
 
         async def refused(path: str) -> dict[str, Node]:

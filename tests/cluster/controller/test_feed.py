@@ -1,4 +1,4 @@
-"""The feed: changes in order, snapshots in pages, and who has taken in what."""
+"""The feed: changes in order, snapshots in pages, and the position of each broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def read(feed: ControllerFeed, position: int, *, epoch: int = 7, more: boo
     return await feed.read(1, epoch, position, more_of_snapshot=more, wait_s=0)
 
 
-def test_who_knows_nothing_gets_the_whole_and_then_the_changes():
+def test_new_broker_gets_a_snapshot_and_then_the_changes():
     async def test(feed: ControllerFeed) -> None:
         feed.publish(nodes("a"))
         assert await read(feed, -1) == FeedPage(1, [NOW], begins_snapshot=True)
@@ -41,16 +41,16 @@ def test_who_knows_nothing_gets_the_whole_and_then_the_changes():
     feed_test(test)
 
 
-def test_a_position_of_another_epoch_counts_for_nothing():
+def test_a_position_of_another_epoch_is_ignored():
     async def test(feed: ControllerFeed) -> None:
         feed.publish(nodes("a"))
         assert (await read(feed, 1, epoch=6)).begins_snapshot
-        assert (await read(feed, 99)).begins_snapshot  # nor one that this feed has not reached
+        assert (await read(feed, 99)).begins_snapshot  # nor does one that this feed has not reached
 
     feed_test(test)
 
 
-def test_a_snapshot_comes_in_pages_and_changes_meanwhile_follow_it(monkeypatch: pytest.MonkeyPatch):
+def test_a_snapshot_comes_in_pages_followed_by_later_changes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(controller_feed, "PAGE_NODES", 2)
 
     async def test(feed: ControllerFeed) -> None:
@@ -63,10 +63,10 @@ def test_a_snapshot_comes_in_pages_and_changes_meanwhile_follow_it(monkeypatch: 
     feed_test(test, nodes("a", "b", "c"))
 
 
-def test_large_nodes_make_smaller_pages_and_a_shorter_memory(monkeypatch: pytest.MonkeyPatch):
-    """The node of a topic has the replicas of all its partitions, and is written whenever one of them moves."""
+def test_large_nodes_make_smaller_pages_and_fewer_retained_changes(monkeypatch: pytest.MonkeyPatch):
+    """The node of a topic has the replicas of all its partitions, and is often written."""
     monkeypatch.setattr(controller_feed, "_PAGE_BYTES", 8)
-    monkeypatch.setattr(controller_feed, "_REMEMBERED_BYTES", 15)
+    monkeypatch.setattr(controller_feed, "_RETAINED_BYTES", 15)
 
     async def test(feed: ControllerFeed) -> None:
         begin = await read(feed, -1)
@@ -82,8 +82,8 @@ def test_large_nodes_make_smaller_pages_and_a_shorter_memory(monkeypatch: pytest
     feed_test(test, nodes("a", "b", "c", "d"))
 
 
-def test_who_is_too_far_behind_gets_a_snapshot(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(controller_feed, "_REMEMBERED_NODES", 3)
+def test_broker_that_is_too_far_behind_gets_a_snapshot(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller_feed, "_RETAINED_NODES", 3)
 
     async def test(feed: ControllerFeed) -> None:
         for name in "abcdef":
@@ -106,28 +106,28 @@ def test_a_reader_waits_for_the_next_change():
     feed_test(test)
 
 
-def test_a_change_is_taken_in_when_everybody_has_asked_for_the_next():
+def test_a_change_is_applied_when_all_brokers_request_the_next_one():
     async def test(feed: ControllerFeed) -> None:
         present = {1, 2}
         for broker in present:
             await feed.read(broker, 7, -1, more_of_snapshot=False, wait_s=0)
         position = feed.publish(nodes("a"))
-        taken = asyncio.ensure_future(feed.wait_taken_in(position, lambda: present))
+        taken = asyncio.ensure_future(feed.wait_applied(position, lambda: present))
         await feed.read(1, 7, position, more_of_snapshot=False, wait_s=0)
         await asyncio.sleep(0)
         assert not taken.done()
-        present.remove(2)  # it is gone: nobody waits for it
-        feed.forget(2)
+        present.remove(2)  # it has failed and is not awaited
+        feed.forget_broker(2)
         await taken
 
     feed_test(test)
 
 
-def test_the_end_of_a_term_ends_all_waiting():
+def test_the_end_of_a_term_ends_all_waits():
     async def test(feed: ControllerFeed) -> None:
         await read(feed, -1)
         waiting = asyncio.ensure_future(feed.read(1, 7, 0, more_of_snapshot=False, wait_s=60))
-        taken = asyncio.ensure_future(feed.wait_taken_in(1, lambda: [1]))
+        taken = asyncio.ensure_future(feed.wait_applied(1, lambda: [1]))
         await asyncio.sleep(0)
         feed.close()
         with pytest.raises(FeedClosed):
@@ -139,7 +139,7 @@ def test_the_end_of_a_term_ends_all_waiting():
     feed_test(test)
 
 
-def test_brokers_that_want_the_same_get_the_same_page():
+def test_brokers_at_the_same_position_share_a_page():
     async def test(feed: ControllerFeed) -> None:
         for broker in (1, 2):
             await feed.read(broker, 7, -1, more_of_snapshot=False, wait_s=0)
@@ -152,7 +152,7 @@ def test_brokers_that_want_the_same_get_the_same_page():
     feed_test(test)
 
 
-def test_a_snapshot_is_made_once_for_all_who_begin_soon_after_each_other(monkeypatch: pytest.MonkeyPatch):
+def test_brokers_that_start_together_share_a_snapshot(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(controller_feed, "PAGE_NODES", 2)
 
     async def test(feed: ControllerFeed) -> None:
@@ -162,14 +162,14 @@ def test_a_snapshot_is_made_once_for_all_who_begin_soon_after_each_other(monkeyp
         assert first is again
         rest = [await feed.read(broker, 7, -1, more_of_snapshot=True, wait_s=0) for broker in (2, 1)]
         assert rest[0] is rest[1] and rest[0] == FeedPage(0, nodes("c"))
-        # Who has taken it in takes in what came since it was begun.
+        # A broker that has applied the snapshot gets the changes since its start.
         assert await feed.read(2, 7, 0, more_of_snapshot=False, wait_s=0) == FeedPage(1, nodes("new"))
 
     feed_test(test, nodes("a", "b", "c"))
 
 
-def test_a_snapshot_from_before_what_is_remembered_is_made_anew(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(controller_feed, "_REMEMBERED_NODES", 3)
+def test_a_snapshot_older_than_the_retained_changes_is_rebuilt(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(controller_feed, "_RETAINED_NODES", 3)
 
     async def test(feed: ControllerFeed) -> None:
         assert (await read(feed, -1)).position == 0
@@ -182,7 +182,7 @@ def test_a_snapshot_from_before_what_is_remembered_is_made_anew(monkeypatch: pyt
     feed_test(test)
 
 
-def test_changes_that_every_broker_has_taken_in_are_forgotten(monkeypatch: pytest.MonkeyPatch):
+def test_changes_that_every_broker_has_applied_are_dropped(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(controller_feed, "_KEPT_NODES", 3)
 
     async def test(feed: ControllerFeed) -> None:
@@ -200,7 +200,7 @@ def test_changes_that_every_broker_has_taken_in_are_forgotten(monkeypatch: pytes
         assert len(feed._changes) == 4
         await ask(2, 10)
         assert len(feed._changes) == 3, "the latest stay, for a broker that loses its session for a moment"
-        feed.forget(1)
+        feed.forget_broker(1)
         assert (await ask(1, 7)).nodes == nodes("n7", "n8", "n9")
         assert (await ask(3, 2)).begins_snapshot
         for index in range(10):
@@ -208,10 +208,10 @@ def test_changes_that_every_broker_has_taken_in_are_forgotten(monkeypatch: pytes
         for broker in (1, 2):
             await ask(broker, 20)
         assert len(feed._changes) == 10, "broker 3 has not asked since its snapshot"
-        feed.forget(3)
+        feed.forget_broker(3)
         feed.publish(nodes("last"))
         for broker in (1, 2):
             await ask(broker, 21)
-        assert len(feed._changes) == feed._remembered_nodes == 3
+        assert len(feed._changes) == feed._retained_nodes == 3
 
     feed_test(test)

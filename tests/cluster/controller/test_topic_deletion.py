@@ -1,4 +1,4 @@
-"""Deleting topics: many and large ones, deletions that were interrupted, and how long their notes stay."""
+"""Deletions of topics: many and large ones, interrupted ones, and the life of their records."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from cluster.controller.test_partitions import World, broker, on
 from millstream.cluster.controller import topic_deletion
 from millstream.cluster.controller.changes import Controller
 from millstream.control import znodes
@@ -17,10 +16,11 @@ from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.coordination import Delete, Write
+from support.cluster.controller_world import World, broker, on
 
 
 def controller_of(world: World) -> Controller:
-    world.term.feed.close()  # nobody follows in this test: do not wait for anybody
+    world.term.feed.close()  # no broker follows in this test: do not wait
     return Controller(world.state, BrokerConfig({}), new_id=lambda: os.urandom(16))
 
 
@@ -29,14 +29,14 @@ def ids_of(world: World, *names: str) -> dict[str, bytes]:
 
 
 async def read_again(world: World) -> ClusterImage:
-    """What the next controller finds."""
+    """Return the image that the next controller reads."""
     image = ClusterImage()
     for path, node in sorted((await world.store.load()).items()):
         image.apply(path, node.data, node.version)
     return image
 
 
-def test_topics_go_together_up_to_what_fits_into_one_write() -> None:
+def test_topics_are_deleted_together_up_to_the_size_of_a_write() -> None:
     async def test(world: World) -> None:
         controller = controller_of(world)
         await controller.create_topics([NewTopic(name, 3, 3) for name in "abcd"])
@@ -47,7 +47,7 @@ def test_topics_go_together_up_to_what_fits_into_one_write() -> None:
     on(test)
 
 
-def test_a_large_topic_goes_in_slices_and_is_told_as_gone_once() -> None:
+def test_a_large_topic_is_deleted_in_slices_and_published_once() -> None:
     async def test(world: World) -> None:
         controller = controller_of(world)
         await controller.create_topics([NewTopic("large", 10, 3)])
@@ -64,8 +64,8 @@ def test_a_large_topic_goes_in_slices_and_is_told_as_gone_once() -> None:
 
 
 @pytest.mark.parametrize("writes_before", [1, 2])
-def test_a_deletion_that_was_interrupted_is_finished_by_the_next_controller(writes_before: int) -> None:
-    """Before its partitions get a state again: they would begin anew, with an epoch that was there before."""
+def test_an_interrupted_deletion_is_finished_by_the_next_controller(writes_before: int) -> None:
+    """This happens before its partitions get a state: they would start over with an old epoch."""
 
     async def test(world: World) -> None:
         controller = controller_of(world)
@@ -89,7 +89,7 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_controller(writ
             data = znodes.encode_broker(broker(node), now_ms=0)
             world.state.image.apply(znodes.broker_path(node), data, node * 10)
         assert "large" in world.state.image.topics
-        await world.partitions.settle()
+        await world.partitions.brokers.reconcile()
         assert "large" not in world.state.image.topics
         assert world.state.image.being_deleted == {"large": [topic_id]}
         assert not [path for path in await world.store.load() if path.startswith(znodes.topic_path("large"))]
@@ -97,8 +97,8 @@ def test_a_deletion_that_was_interrupted_is_finished_by_the_next_controller(writ
     on(test)
 
 
-def test_a_slice_is_never_told() -> None:
-    """To the image the node of a partition that goes is its topic that goes."""
+def test_a_slice_of_a_deletion_is_not_published() -> None:
+    """The image would take the deletion of a partition's node for that of its topic."""
 
     async def test(world: World) -> None:
         controller = controller_of(world)
@@ -107,7 +107,7 @@ def test_a_slice_is_never_told() -> None:
 
         async def look(writes: Sequence[Write]) -> None:
             await write(writes)
-            if any(isinstance(one, Delete) and "/partitions/" in one.path for one in writes):
+            if any(isinstance(write, Delete) and "/partitions/" in write.path for write in writes):
                 seen.append("large" in world.state.image.topics)
 
         world.store.multi = look  # type: ignore[method-assign]
@@ -117,8 +117,8 @@ def test_a_slice_is_never_told() -> None:
     on(test)
 
 
-def test_the_note_of_a_deletion_that_was_decided_meanwhile_is_not_forgotten() -> None:
-    """The first of two topics of one name is gone everywhere, and while that waits for its turn the second is deleted too."""
+def test_the_record_of_a_concurrent_deletion_is_kept() -> None:
+    """The second topic of a name is deleted while the record of the first is being dropped."""
 
     async def test(world: World) -> None:
         controller = controller_of(world)
@@ -140,7 +140,7 @@ def test_the_note_of_a_deletion_that_was_decided_meanwhile_is_not_forgotten() ->
     on(test)
 
 
-def test_names_that_collide_are_refused_also_in_one_request() -> None:
+def test_colliding_names_are_rejected_even_in_one_request() -> None:
     async def test(world: World) -> None:
         made = await controller_of(world).create_topics([NewTopic("a.b", 1, 1), NewTopic("a_b", 1, 1)])
         assert [outcome.code for outcome in made.values()] == [

@@ -1,4 +1,4 @@
-"""What group shards see of the cluster: topics as they come and go, and the racks of their partitions."""
+"""The view that group shards have of the cluster: topics, and the racks of their partitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ANEW = b"orders".ljust(16, b"2")
 
 
 class Topics:
-    """No internal topic, or one of so many partitions."""
+    """No internal topic, or one with this number of partitions."""
 
     def __init__(self, partitions: int = 0) -> None:
         self._partitions = partitions
@@ -69,7 +69,7 @@ def test_partitions_have_the_racks_of_their_replicas() -> None:
     run(story)
 
 
-def test_without_racks_there_is_nothing_to_see() -> None:
+def test_without_racks_the_view_has_none() -> None:
     async def story() -> None:
         driver = driver_of(image_of((1,)), {})
         assert driver.topics.racks_of("orders", 0) == ()
@@ -94,20 +94,20 @@ def test_every_change_brings_a_new_view() -> None:
     run(story)
 
 
-def test_leaders_and_replicas_in_sync_are_nothing_that_shards_see() -> None:
+def test_leaders_and_isrs_are_not_part_of_the_view() -> None:
     async def story() -> None:
         image = image_of((1,))
         driver = driver_of(image, {1: "west"})
         before = driver.topics
         image.topics["unseen"] = TopicImage("unseen", ANEW, {0: (1,)})
-        driver.topics_changed([Change("orders", 0)])  # looks at no topic, however many there are
+        driver.topics_changed([Change("orders", 0)])  # examines no topic
         driver.topics_changed([Change("orders"), NOT_A_TOPIC])  # a setting of the topic, and one of brokers
         assert driver.topics is before
 
     run(story)
 
 
-def test_topics_come_and_go_one_by_one() -> None:
+def test_topics_are_created_and_deleted_one_by_one() -> None:
     async def story() -> None:
         image = image_of((1,))
         driver = driver_of(image, {1: "west"})
@@ -123,7 +123,7 @@ def test_topics_come_and_go_one_by_one() -> None:
     run(story)
 
 
-def test_a_broker_is_in_its_rack_also_while_it_is_away() -> None:
+def test_a_broker_keeps_its_rack_while_it_is_down() -> None:
     async def story() -> None:
         image, racks = image_of((1, 2)), {1: "west"}
         driver = driver_of(image, racks)
@@ -174,15 +174,15 @@ def create_anew(driver: GroupDriver, image: ClusterImage) -> None:
     driver.topics_changed([Change("orders")])
 
 
-def test_topics_are_seen_as_they_are_while_there_are_too_few_replicas(tmp_path: Path) -> None:
-    """What is to be written for an earlier view is written later. It used to bring that view with it."""
+def test_the_view_is_current_while_too_few_replicas_are_in_sync(tmp_path: Path) -> None:
+    """Records for an earlier view are written later. They used to bring that view back."""
 
     async def story() -> None:
         image, driver, partition = coordinating(tmp_path)
         commit(driver, 5)
         partition.isr = ()
         delete(driver, image)
-        await asyncio.sleep(0.1)  # two that are tried again would be told in turn
+        await asyncio.sleep(0.1)  # two retried decisions would run alternately
         create_anew(driver, image)
         ((_, shard),) = driver.host.shards()
         assert shard.state.topics is driver.topics
@@ -196,7 +196,7 @@ def test_topics_are_seen_as_they_are_while_there_are_too_few_replicas(tmp_path: 
     run(story)
 
 
-def test_one_clean_up_is_tried_again_however_many_topics_are_deleted(
+def test_only_one_cleanup_is_retried_after_many_deletions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
@@ -223,7 +223,7 @@ def test_one_clean_up_is_tried_again_however_many_topics_are_deleted(
     run(story)
 
 
-def test_a_shard_that_was_being_read_hears_of_a_deletion_whose_note_is_gone(tmp_path: Path) -> None:
+def test_a_loading_shard_learns_of_a_deletion_without_its_record(tmp_path: Path) -> None:
     async def story() -> None:
         image = image_of((1,))
         driver = driver_of(image, {})
@@ -246,7 +246,7 @@ def test_a_shard_that_was_being_read_hears_of_a_deletion_whose_note_is_gone(tmp_
     run(story)
 
 
-def test_without_its_topic_nobody_coordinates() -> None:
+def test_without_its_topic_no_broker_coordinates() -> None:
     async def story() -> None:
         driver = driver_of(image_of((1,)), {})
         with pytest.raises(ApiError) as refused:
@@ -257,7 +257,7 @@ def test_without_its_topic_nobody_coordinates() -> None:
 
 
 class Doubtful:
-    """Shards that nobody confirms; each says so when so many have been asked."""
+    """Shards that are never confirmed; each responds when this number has been called."""
 
     def __init__(self, shards: int) -> None:
         self._all = asyncio.Barrier(shards)
@@ -274,8 +274,8 @@ def offsets_of(*groups: str) -> OffsetFetchRequest:
 
 
 @pytest.mark.parametrize(("partitions", "shards"), [(50, 3), (1, 1)], ids=["of many shards", "of one shard"])
-def test_the_coordinators_of_many_groups_are_confirmed_together(partitions: int, shards: int) -> None:
-    """Each may take as long as followers wait for news."""
+def test_coordinators_of_many_groups_are_confirmed_together(partitions: int, shards: int) -> None:
+    """Each may take as long as a follower's fetch waits."""
 
     async def story() -> None:
         driver = driver_of(image_of((1,)), {}, partitions)
@@ -285,8 +285,8 @@ def test_the_coordinators_of_many_groups_are_confirmed_together(partitions: int,
         context: Any = SimpleNamespace(version=8)
         async with asyncio.timeout(120):
             answer = await offset_fetch.handle(broker, context, offsets_of("a", "b", "c"))
-        told = [(group.group_id, group.error_code) for group in answer.groups]
-        assert told == [(name, ErrorCode.NOT_COORDINATOR) for name in ("a", "b", "c")]
+        errors = [(group.group_id, group.error_code) for group in answer.groups]
+        assert errors == [(name, ErrorCode.NOT_COORDINATOR) for name in ("a", "b", "c")]
 
     run(story)
 
@@ -303,7 +303,7 @@ def test_without_its_topic_no_group_is_confirmed() -> None:
 
 def test_groups_are_listed_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard with hundreds of thousands of groups must not hold the loop."""
-    monkeypatch.setattr(coordinator_host, "_LISTED_AT_ONCE", 2)
+    monkeypatch.setattr(coordinator_host, "_NAMES_PER_DECISION", 2)
 
     async def story() -> None:
         _, driver, _ = coordinating(tmp_path)

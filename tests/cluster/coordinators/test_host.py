@@ -1,4 +1,4 @@
-"""The host of coordinator shards: what is told and when, what a failed append costs, loading, markers that come meanwhile, timers."""
+"""The host of coordinator shards: replies, failed appends, loading, markers and timers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_an_answer_comes_when_its_record_is_in_the_log(log: PartitionLog) -> None:
+def test_a_response_comes_when_its_record_is_in_the_log(log: PartitionLog) -> None:
     async def story() -> None:
         world = World()
         world.host.lead(FaultyPartition(log))
@@ -41,8 +41,8 @@ def test_an_answer_comes_when_its_record_is_in_the_log(log: PartitionLog) -> Non
     asyncio.run(story())
 
 
-def test_nothing_is_told_or_sent_before_the_high_watermark_passes(log: PartitionLog) -> None:
-    """Nor are reads answered that would tell of it; the shard's own memory moves at once."""
+def test_effects_wait_until_the_high_watermark_passes(log: PartitionLog) -> None:
+    """Reads that would reveal it wait as well; the shard's memory changes at once."""
 
     async def story() -> None:
         world, partition = World(), FaultyPartition(log, alone=False)
@@ -60,7 +60,7 @@ def test_nothing_is_told_or_sent_before_the_high_watermark_passes(log: Partition
 
 
 @pytest.mark.parametrize(
-    ("failure", "told"),
+    ("failure", "expected"),
     [
         (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
         (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
@@ -69,8 +69,8 @@ def test_nothing_is_told_or_sent_before_the_high_watermark_passes(log: Partition
     ],
     ids=lambda code: code.name,
 )
-def test_a_failed_append_leaves_no_trace(log: PartitionLog, failure: E, told: E) -> None:
-    """The shard is read again from its log and equals what it was; others who wait must look for a coordinator."""
+def test_a_failed_append_leaves_no_trace(log: PartitionLog, failure: E, expected: E) -> None:
+    """The shard is reloaded from its log, as it was; other waiters must find a coordinator."""
 
     async def story() -> None:
         world, partition = World(), FaultyPartition(log, alone=False)
@@ -81,15 +81,15 @@ def test_a_failed_append_leaves_no_trace(log: PartitionLog, failure: E, told: E)
         before = dict(world.shard.durable)
         waiting = world.count("b")
         partition.fail = failure
-        refused = world.count("c")
-        assert code_of(refused) is told
+        rejected = world.count("c")
+        assert code_of(rejected) is expected
         assert code_of(waiting) is E.NOT_COORDINATOR
         assert world.resigned == [0]
         partition.fail = None
         partition.commit()
         await until(lambda: not world.host.loading, "the shard to be read again")
         assert len(world.shards) == 2
-        # "b" reached the log, though nobody was told; "c" did not.
+        # "b" reached the log without a response; "c" did not.
         assert world.shard.durable == before | {"b": 1}
         counted = world.count("c")
         partition.commit()
@@ -99,7 +99,7 @@ def test_a_failed_append_leaves_no_trace(log: PartitionLog, failure: E, told: E)
     asyncio.run(story())
 
 
-def test_a_record_that_is_too_large_is_refused_and_costs_nothing(log: PartitionLog) -> None:
+def test_a_record_that_is_too_large_is_rejected_without_a_reload(log: PartitionLog) -> None:
     async def story() -> None:
         world = World()
         world.host.lead(FaultyPartition(log))
@@ -112,14 +112,14 @@ def test_a_record_that_is_too_large_is_refused_and_costs_nothing(log: PartitionL
     asyncio.run(story())
 
 
-def test_a_refused_transactional_append_costs_no_shard(log: PartitionLog) -> None:
+def test_a_rejected_transactional_append_does_not_reload_the_shard(log: PartitionLog) -> None:
     async def story() -> None:
         world, partition = World(), FaultyPartition(log)
         world.host.lead(partition)
         await world.count("a")
         partition.fail = E.INVALID_PRODUCER_EPOCH
-        refused = world.host.call(0, lambda shard, waiter, now: shard.decide_pending("p", waiter, 7))
-        assert code_of(refused) is E.INVALID_PRODUCER_EPOCH
+        rejected = world.host.call(0, lambda shard, waiter, now: shard.decide_pending("p", waiter, 7))
+        assert code_of(rejected) is E.INVALID_PRODUCER_EPOCH
         partition.fail = None
         assert (len(world.shards), world.shard.pending, await world.look("a")) == (1, {}, 1)
         world.host.close()
@@ -127,7 +127,7 @@ def test_a_refused_transactional_append_costs_no_shard(log: PartitionLog) -> Non
     asyncio.run(story())
 
 
-def test_a_shard_that_is_being_read_says_so(log: PartitionLog) -> None:
+def test_a_loading_shard_responds_load_in_progress(log: PartitionLog) -> None:
     async def story() -> None:
         first = World()
         first.host.lead(FaultyPartition(log))
@@ -139,7 +139,7 @@ def test_a_shard_that_is_being_read_says_so(log: PartitionLog) -> None:
         assert world.host.loading and world.host.shards() == []
         assert code_of(world.look("a")) is E.COORDINATOR_LOAD_IN_PROGRESS
         assert code_of(world.look("a", index=1)) is E.NOT_COORDINATOR
-        world.host.tell(0, lambda shard, now: 1 / 0)  # nobody is there to be told
+        world.host.run(0, lambda shard, now: 1 / 0)  # ignored while loading
         await until(lambda: not world.host.loading, "the shard to be read")
         assert (world.shard.durable, world.shard.loaded, await world.look("a")) == ({"a": 500}, 1, 500)
         world.host.close()
@@ -147,8 +147,8 @@ def test_a_shard_that_is_being_read_says_so(log: PartitionLog) -> None:
     asyncio.run(story())
 
 
-def test_replay_equals_what_was_live(log: PartitionLog) -> None:
-    """Records, pending ones, their markers, and records of a kind that this version does not know."""
+def test_replay_restores_the_live_shard(log: PartitionLog) -> None:
+    """Records, pending ones, their markers, and records of a type unknown to this version."""
 
     async def story() -> None:
         first, partition = World(), FaultyPartition(log)
@@ -176,8 +176,8 @@ def test_replay_equals_what_was_live(log: PartitionLog) -> None:
     asyncio.run(story())
 
 
-def test_a_marker_that_is_written_while_the_shard_is_read_is_not_missed(log: PartitionLog) -> None:
-    """After a crash the transaction coordinator writes its markers while the offsets are still being read."""
+def test_a_marker_written_during_the_load_is_applied(log: PartitionLog) -> None:
+    """After a crash the transaction coordinator writes markers while the offsets are loaded."""
 
     async def story() -> None:
         first = World()
@@ -195,9 +195,7 @@ def test_a_marker_that_is_written_while_the_shard_is_read_is_not_missed(log: Par
     asyncio.run(story())
 
 
-def test_a_log_that_cannot_be_read_has_no_coordinator(
-    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_log_has_no_coordinator(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         first = World()
         first.host.lead(FaultyPartition(log))
@@ -217,7 +215,7 @@ def test_a_log_that_cannot_be_read_has_no_coordinator(
     asyncio.run(story())
 
 
-def test_who_waits_for_a_shard_that_moves_is_sent_away(log: PartitionLog) -> None:
+def test_waiters_of_a_shard_that_moves_get_not_coordinator(log: PartitionLog) -> None:
     async def story() -> None:
         world = World()
         world.host.lead(FaultyPartition(log, alone=False))
@@ -232,30 +230,30 @@ def test_who_waits_for_a_shard_that_moves_is_sent_away(log: PartitionLog) -> Non
     asyncio.run(story())
 
 
-def test_a_log_that_goes_offline_sends_everyone_away(log: PartitionLog) -> None:
+def test_waiters_of_an_offline_log_get_not_coordinator(log: PartitionLog) -> None:
     async def story() -> None:
         world, partition = World(), FaultyPartition(log, alone=False)
         world.host.lead(partition)
         waiting = world.count("a")
         partition.log = None
-        partition.wake()
+        partition.waiters.wake()
         assert code_of(waiting) is E.NOT_COORDINATOR
         assert code_of(world.look("a")) is E.NOT_COORDINATOR
 
     asyncio.run(story())
 
 
-def test_leading_on_changes_nothing_and_a_new_reign_reads_anew(log: PartitionLog) -> None:
+def test_shard_is_kept_by_the_same_leader_and_reloaded_by_another(log: PartitionLog) -> None:
     async def story() -> None:
         world, partition = World(), FaultyPartition(log)
         world.host.lead(partition)
         await world.count("a")
         world.host.lead(partition)
         assert len(world.shards) == 1
-        partition.leader_epoch = 1  # a replica went
+        partition.leader_epoch = 1  # a replica was removed
         world.host.lead(partition)
         assert len(world.shards) == 1
-        partition.leader_epoch = partition.reign = 3
+        partition.leader_epoch = partition.leader_since_epoch = 3
         world.host.lead(partition)
         await until(lambda: not world.host.loading, "the shard to be read")
         assert len(world.shards) == 2 and world.shard.durable == {"a": 1}
@@ -264,14 +262,14 @@ def test_leading_on_changes_nothing_and_a_new_reign_reads_anew(log: PartitionLog
     asyncio.run(story())
 
 
-# ---- timers -------------------------------------------------------------------------------------------------
+# ---- timers --------------------------------------------------------------------------------------
 
 
 def test_a_timer_decides_once(log: PartitionLog) -> None:
     async def story() -> None:
         world = World()
         world.host.lead(FaultyPartition(log))
-        for at_ms in (now_ms() + 60_000, now_ms() + 5):  # armed again: the later word counts
+        for at_ms in (now_ms() + 60_000, now_ms() + 5):  # armed again: the later time counts
             await world.host.call(0, lambda shard, waiter, now, at=at_ms: shard.decide_arm("t", waiter, at))
         await until(lambda: world.shard.durable, "the timer")
         await world.host.call(0, lambda shard, waiter, now: shard.decide_arm("u", waiter, now))
@@ -283,8 +281,8 @@ def test_a_timer_decides_once(log: PartitionLog) -> None:
     asyncio.run(story())
 
 
-def test_a_timer_whose_decision_cannot_be_written_ends_nothing_else(log: PartitionLog) -> None:
-    """The shard is read again; no error escapes into the event loop."""
+def test_a_timer_whose_decision_fails_reloads_the_shard(log: PartitionLog) -> None:
+    """The shard is reloaded; no error reaches the event loop."""
 
     async def story() -> None:
         escaped: list[object] = []
@@ -302,8 +300,8 @@ def test_a_timer_whose_decision_cannot_be_written_ends_nothing_else(log: Partiti
     asyncio.run(story())
 
 
-def test_a_shard_whose_log_waits_for_room_on_the_disk_is_read_when_there_is_some(log: PartitionLog) -> None:
-    """Its clients would be sent to this broker, and by it to look for another, until the leader changes."""
+def test_a_shard_is_loaded_once_the_disk_has_room(log: PartitionLog) -> None:
+    """Otherwise its clients would be redirected back and forth until the leader changes."""
 
     async def story() -> None:
         world, partition = World(), FaultyPartition(log)
@@ -322,10 +320,10 @@ def test_a_shard_whose_log_waits_for_room_on_the_disk_is_read_when_there_is_some
     asyncio.run(story())
 
 
-def test_a_shard_that_cannot_write_what_it_begins_with_is_not_read_again_and_again_without_a_rest(
+def test_reloads_pause_while_the_first_write_fails(
     log: PartitionLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a disk is full that would be all that the broker does."""
+    """Otherwise the broker would do nothing else while a disk is full."""
 
     async def story() -> None:
         world, partition = World(), FaultyPartition(log)

@@ -1,4 +1,4 @@
-"""A coordinator host and the replicas of its partition: too few of them, slow ones, and what may be told meanwhile."""
+"""A coordinator host and the replicas of its partition: too few of them, and slow ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Iterator[PartitionLog]:
 
 @pytest.fixture
 def partition(log: PartitionLog) -> MakePartition:
-    """Two replicas; the other one has everything when ``commit`` is called."""
+    """A partition with two replicas; ``commit`` lets the other one have all records."""
     return lambda: FaultyPartition(log, alone=False)
 
 
@@ -37,8 +37,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_RETRY_S", 0.001)
 
 
-def test_too_few_replicas_cost_nothing_but_the_decision(partition: MakePartition) -> None:
-    """The shard stays as it is, with its timers and whoever waits, and decides again when they are back."""
+def test_too_few_replicas_reject_the_decision_and_keep_the_shard(partition: MakePartition) -> None:
+    """The shard keeps its state, timers and waiters, and decides when the replicas are back."""
 
     async def story() -> None:
         world, here = World(), partition()
@@ -57,7 +57,7 @@ def test_too_few_replicas_cost_nothing_but_the_decision(partition: MakePartition
     asyncio.run(story())
 
 
-def test_a_timer_that_could_not_decide_does_so_later(partition: MakePartition) -> None:
+def test_a_timer_decision_is_retried(partition: MakePartition) -> None:
     async def story() -> None:
         world, here = World(), partition()
         world.host.lead(here)
@@ -75,8 +75,8 @@ def test_a_timer_that_could_not_decide_does_so_later(partition: MakePartition) -
     asyncio.run(story())
 
 
-def test_a_timer_of_a_shard_that_went_decides_nothing(partition: MakePartition) -> None:
-    """Neither one that is due nor one that is to be tried again."""
+def test_a_timer_of_a_dropped_shard_does_not_fire(partition: MakePartition) -> None:
+    """Neither one that is due nor one that would be retried."""
 
     async def story() -> None:
         world, here = World(), partition()
@@ -96,15 +96,15 @@ def test_a_timer_of_a_shard_that_went_decides_nothing(partition: MakePartition) 
 
 
 class Resuming(CountingShard):
-    """Has something to write when it has been read."""
+    """A shard that has to write something when it is loaded."""
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         self.loaded += 1
         return Decision((CoordinatorRecord("resumed", self.durable.get("resumed", 0) + 1),))
 
 
-def test_a_shard_serves_nobody_before_it_has_resumed(partition: MakePartition) -> None:
-    """What was left to do comes before anything else; what is appended meanwhile is read too."""
+def test_a_shard_serves_no_client_before_it_has_resumed(partition: MakePartition) -> None:
+    """Unfinished work comes before anything else; records appended in the meantime are read."""
 
     async def story() -> None:
         first, here = World(), partition()
@@ -127,15 +127,15 @@ def test_a_shard_serves_nobody_before_it_has_resumed(partition: MakePartition) -
     asyncio.run(story())
 
 
-def test_an_answer_that_waits_too_long_says_come_again(partition: MakePartition) -> None:
-    """What leaves the shard goes on waiting, and is sent once when the replicas have it."""
+def test_a_response_that_waits_too_long_is_a_retriable_error(partition: MakePartition) -> None:
+    """Outward effects keep waiting, and are sent once when the replicas have the records."""
 
     async def story() -> None:
         world, here = World(commit_timeout_s=lambda: 0.01), partition()
         world.host.lead(here)
         late = [world.count("a"), world.count("b")]
-        await until(lambda: all(one.done() for one in late), "the time")
-        assert [code_of(one) for one in late] == [E.COORDINATOR_NOT_AVAILABLE] * 2
+        await until(lambda: all(future.done() for future in late), "the time")
+        assert [code_of(future) for future in late] == [E.COORDINATOR_NOT_AVAILABLE] * 2
         assert world.sent == []
         in_time = world.count("c")
         here.commit()
@@ -145,7 +145,7 @@ def test_an_answer_that_waits_too_long_says_come_again(partition: MakePartition)
     asyncio.run(story())
 
 
-def test_a_marker_is_not_told_before_it_is_safe(partition: MakePartition) -> None:
+def test_a_marker_is_not_visible_before_it_is_durable(partition: MakePartition) -> None:
     async def story() -> None:
         world, here = World(), partition()
         world.host.lead(here)
@@ -153,7 +153,7 @@ def test_a_marker_is_not_told_before_it_is_safe(partition: MakePartition) -> Non
         here.commit()
         await pending
         here.append_marker(7, commit=True)
-        world.host.note_marker(0, here.online_log.log_end_offset - 1, 7, True)
+        world.host.marker_written(0, here.online_log.log_end_offset - 1, 7, True)
         look = world.look("name")
         await asyncio.sleep(0.01)
         assert not look.done()

@@ -1,26 +1,25 @@
-"""The topics of coordinators: made once, when first needed, with the settings of the broker; and what happens where they cannot be."""
+"""The internal topics of coordinators: created once, when first needed, or not at all."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cluster.controller.test_partitions import World, on
 from millstream.cluster.controller.changes import Controller as RealController
 from millstream.cluster.controller.changes import Outcome
+from millstream.cluster.controller.housekeeping import ControllerHousekeeping
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
-from millstream.cluster.membership.member import ClusterMember
 from millstream.control.topics import NewTopic
 from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
+from support.cluster.controller_world import World, on
 
 
 class Controller:
-    """Makes topics of the image it is given, unless told otherwise."""
+    """Creates topics in its image, unless ``refuse`` is set."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
@@ -58,7 +57,7 @@ def run(story: Callable[[], Any]) -> None:
     asyncio.run(story())
 
 
-def test_a_topic_is_made_when_it_is_first_needed_and_only_then() -> None:
+def test_a_topic_is_created_when_it_is_first_needed() -> None:
     async def story() -> None:
         topics, controller = internal_topics(offsets_topic_num_partitions="7")
         assert topics.partitions(OFFSETS) == 0
@@ -70,7 +69,7 @@ def test_a_topic_is_made_when_it_is_first_needed_and_only_then() -> None:
     run(story)
 
 
-def test_many_that_need_it_at_once_make_it_once() -> None:
+def test_concurrent_requests_create_the_topic_once() -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         controller.gate.clear()
@@ -93,7 +92,7 @@ def test_many_that_need_it_at_once_make_it_once() -> None:
         (3, {"factor": 2, "isr": 1}, 2, "1"),
     ],
 )
-def test_as_many_replicas_as_there_are_brokers_for_unless_told(
+def test_replication_factor_follows_the_brokers_unless_configured(
     brokers: int, given: dict[str, int], factor: int, min_isr: str
 ) -> None:
     async def story() -> None:
@@ -143,7 +142,7 @@ def test_settings_shape_the_topics() -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT]
 )
-def test_where_it_cannot_be_made_there_is_no_coordinator(code: ErrorCode) -> None:
+def test_coordinator_is_not_available_if_creation_fails(code: ErrorCode) -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         controller.refuse = code
@@ -159,7 +158,7 @@ def test_where_it_cannot_be_made_there_is_no_coordinator(code: ErrorCode) -> Non
     run(story)
 
 
-def test_a_topic_that_somebody_else_has_just_made_will_do() -> None:
+def test_a_topic_created_by_another_broker_is_used() -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         controller.refuse = ErrorCode.TOPIC_ALREADY_EXISTS
@@ -173,7 +172,7 @@ def test_a_topic_that_somebody_else_has_just_made_will_do() -> None:
     run(story)
 
 
-def test_a_failure_nobody_foresaw_leaves_the_way_free() -> None:
+def test_an_unexpected_failure_does_not_block_later_requests() -> None:
     async def story() -> None:
         topics, controller = internal_topics()
         create = controller.create_topics
@@ -190,12 +189,12 @@ def test_a_failure_nobody_foresaw_leaves_the_way_free() -> None:
     run(story)
 
 
-def test_a_minimum_that_is_raised_keeps_what_was_set_meanwhile() -> None:
+def test_raising_min_isr_keeps_concurrent_changes() -> None:
     async def test(world: World) -> None:
-        world.term.feed.close()  # nobody follows in this test
+        world.term.feed.close()  # no broker follows in this test
         control = RealController(world.state, BrokerConfig({}), new_id=lambda: b"i" * 16)
         await control.create_topics([NewTopic(TRANSACTIONS, 1, 3, configs=(("cleanup.policy", "compact"),))])
-        member: Any = SimpleNamespace(state=world.state, controller=control)
+        housekeeping = ControllerHousekeeping(world.state, BrokerConfig({}), control, world.partitions)
         async with world.state.lock:  # some other change
             operators = asyncio.ensure_future(
                 control.set_topic_config(
@@ -204,7 +203,7 @@ def test_a_minimum_that_is_raised_keeps_what_was_set_meanwhile() -> None:
                 )
             )
             await asyncio.sleep(0)
-            raising = asyncio.ensure_future(ClusterMember._raise_min_isr(member, TRANSACTIONS, 2))
+            raising = asyncio.ensure_future(housekeeping.raise_min_isr(TRANSACTIONS, 2))
             await asyncio.sleep(0)
         await asyncio.gather(operators, raising)
         assert world.state.image.topic_configs[TRANSACTIONS] == {

@@ -1,4 +1,4 @@
-"""Markers reach every partition of a transaction: at once, again where a partition is offline, never for a shard that has gone."""
+"""Markers reach every partition of a transaction, after retries, but not for a dropped shard."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.cluster.host_world import FaultyPartition, new_log, until
 
 
 class Replicas:
-    """The partitions that exist; the sender asks for nothing else."""
+    """The partitions that exist; the sender needs nothing else."""
 
     def __init__(
         self, partitions: dict[int, FaultyPartition], gone: frozenset[int] = frozenset({99})
@@ -29,7 +29,7 @@ class Replicas:
         self._partitions = partitions
         self.gone = gone
 
-    def is_gone(self, tp: TopicPartition) -> bool:
+    def is_deleted(self, tp: TopicPartition) -> bool:
         return tp.partition in self.gone
 
     def leader(self, topic: str, index: int) -> FaultyPartition:
@@ -61,7 +61,7 @@ def sender(partitions: dict[int, FaultyPartition], events: MarkerEvents = NO_LIS
 
 
 class Elsewhere:
-    """Who leads what, and other brokers that answer as they are told: a code for each partition, or an exception for all."""
+    """The leaders, and other brokers that respond with ``answers``: codes, or an exception."""
 
     node_id = 0
 
@@ -84,8 +84,8 @@ class Elsewhere:
         return dict.fromkeys(partitions, answer)
 
 
-def test_a_partition_that_is_not_here_yet_gets_its_marker_when_it_is(partitions: dict[int, FaultyPartition]):
-    """A broker that starts hosts one topic after another; what is not there yet is not gone."""
+def test_a_partition_not_hosted_yet_gets_its_marker_later(partitions: dict[int, FaultyPartition]):
+    """A starting broker hosts one topic after another; a missing partition is not deleted."""
 
     async def story() -> None:
         late = partitions.pop(1)
@@ -103,7 +103,7 @@ def test_a_partition_that_is_not_here_yet_gets_its_marker_when_it_is(partitions:
 
 
 def markers(partition: FaultyPartition) -> list[tuple[int, int, bool, int]]:
-    """(producer, epoch, committed, coordinator epoch) of every control batch."""
+    """Return (producer, epoch, committed, coordinator epoch) of every control batch."""
     log = partition.online_log
     found = log.read(0, 1 << 20, upto=log.log_end_offset, at_least_one=True, may_block=True)
     data = found.slice.read() if found.slice is not None else b""
@@ -121,22 +121,22 @@ def markers(partition: FaultyPartition) -> list[tuple[int, int, bool, int]]:
 def test_markers_are_written_to_every_partition(partitions: dict[int, FaultyPartition], commit: bool) -> None:
     async def story() -> None:
         done: list[str] = []
-        told: list[tuple[int, int, int, bool]] = []
+        events_seen: list[tuple[int, int, int, bool]] = []
 
         class Listener:
             def marker_written(self, tp: TopicPartition, offset: int, producer_id: int, commit: bool) -> None:
-                told.append((tp.partition, offset, producer_id, commit))
+                events_seen.append((tp.partition, offset, producer_id, commit))
 
         made = sender(partitions, Listener())
         made.send(0, outcome(0, 1, commit=commit), lambda: done.append("done"))
         assert done == ["done"]
-        assert told == [(0, 0, 7, commit), (1, 0, 7, commit)]
-        assert [markers(one) for one in partitions.values()] == [[(7, 3, commit, 5)]] * 2
+        assert events_seen == [(0, 0, 7, commit), (1, 0, 7, commit)]
+        assert [markers(partition) for partition in partitions.values()] == [[(7, 3, commit, 5)]] * 2
 
     asyncio.run(story())
 
 
-def test_a_partition_that_is_gone_needs_no_marker(partitions: dict[int, FaultyPartition]) -> None:
+def test_a_deleted_partition_needs_no_marker(partitions: dict[int, FaultyPartition]) -> None:
     async def story() -> None:
         done: list[str] = []
         sender(partitions).send(0, outcome(0, 99), lambda: done.append("done"))
@@ -146,10 +146,10 @@ def test_a_partition_that_is_gone_needs_no_marker(partitions: dict[int, FaultyPa
 
 
 @pytest.mark.parametrize("failure", [ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_ENOUGH_REPLICAS])
-def test_an_offline_partition_is_tried_until_it_is_back(
+def test_the_marker_of_an_offline_partition_is_retried(
     partitions: dict[int, FaultyPartition], failure: ErrorCode
 ) -> None:
-    """Each partition gets its marker once, and the outcome is complete when the last one has it."""
+    """Each partition gets its marker once, and the outcome completes with the last one."""
 
     async def story() -> None:
         done: list[str] = []
@@ -169,13 +169,13 @@ def test_an_offline_partition_is_tried_until_it_is_back(
         assert done == []
         partitions[1].fail = None
         await until(lambda: done, "the outcome")
-        assert [markers(one) for one in partitions.values()] == [[(7, 3, True, 5)]] * 2
+        assert [markers(partition) for partition in partitions.values()] == [[(7, 3, True, 5)]] * 2
 
     asyncio.run(story())
 
 
-def test_markers_of_a_shard_that_was_dropped_are_called_off(partitions: dict[int, FaultyPartition]) -> None:
-    """Those of other shards go on."""
+def test_markers_of_a_dropped_shard_are_cancelled(partitions: dict[int, FaultyPartition]) -> None:
+    """Markers of other shards are not affected."""
 
     async def story() -> None:
         done: list[str] = []
@@ -183,8 +183,8 @@ def test_markers_of_a_shard_that_was_dropped_are_called_off(partitions: dict[int
         partitions[1].fail = ErrorCode.KAFKA_STORAGE_ERROR
         made.send(0, outcome(1), lambda: done.append("dropped"))
         made.send(1, outcome(1), lambda: done.append("kept"))
-        made.call_off(0)
-        made.call_off(0)
+        made.cancel(0)
+        made.cancel(0)
         await asyncio.sleep(0)
         partitions[1].fail = None
         await until(lambda: done, "the other outcome")
@@ -194,21 +194,24 @@ def test_markers_of_a_shard_that_was_dropped_are_called_off(partitions: dict[int
     asyncio.run(story())
 
 
-def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, FaultyPartition]) -> None:
-    """What a fail-over or a power cut could take back is not told; where it was taken back it is written again."""
+def test_an_outcome_waits_until_its_markers_are_durable(
+    partitions: dict[int, FaultyPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover or a power cut could undo it; then it is written again."""
 
     async def story() -> None:
         done: list[str] = []
         made = sender(partitions)
-        replicas: Any = made._replicas
         waits: list[asyncio.Future[None]] = []
 
-        async def wait_high_watermark(partition: Any, offset: int, reign: int, timeout_s: float) -> None:
+        async def wait_high_watermark(
+            partition: Any, offset: int, leader_since_epoch: int, timeout_s: float
+        ) -> None:
             waits.append(asyncio.get_running_loop().create_future())
             await waits[-1]
 
-        replicas.wait_high_watermark = wait_high_watermark
-        partitions[0].isr = (0, 1)  # nobody moves the high watermark
+        monkeypatch.setattr(marker_sender, "wait_high_watermark", wait_high_watermark)
+        partitions[0].isr = (0, 1)  # the high watermark does not move
         made.send(0, outcome(0), lambda: done.append("done"))
         await until(lambda: len(waits) == 1, "the wait")
         assert done == []
@@ -221,13 +224,13 @@ def test_a_marker_above_the_high_watermark_is_waited_for(partitions: dict[int, F
     asyncio.run(story())
 
 
-# ---- partitions that other brokers lead ------------------------------------------------------------------------
+# ---- partitions that other brokers lead ----------------------------------------------------------
 
 
 async def sent(partitions: dict[int, FaultyPartition], elsewhere: Elsewhere, *indexes: int) -> list[str]:
-    """Whether it got done: waits for that, or until the sender has given up."""
+    """Send markers; return once they are written, or the sender has given up."""
     replicas: Any = Replicas(partitions)
-    replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
+    replicas.is_deleted = lambda tp: tp.partition not in elsewhere.leaders
     made = MarkerSender(replicas, SystemClock(), elsewhere)
     done: list[str] = []
     made.send(0, outcome(*indexes), lambda: done.append("done"))
@@ -235,12 +238,12 @@ async def sent(partitions: dict[int, FaultyPartition], elsewhere: Elsewhere, *in
     return done
 
 
-def test_markers_go_to_the_brokers_that_lead(partitions: dict[int, FaultyPartition]) -> None:
+def test_markers_are_sent_to_the_leaders(partitions: dict[int, FaultyPartition]) -> None:
     async def story() -> None:
         elsewhere = Elsewhere({0: 0, 1: 0, 2: 1, 3: 2, 4: 1})
         assert await sent(partitions, elsewhere, 0, 1, 2, 3, 4, 99) == ["done"]
         assert sorted(elsewhere.asked) == [(1, [2, 4]), (2, [3])]
-        assert [markers(one) for one in partitions.values()] == [[(7, 3, True, 5)]] * 2
+        assert [markers(partition) for partition in partitions.values()] == [[(7, 3, True, 5)]] * 2
 
     asyncio.run(story())
 
@@ -255,10 +258,10 @@ def test_markers_go_to_the_brokers_that_lead(partitions: dict[int, FaultyPartiti
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # it may not have heard of it yet
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # its metadata may be older
     ],
 )
-def test_a_broker_that_cannot_write_is_asked_again(
+def test_a_broker_that_cannot_write_is_retried(
     partitions: dict[int, FaultyPartition], failure: ErrorCode | Exception
 ) -> None:
     async def story() -> None:
@@ -270,15 +273,15 @@ def test_a_broker_that_cannot_write_is_asked_again(
     asyncio.run(story())
 
 
-def test_the_present_leader_is_asked(partitions: dict[int, FaultyPartition]) -> None:
-    """Nobody, another broker, this one, and at last nobody because the topic was deleted."""
+def test_a_retry_goes_to_the_current_leader(partitions: dict[int, FaultyPartition]) -> None:
+    """No leader, another broker, this one, and finally none because the topic was deleted."""
 
     async def story() -> None:
         elsewhere = Elsewhere({0: 1, 1: -1, 2: 1})
         elsewhere.answers = [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         partitions[1].fail = ErrorCode.NOT_LEADER_OR_FOLLOWER
         replicas: Any = Replicas(partitions)
-        replicas.is_gone = lambda tp: tp.partition not in elsewhere.leaders
+        replicas.is_deleted = lambda tp: tp.partition not in elsewhere.leaders
         made = MarkerSender(replicas, SystemClock(), elsewhere)
         done: list[str] = []
         made.send(0, outcome(0, 1, 2), lambda: done.append("done"))
@@ -295,7 +298,7 @@ def test_the_present_leader_is_asked(partitions: dict[int, FaultyPartition]) -> 
 
 
 def test_a_fenced_coordinator_stops(partitions: dict[int, FaultyPartition]) -> None:
-    """Elsewhere or here: whoever follows it has decided, and completes the transaction."""
+    """On this broker or another: its successor has decided, and completes the transaction."""
 
     async def story() -> None:
         elsewhere = Elsewhere({0: 0, 2: 1, 3: 1})
@@ -309,7 +312,7 @@ def test_a_fenced_coordinator_stops(partitions: dict[int, FaultyPartition]) -> N
     asyncio.run(story())
 
 
-def test_a_producer_that_has_gone_on_needs_no_marker(partitions: dict[int, FaultyPartition]) -> None:
+def test_a_producer_with_a_newer_epoch_needs_no_marker(partitions: dict[int, FaultyPartition]) -> None:
     async def story() -> None:
         elsewhere = Elsewhere({2: 1})
         elsewhere.answers = [ErrorCode.INVALID_PRODUCER_EPOCH]

@@ -1,4 +1,4 @@
-"""Producer ids are at hand before they are needed, and whoever has to wait for them waits with the others."""
+"""Producer ids are allocated ahead of need, and concurrent requests share an allocation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCK = 1000
 
 
 class Controller:
-    """Gives blocks while ``there`` is set, and counts how often it was asked."""
+    """Allocates blocks while ``there`` is set, and counts the requests."""
 
     def __init__(self) -> None:
         self.there = True
@@ -38,7 +38,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_ids_are_there_when_the_controller_is_not() -> None:
+def test_ids_are_available_without_a_controller() -> None:
     async def test() -> None:
         controller = Controller()
         ids = ProducerIds(controller.allocate)
@@ -60,7 +60,7 @@ def test_ids_are_there_when_the_controller_is_not() -> None:
     asyncio.run(test())
 
 
-def test_nothing_is_asked_for_ahead_where_nobody_keeps_it() -> None:
+def test_without_keep_ahead_ids_are_fetched_on_demand() -> None:
     async def test() -> None:
         controller = Controller()
         ids = ProducerIds(controller.allocate)
@@ -71,13 +71,13 @@ def test_nothing_is_asked_for_ahead_where_nobody_keeps_it() -> None:
     asyncio.run(test())
 
 
-def test_those_who_wait_share_one_allocation_and_its_failure() -> None:
+def test_concurrent_requests_share_an_allocation_and_its_failure() -> None:
     async def test() -> None:
         controller = Controller()
         controller.there = False
         ids = ProducerIds(controller.allocate)
         results = await asyncio.gather(*(ids.next_id() for _ in range(5)), return_exceptions=True)
-        assert all(isinstance(one, ApiError) for one in results)
+        assert all(isinstance(result, ApiError) for result in results)
         assert controller.asked == 1
 
         controller.there = True
@@ -90,8 +90,8 @@ def test_those_who_wait_share_one_allocation_and_its_failure() -> None:
     asyncio.run(test())
 
 
-def test_ids_that_are_in_use_are_not_handed_out_again() -> None:
-    """The metadata was put back from a copy: it says that they were not handed out."""
+def test_ids_in_use_are_not_allocated_again() -> None:
+    """The metadata was restored from a backup, and does not know that they are in use."""
 
     async def test() -> None:
         controller = Controller()
@@ -105,9 +105,9 @@ def test_ids_that_are_in_use_are_not_handed_out_again() -> None:
     asyncio.run(test())
 
 
-def test_a_client_is_told_that_it_will_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_gets_a_retriable_error_without_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
     """Older Java producers end when InitProducerId is answered with NOT_CONTROLLER."""
-    monkeypatch.setattr(client, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(client, "_PRODUCER_IDS_TIMEOUT_S", 0.0)
 
     async def nowhere() -> tuple[str, int]:
         raise ApiError(ErrorCode.NOT_CONTROLLER, "there is no connection to ZooKeeper")

@@ -1,4 +1,4 @@
-"""Timers by key: each fires once, in order, the last word counts, and thousands of changes cost nothing that stays."""
+"""Timers by key: each fires once, in order, at its last time, without leaving stale entries."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_timers_fire_once_in_the_order_of_their_times() -> None:
     asyncio.run(story())
 
 
-def test_the_last_word_counts() -> None:
+def test_the_last_time_of_a_key_counts() -> None:
     async def story() -> None:
         fired: list[object] = []
         timers = Timers(fired.append)
@@ -41,7 +41,7 @@ def test_the_last_word_counts() -> None:
     asyncio.run(story())
 
 
-def test_others_get_their_turn_while_thousands_are_due() -> None:
+def test_other_tasks_get_a_turn_while_thousands_are_due() -> None:
     async def story() -> None:
         fired: list[object] = []
         timers = Timers(fired.append)
@@ -78,7 +78,7 @@ def test_a_timer_may_arm_and_close_while_it_fires() -> None:
     asyncio.run(story())
 
 
-def test_a_clock_that_was_due_long_ago_fires_at_once() -> None:
+def test_an_overdue_timer_fires_at_once() -> None:
     async def story() -> None:
         fired: list[object] = []
         timers = Timers(fired.append)
@@ -90,7 +90,7 @@ def test_a_clock_that_was_due_long_ago_fires_at_once() -> None:
 
 
 def test_heartbeats_do_not_pile_up() -> None:
-    """A session is put off with every heartbeat: it keeps its place until its turn comes."""
+    """A session is postponed with every heartbeat; it keeps its heap entry until its turn."""
 
     async def story() -> None:
         timers = Timers(lambda key: None)
@@ -118,7 +118,7 @@ def test_outdated_times_and_keys_are_dropped() -> None:
     asyncio.run(story())
 
 
-def test_what_was_put_off_fires_in_its_new_order() -> None:
+def test_postponed_timers_fire_in_their_new_order() -> None:
     async def story() -> None:
         fired: list[object] = []
         timers = Timers(fired.append)

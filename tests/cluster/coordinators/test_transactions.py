@@ -1,4 +1,4 @@
-"""The transaction coordinator at work: producer ids that cannot be had, shards that go while something is under way, markers resumed."""
+"""The transaction coordinator: failed allocations, dropped shards, and repeated markers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Topics:
 
 
 class World:
-    """A driver whose producer ids come when ``allocation`` says so, and one partition that takes part in transactions."""
+    """A driver whose producer ids come from ``allocation``, and one partition for transactions."""
 
     def __init__(self, directory: Path) -> None:
         self.state = FaultyPartition(new_log(directory / "state"))
@@ -65,7 +65,7 @@ class World:
     def leader(self, topic: str, index: int) -> FaultyPartition:
         return self.data
 
-    def is_gone(self, tp: TopicPartition) -> bool:
+    def is_deleted(self, tp: TopicPartition) -> bool:
         return False
 
     async def _allocate(self) -> range:
@@ -93,7 +93,7 @@ class World:
         )
 
     async def begun(self) -> tuple[int, int]:
-        """A producer with a transaction in the one partition."""
+        """A producer with an open transaction in the partition."""
         answer = await self.init()
         producer = answer.producer_id, answer.producer_epoch
         assert await self.driver.verify(ID, *producer, [DATA], verify_only=False) == {DATA: ErrorCode.NONE}
@@ -127,7 +127,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[Callable[[], World]]:
-    """Makes the world, once the loop of the test runs."""
+    """Return a function that builds the world, to be called in a running event loop."""
     made: list[World] = []
 
     def make() -> World:
@@ -136,8 +136,8 @@ def world(tmp_path: Path) -> Iterator[Callable[[], World]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for built in made:
+        built.close()
 
 
 @pytest.fixture(autouse=True)
@@ -145,13 +145,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marker_sender, "_RETRY_S", 0.001)
 
 
-# ---- producer ids ---------------------------------------------------------------------------------------------
+# ---- producer ids --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "failure", [ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk"), RuntimeError("a bug")]
 )
-def test_who_needs_a_producer_id_hears_that_there_is_none(
+def test_a_failed_allocation_is_reported_to_the_client(
     world: Callable[[], World], caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
     async def story() -> None:
@@ -160,7 +160,7 @@ def test_who_needs_a_producer_id_hears_that_there_is_none(
         with caplog.at_level(logging.WARNING):
             answer = await here.init()
         assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert "no producer id can be had" in caplog.text
+        assert "cannot allocate a producer id" in caplog.text
         assert ("Traceback" in caplog.text) is isinstance(failure, RuntimeError)
         here.allocation = None
         assert (await here.init()).producer_id == 1000
@@ -168,7 +168,7 @@ def test_who_needs_a_producer_id_hears_that_there_is_none(
     asyncio.run(story())
 
 
-def test_a_shard_that_goes_while_an_id_is_fetched_decides_nothing_more(world: Callable[[], World]) -> None:
+def test_a_shard_dropped_during_an_allocation_decides_nothing(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         allocation = here.hold_allocation()
@@ -185,7 +185,7 @@ def test_a_shard_that_goes_while_an_id_is_fetched_decides_nothing_more(world: Ca
     asyncio.run(story())
 
 
-def test_a_client_that_goes_while_an_id_is_fetched_leaves_nothing_behind(world: Callable[[], World]) -> None:
+def test_a_client_gone_during_an_allocation_leaves_no_state(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         allocation = here.hold_allocation()
@@ -199,7 +199,7 @@ def test_a_client_that_goes_while_an_id_is_fetched_leaves_nothing_behind(world: 
     asyncio.run(story())
 
 
-def test_a_failed_append_after_the_id_was_fetched_is_told(world: Callable[[], World]) -> None:
+def test_a_failed_append_after_an_allocation_is_reported(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         allocation = here.hold_allocation()
@@ -213,7 +213,7 @@ def test_a_failed_append_after_the_id_was_fetched_is_told(world: Callable[[], Wo
     asyncio.run(story())
 
 
-def test_a_bug_after_the_id_was_fetched_is_told_and_logged(
+def test_a_bug_after_an_allocation_is_reported_and_logged(
     world: Callable[[], World], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -230,7 +230,7 @@ def test_a_bug_after_the_id_was_fetched_is_told_and_logged(
     asyncio.run(story())
 
 
-def test_closing_gives_up_what_is_being_fetched(world: Callable[[], World]) -> None:
+def test_close_cancels_allocations(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         here.hold_allocation()
@@ -244,10 +244,10 @@ def test_closing_gives_up_what_is_being_fetched(world: Callable[[], World]) -> N
     asyncio.run(story())
 
 
-# ---- markers --------------------------------------------------------------------------------------------------
+# ---- markers -------------------------------------------------------------------------------------
 
 
-def test_markers_of_a_shard_that_went_are_sent_by_the_one_that_follows(world: Callable[[], World]) -> None:
+def test_the_next_shard_sends_the_markers_of_a_dropped_one(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         producer = await here.begun()
@@ -256,7 +256,7 @@ def test_markers_of_a_shard_that_went_are_sent_by_the_one_that_follows(world: Ca
         assert here.state_of() == "PrepareCommit"
         here.driver.host.resign(0)
         here.data.fail = None
-        for _ in range(20):  # time enough for a sender that nobody called off
+        for _ in range(20):  # time enough for a sender that was not cancelled
             await asyncio.sleep(0.001)
         assert here.markers() == 0
         here.driver.lead(here.state)
@@ -266,8 +266,8 @@ def test_markers_of_a_shard_that_went_are_sent_by_the_one_that_follows(world: Ca
     asyncio.run(story())
 
 
-def test_markers_that_were_written_for_a_shard_that_went_mean_nothing(world: Callable[[], World]) -> None:
-    """The word that they are written comes to the next shard, whose own markers are still on their way."""
+def test_markers_written_for_a_dropped_shard_are_ignored(world: Callable[[], World]) -> None:
+    """The completion reaches the next shard, whose own markers are still in flight."""
 
     async def story() -> None:
         here = world()
@@ -275,7 +275,7 @@ def test_markers_that_were_written_for_a_shard_that_went_mean_nothing(world: Cal
         here.data.fail = ErrorCode.KAFKA_STORAGE_ERROR
         await here.end(producer)
         before = here.records()
-        here.driver.host.tell(
+        here.driver.host.run(
             0, lambda shard, now_ms: shard.decide_markers_written(ID, producer[0], producer[1], now_ms=now_ms)
         )
         assert (here.records(), here.state_of()) == (before, "PrepareCommit")
@@ -285,7 +285,7 @@ def test_markers_that_were_written_for_a_shard_that_went_mean_nothing(world: Cal
     asyncio.run(story())
 
 
-def test_a_shard_whose_log_fails_when_the_markers_are_written_carries_out_the_outcome_again(
+def test_outcome_is_repeated_if_its_completion_cannot_be_written(
     world: Callable[[], World],
 ) -> None:
     async def story() -> None:
@@ -301,25 +301,25 @@ def test_a_shard_whose_log_fails_when_the_markers_are_written_carries_out_the_ou
     asyncio.run(story())
 
 
-# ---- asking ---------------------------------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------------
 
 
-def test_without_its_topic_nobody_coordinates(world: Callable[[], World]) -> None:
+def test_without_its_topic_no_broker_coordinates(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         here.topics.count = 0
         with pytest.raises(ApiError) as refused:
             here.init()
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
-        told = await here.driver.verify(ID, 1, 0, [DATA], verify_only=True)
-        assert told == {DATA: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        codes = await here.driver.verify(ID, 1, 0, [DATA], verify_only=True)
+        assert codes == {DATA: ErrorCode.COORDINATOR_NOT_AVAILABLE}
         assert await here.driver.find(ID) == 0
         assert (await here.init()).error_code == 0
 
     asyncio.run(story())
 
 
-def test_while_a_shard_is_read_nothing_is_listed(world: Callable[[], World]) -> None:
+def test_listing_fails_while_a_shard_is_loading(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         await here.init()
@@ -328,15 +328,15 @@ def test_while_a_shard_is_read_nothing_is_listed(world: Callable[[], World]) -> 
         with pytest.raises(ApiError) as refused:
             await here.driver.list_all(lambda ids: pytest.fail("asked"))
         assert refused.value.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        told = await here.driver.verify(ID, 1000, 0, [DATA], verify_only=False)
-        assert told == {DATA: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+        codes = await here.driver.verify(ID, 1000, 0, [DATA], verify_only=False)
+        assert codes == {DATA: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
         await until(lambda: not here.driver.host.loading, "the shard is read")
         assert here.state_of() == "Empty"
 
     asyncio.run(story())
 
 
-def test_new_settings_reach_shards_that_run(world: Callable[[], World]) -> None:
+def test_new_settings_reach_running_shards(world: Callable[[], World]) -> None:
     async def story() -> None:
         here = world()
         here.driver.reconfigure(TransactionSettings(transaction_max_timeout_ms=1000))

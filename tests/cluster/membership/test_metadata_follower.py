@@ -1,4 +1,4 @@
-"""A broker's side of the feed: what it must not believe, and what it must not forget."""
+"""The broker's side of the feed: what it must not accept, and what it must not lose."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def everything(cluster: str = CLUSTER) -> Iterator[NodeData]:
 
 
 class Source:
-    """A controller whose answers may get lost: ``loses(number)`` tells whether the so many-th does."""
+    """A controller whose responses may get lost: ``loses(number)`` decides for each."""
 
     def __init__(
         self, epoch: int, loses: Callable[[int], bool] = lambda number: False, cluster: str = CLUSTER
@@ -66,12 +66,12 @@ class Source:
             position=page.position,
             begins_snapshot=page.begins_snapshot,
             more_follows=page.more_follows,
-            nodes=[FeedNode(path=one.path, data=one.data, version=one.version) for one in page.nodes],
+            nodes=[FeedNode(path=node.path, data=node.data, version=node.version) for node in page.nodes],
         )
 
 
 class World:
-    """A follower, the changes that it was told to follow, and the controller that it finds."""
+    """A follower, the changes that it followed, and the controller that it finds."""
 
     def __init__(self, source: Source, on_changes: Callable[[Sequence[Change]], Awaitable[None]]) -> None:
         self.source = source
@@ -89,14 +89,14 @@ class World:
         )
 
     def replace(self, source: Source) -> Source:
-        """Another controller is found from now on."""
+        """Let the follower find another controller from now on."""
         self.source, self.follower._source = source, None
         return source
 
     async def until(self, condition: Callable[[], bool]) -> None:
         running = asyncio.create_task(self.follower.run())
         async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110 - the thing under test wakes nobody here
+            while not condition():  # noqa: ASYNC110 - no event to wait for
                 await asyncio.sleep(0)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -113,8 +113,8 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2, 3])
-def test_a_page_of_a_snapshot_whose_answer_was_lost_is_not_missing(lost: int):
-    """Topics that are not in a snapshot are gone, and their replicas deleted."""
+def test_a_snapshot_page_whose_response_was_lost_is_sent_again(lost: int):
+    """A topic that is missing in a snapshot was deleted, and so are its replicas."""
 
     async def story() -> None:
         world = World(Source(7, lambda number: number == lost), ignore)
@@ -124,8 +124,8 @@ def test_a_page_of_a_snapshot_whose_answer_was_lost_is_not_missing(lost: int):
     asyncio.run(story())
 
 
-def test_a_snapshot_that_the_controller_has_forgotten_half_way_begins_anew():
-    """The position that a broker has from the controller before is nothing that the next one should go on from."""
+def test_a_snapshot_dropped_by_the_controller_starts_over():
+    """The position from an earlier controller means nothing to the next one."""
 
     async def story() -> None:
         before = Source(7)
@@ -135,7 +135,7 @@ def test_a_snapshot_that_the_controller_has_forgotten_half_way_begins_anew():
 
         def forgets(number: int) -> bool:
             if number == 1:
-                after.feed.forget(1)  # its session has expired
+                after.feed.forget_broker(1)  # its session has expired
             return False
 
         after = world.replace(Source(8, forgets))
@@ -148,7 +148,10 @@ def test_a_snapshot_that_the_controller_has_forgotten_half_way_begins_anew():
 
 
 def test_a_controller_of_an_earlier_epoch_is_not_followed():
-    """It has been frozen, say, and does not know that it was replaced: what it tells would take leaders back."""
+    """It was frozen, say, and has not noticed that it was deposed.
+
+    Its changes would bring old leaders back.
+    """
 
     async def story() -> None:
         world = World(Source(8), ignore)
@@ -164,8 +167,8 @@ def test_a_controller_of_an_earlier_epoch_is_not_followed():
     asyncio.run(story())
 
 
-def test_the_snapshot_of_another_cluster_is_not_taken_in(caplog: pytest.LogCaptureFixture):
-    """What is not in it would be deleted. Nor does its epoch make that of our own controller an old one."""
+def test_the_snapshot_of_another_cluster_is_not_applied(caplog: pytest.LogCaptureFixture):
+    """Topics that are not in it would be deleted. Its epoch must not outdate our controller's."""
 
     async def story() -> None:
         world = World(Source(8), ignore)
@@ -174,14 +177,14 @@ def test_the_snapshot_of_another_cluster_is_not_taken_in(caplog: pytest.LogCaptu
         await world.until(lambda: foreign.answers == 3)
         assert list(world.image.topics) == TOPICS
         assert world.follower.controller_epoch == 8
-        assert caplog.text.count("it is that of the cluster another") == 1
+        assert caplog.text.count("it is the controller of cluster another") == 1
 
     asyncio.run(story())
 
 
-def test_changes_that_could_not_be_followed_are_followed_later():
+def test_changes_that_could_not_be_followed_are_retried():
     """The image has them already, so the next snapshot shows no difference."""
-    told: list[Change] = []
+    followed: list[Change] = []
     failures = [OSError("the disk"), None]
 
     async def on_changes(changes: Sequence[Change]) -> None:
@@ -189,7 +192,7 @@ def test_changes_that_could_not_be_followed_are_followed_later():
             return
         if failures and (error := failures.pop(0)) is not None:
             raise error
-        told.extend(changes)
+        followed.extend(changes)
 
     async def story() -> None:
         nonlocal world
@@ -198,8 +201,8 @@ def test_changes_that_could_not_be_followed_are_followed_later():
         path, data = state_write(TOPICS[0], 0, PartitionState(2, 6, (2,)))
         after = world.replace(Source(8))
         after.feed = ControllerFeed(8, lambda: iter([*everything(), NodeData(path, data, 1)]))
-        await world.until(lambda: bool(told))
-        assert told == [Change(TOPICS[0])]
+        await world.until(lambda: bool(followed))
+        assert followed == [Change(TOPICS[0])]
 
     world: World
     asyncio.run(story())

@@ -1,4 +1,4 @@
-"""A broker's place among the others: its own from an earlier session is replaced, another one's is left alone."""
+"""The registration of a broker: its own old one is replaced, another broker's is kept."""
 
 from __future__ import annotations
 
@@ -47,31 +47,31 @@ def on(test: Callable[[SharedTree], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_broker_that_is_back_within_its_old_session_replaces_its_registration():
+def test_a_restarted_broker_replaces_its_old_registration():
     async def test(tree: SharedTree) -> None:
         old, new = await tree.open(), await tree.open()
         before, after = registration(old), registration(new, port=9099)
-        await before.register(patience_s=0)
-        await after.register(patience_s=0)
+        await before.register(timeout_s=0)
+        await after.register(timeout_s=0)
         assert after.epoch > before.epoch > NOT_REGISTERED
-        tree.end(old.number)  # takes nothing away that is not its own
+        tree.end(old.number)  # deletes nothing that is not its own
         there = await found(new)
         assert there is not None and (there.epoch, there.endpoints[0].port) == (after.epoch, 9099)
 
     on(test)
 
 
-def test_the_id_of_another_broker_is_left_to_it_and_waited_for():
+def test_the_registration_of_another_broker_is_kept_and_awaited():
     async def test(tree: SharedTree) -> None:
         theirs, ours = await tree.open(), await tree.open()
         other, late = registration(theirs), registration(ours, disk="b", port=9099)
-        await other.register(patience_s=0)
+        await other.register(timeout_s=0)
         with pytest.raises(AlreadyRegistered, match="broker id 1 is in use by h:9092"):
-            await late.register(patience_s=0)
+            await late.register(timeout_s=0)
         assert late.epoch == NOT_REGISTERED
         there = await found(ours)
         assert there is not None and there.epoch == other.epoch
-        waiting = asyncio.create_task(late.register(patience_s=PATIENCE_S))
+        waiting = asyncio.create_task(late.register(timeout_s=PATIENCE_S))
         await asyncio.sleep(0)
         tree.end(theirs.number)
         await waiting
@@ -81,14 +81,14 @@ def test_the_id_of_another_broker_is_left_to_it_and_waited_for():
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"endpoints":[]}'])
-def test_a_node_that_is_no_registration_is_in_nobodys_way(data: bytes):
+def test_an_unreadable_registration_is_replaced(data: bytes):
     async def test(tree: SharedTree) -> None:
         session = await tree.open()
         await session.multi([Create(znodes.broker_path(1), data)])
-        one = registration(session)
-        await one.register(patience_s=0)
+        current = registration(session)
+        await current.register(timeout_s=0)
         there = await found(session)
-        assert there is not None and there.epoch == one.epoch
+        assert there is not None and there.epoch == current.epoch
 
     on(test)
 
@@ -96,7 +96,7 @@ def test_a_node_that_is_no_registration_is_in_nobodys_way(data: bytes):
 def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It would refuse the right one afterwards, as that of another broker."""
+    """The directory would reject the right id afterwards."""
     monkeypatch.setattr(identity, "_REGISTRATION_S", 0.0)
     tree = SharedTree()
 
@@ -117,11 +117,11 @@ def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
             assert file_names.META_PROPERTIES in new()
 
 
-def test_an_id_whose_session_has_not_ended_yet_is_waited_for():
+def test_an_id_is_awaited_until_its_session_has_ended():
     async def test(tree: SharedTree) -> None:
         theirs, ours = await tree.open(), await tree.open()
-        await registration(theirs).register(patience_s=0)
-        waiting = asyncio.create_task(wait_for_id(ours, 1, patience_s=PATIENCE_S))
+        await registration(theirs).register(timeout_s=0)
+        waiting = asyncio.create_task(wait_for_id(ours, 1, timeout_s=PATIENCE_S))
         await asyncio.sleep(0.01)
         assert not waiting.done()
         tree.end(theirs.number)
@@ -130,27 +130,27 @@ def test_an_id_whose_session_has_not_ended_yet_is_waited_for():
     on(test)
 
 
-def test_with_every_new_session_a_broker_registers_anew():
+def test_a_broker_registers_again_in_every_new_session():
     async def test(tree: SharedTree) -> None:
         session = await tree.open()
-        one = registration(session)
-        await one.register(patience_s=0)
-        first = one.epoch
-        running = asyncio.create_task(one.run())
-        one._on_session(SessionState.EXPIRED)
-        assert one.epoch == NOT_REGISTERED
-        one._on_session(SessionState.CONNECTED)
-        while one.epoch == NOT_REGISTERED:  # noqa: ASYNC110 - the thing under test wakes nobody here
+        current = registration(session)
+        await current.register(timeout_s=0)
+        first = current.epoch
+        running = asyncio.create_task(current.run())
+        current._on_session(SessionState.EXPIRED)
+        assert current.epoch == NOT_REGISTERED
+        current._on_session(SessionState.CONNECTED)
+        while current.epoch == NOT_REGISTERED:  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0)
         running.cancel()
         there = await found(session)
-        assert there is not None and there.epoch == one.epoch > first
+        assert there is not None and there.epoch == current.epoch > first
 
     on(test)
 
 
-def test_a_session_that_ends_while_its_registration_is_read_is_not_taken_for_registered():
-    """Both may reach the loop together. Nobody would ever register this broker again."""
+def test_a_session_that_ends_during_registration_is_not_registered():
+    """Both may reach the loop together. This broker would never register again."""
 
     async def test(tree: SharedTree) -> None:
         class Session(TreeSession):
@@ -170,10 +170,10 @@ def test_a_session_that_ends_while_its_registration_is_read_is_not_taken_for_reg
         ended: list[int] = []
         session = await tree.open()
         session.__class__ = Session
-        one = registration(session)
-        await one.register(patience_s=PATIENCE_S)
-        assert one.epoch > ended[0]
+        current = registration(session)
+        await current.register(timeout_s=PATIENCE_S)
+        assert current.epoch > ended[0]
         there = await found(session)
-        assert there is not None and there.epoch == one.epoch
+        assert there is not None and there.epoch == current.epoch
 
     on(test)

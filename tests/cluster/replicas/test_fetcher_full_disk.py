@@ -1,4 +1,7 @@
-"""A follower whose disk is full, and whose leader has meanwhile deleted what comes next: it begins anew when there is room, and follows others all the time."""
+"""A follower with a full disk, whose leader has deleted the next records.
+
+It starts over when there is room, and follows other partitions all the time.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import Any
 import pytest
 
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log import truncation
 from millstream.log.config import LogConfig
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.sim.world.disk import SimDisk, no_space
 from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from support.cluster.following_world import fetchers_before
@@ -27,7 +30,7 @@ BEGIN = 100
 
 
 class Leader:
-    """Begins at an offset that the follower has not reached."""
+    """A leader whose log starts beyond the follower's log end."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -58,12 +61,12 @@ class Leader:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - nobody tells
+        while not condition():  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("trouble", ["a full disk", "anything else"])
-def test_its_loop_goes_on(trouble: str) -> None:
+def test_other_partitions_are_fetched_while_the_disk_is_full(trouble: str) -> None:
     async def story() -> None:
         disk = SimDisk(1)
         logs = LogManager(disk, ["/a"], config_for=lambda topic: LogConfig(), clock=lambda: 0)
@@ -72,7 +75,7 @@ def test_its_loop_goes_on(trouble: str) -> None:
         log = logs.create(TP, uuid.UUID(bytes=TOPIC_ID))
         leader = Leader()
         fetchers = fetchers_before(leader)
-        partition = Partition(TP, TOPIC_ID, log, ProducerGaps(lambda: 0))
+        partition = Partition(TP, TOPIC_ID, log, PendingSequences(lambda: 0))
         partition.follow(PartitionState(1, 1, (0, 1)))
         if trouble == "a full disk":
             disk.fault = lambda what, path: no_space(path) if what != "read" else None

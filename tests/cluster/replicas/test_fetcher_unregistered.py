@@ -1,4 +1,4 @@
-"""A broker that has not registered yet, or whose id belongs to another one, fetches nothing in the name of that id."""
+"""A broker that is not registered, or whose id belongs to another one, does not fetch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from millstream.cluster.membership.registration import NOT_REGISTERED
 from millstream.cluster.replicas.fetcher import ReplicaFetchers
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.cluster.replicas.throttles import Throttle
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint, PartitionState
@@ -24,7 +24,7 @@ CLOCK = SystemClock()
 
 
 class Leader:
-    """Where the fetches would go."""
+    """Receives the fetches, if there are any."""
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
@@ -46,7 +46,7 @@ async def nothing(*partitions: Partition) -> None:
     pass
 
 
-def test_nothing_is_fetched_before_the_registration(tmp_path: Path) -> None:
+def test_an_unregistered_broker_does_not_fetch(tmp_path: Path) -> None:
     async def story() -> None:
         leader, config, epoch = Leader(), BrokerConfig.from_texts({}), NOT_REGISTERED
         fetchers = ReplicaFetchers(
@@ -60,7 +60,7 @@ def test_nothing_is_fetched_before_the_registration(tmp_path: Path) -> None:
             log_starts_durable=nothing,
         )
         partition = Partition(
-            TopicPartition("orders", 0), bytes(16), new_log(tmp_path), ProducerGaps(lambda: 0)
+            TopicPartition("orders", 0), bytes(16), new_log(tmp_path), PendingSequences(lambda: 0)
         )
         partition.follow(PartitionState(1, 1, (0, 1)))
         fetchers.follow(partition)

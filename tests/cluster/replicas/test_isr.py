@@ -1,4 +1,4 @@
-"""What holds the high watermark up, and lets it go again without anybody fetching or appending."""
+"""Proposals that delay the high watermark, and end doing so without a fetch or an append."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.controller.isr_changes import IsrRequest
 from millstream.cluster.replicas.isr import IsrManager
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -30,8 +30,10 @@ def now_ms() -> int:
 
 
 def leading(directory: Path) -> Partition:
-    """Led here; 1 is in sync, 2 has everything and may join."""
-    partition = Partition(TopicPartition("orders", 0), bytes(16), new_log(directory), ProducerGaps(lambda: 0))
+    """A partition led here; 1 is in sync, 2 has all records and may join."""
+    partition = Partition(
+        TopicPartition("orders", 0), bytes(16), new_log(directory), PendingSequences(lambda: 0)
+    )
     lead(partition, PartitionState(0, 1, (0, 1)))
     return partition
 
@@ -48,7 +50,7 @@ def lead(partition: Partition, state: PartitionState, *, max_lag_ms: int = MAX_L
 
 
 def proposing(directory: Path) -> tuple[Partition, IsrProposal]:
-    """2 is to join, and a record has come since that it does not have."""
+    """The same with a proposal to add 2, and a record since then that 2 does not have."""
     partition = leading(directory)
     partition.max_lag_ms = 0
     partition.steady_ms = lambda: now_ms() - 1000
@@ -72,12 +74,12 @@ def append(partition: Partition) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - the thing under test wakes nobody here
+        while not condition():  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(0.01)
 
 
 async def turns() -> None:
-    """More than a request takes here, and in no time."""
+    """Let more turns pass than a request takes, in no time."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -86,8 +88,8 @@ def managed(partition: Partition, ask: Callable[[Sequence[IsrRequest]], Awaitabl
     return IsrManager(ask, led=lambda: [partition], max_lag_ms=lambda: MAX_LAG_MS)
 
 
-def test_a_follower_that_was_about_to_join_and_falls_silent_holds_nothing_up(tmp_path: Path) -> None:
-    """The other follower has fetched the record already and waits: nothing of this partition happens any more."""
+def test_a_silent_joining_follower_stops_delaying_high_watermark(tmp_path: Path) -> None:
+    """The other follower has fetched the record and waits: no more events of this partition."""
 
     async def nobody(requests: Sequence[IsrRequest]) -> dict:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
@@ -107,7 +109,7 @@ def test_a_follower_that_was_about_to_join_and_falls_silent_holds_nothing_up(tmp
     asyncio.run(story())
 
 
-def test_a_refused_proposal_holds_nothing_up(tmp_path: Path) -> None:
+def test_a_rejected_proposal_does_not_delay_the_high_watermark(tmp_path: Path) -> None:
     async def refuse(requests: Sequence[IsrRequest]) -> dict:
         return {(bytes(16), 0): ErrorCode.INELIGIBLE_REPLICA}
 
@@ -126,22 +128,22 @@ def test_a_refused_proposal_holds_nothing_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "outcome",
     [
         pytest.param(ErrorCode.INVALID_UPDATE_VERSION, id="made-and-its-answer-lost"),
         pytest.param(ErrorCode.NEW_LEADER_ELECTED, id="it-ended-a-reassignment"),
         pytest.param(ErrorCode.FENCED_LEADER_EPOCH, id="another-leads"),
     ],
 )
-def test_who_is_told_to_be_behind_waits_for_the_proposed_until_the_feed_tells(
-    tmp_path: Path, told: ErrorCode
+def test_an_outdated_proposal_stays_in_flight_until_the_feed_decides(
+    tmp_path: Path, outcome: ErrorCode
 ) -> None:
-    """The proposal may be in force: a record that 2 does not have would be lost with the next election."""
+    """The proposal may be in force: a record that 2 lacks could be lost in the next election."""
     asked = asyncio.Event()
 
     async def behind(requests: Sequence[IsrRequest]) -> dict:
         asked.set()
-        return {(bytes(16), 0): told}
+        return {(bytes(16), 0): outcome}
 
     async def story() -> None:
         partition, proposal = proposing(tmp_path)
@@ -156,15 +158,15 @@ def test_who_is_told_to_be_behind_waits_for_the_proposed_until_the_feed_tells(
         assert partition.log.high_watermark == 0
         lead(
             partition, PartitionState(0, 1, (0, 1), partition_epoch=1), max_lag_ms=0
-        )  # the feed: it was never made
+        )  # the feed: it was never applied
         assert partition.log.high_watermark == 1
         running.cancel()
 
     asyncio.run(story())
 
 
-def test_who_ends_behind_the_leader_is_not_in_sync(tmp_path: Path) -> None:
-    """After an unclean election: its records are not the leader's, and its log is about to be cut."""
+def test_a_follower_beyond_the_leaders_log_end_is_rejected(tmp_path: Path) -> None:
+    """After an unclean election its records are not the leader's, and its log will be truncated."""
 
     async def story() -> None:
         partition = leading(tmp_path)
@@ -176,9 +178,9 @@ def test_who_ends_behind_the_leader_is_not_in_sync(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("told", [{(bytes(16), 0): ErrorCode.NOT_CONTROLLER}, {}], ids=["a-row", "no-row"])
-def test_who_gets_no_answer_to_a_proposal_asks_again_after_a_while_and_others_do_not_wait_for_it(
-    tmp_path: Path, told: dict[tuple[bytes, int], ErrorCode]
+@pytest.mark.parametrize("outcome", [{(bytes(16), 0): ErrorCode.NOT_CONTROLLER}, {}], ids=["a-row", "no-row"])
+def test_an_undecided_proposal_is_retried_without_delaying_others(
+    tmp_path: Path, outcome: dict[tuple[bytes, int], ErrorCode]
 ) -> None:
     ours, theirs = bytes(16), b"o" * 16
     asked: list[set[bytes]] = []
@@ -186,7 +188,7 @@ def test_who_gets_no_answer_to_a_proposal_asks_again_after_a_while_and_others_do
     async def answer(requests: Sequence[IsrRequest]) -> dict:
         asked.append({request.topic_id for request in requests})
         await asyncio.sleep(0)
-        return told
+        return outcome
 
     async def story() -> None:
         partition, proposal = proposing(tmp_path / "a")

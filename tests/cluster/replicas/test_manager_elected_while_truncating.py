@@ -1,4 +1,7 @@
-"""A replica is elected while a full disk keeps it from cutting its log: once that is done, it tells followers rightly where histories part."""
+"""A replica is elected while a full disk interrupts its truncation.
+
+When the truncation is finished, followers learn correctly where the histories diverge.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from millstream.core.config import BrokerConfig
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.errors import StorageError
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.clock import SystemClock
 from millstream.sim.world.disk import SimDisk, no_space
@@ -29,7 +32,7 @@ PATIENCE_S = 120.0
 
 
 class World:
-    """This broker's part of a partition with three replicas, on a disk that can be full."""
+    """This broker's replica of a partition with three, on a disk that can be full."""
 
     def __init__(self) -> None:
         self.disk = SimDisk(1)
@@ -63,10 +66,10 @@ class World:
         topic = TopicImage(TP.topic, TOPIC_ID, {0: (HERE, OTHER, THIRD)})
         topic.states[0] = PartitionState(leader, leader_epoch, isr, partition_epoch=leader_epoch)
         self.image.topics[TP.topic] = topic
-        await self.replicas.follow([Change(TP.topic)])
+        await self.replicas.hosting.follow([Change(TP.topic)])
 
     async def led(self) -> None:
-        """Ten records of this broker's, three of them committed."""
+        """Lead with ten records, three of them committed."""
         await self.state(HERE, 1)
         for _ in range(10):
             self.append()
@@ -78,7 +81,7 @@ class World:
 
 
 @pytest.mark.parametrize("refused", range(5))
-def test_the_epoch_of_a_leader_outlives_a_cut_that_was_begun_before_it(refused: int) -> None:
+def test_a_leader_epoch_survives_an_earlier_truncation(refused: int) -> None:
     async def story() -> None:
         world = World()
         await world.led()
@@ -105,7 +108,8 @@ def test_the_epoch_of_a_leader_outlives_a_cut_that_was_begun_before_it(refused: 
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
         assert world.log.log_end_offset == 8
-        # A follower with records of epoch 2 keeps what is before 8. Told nothing, it would begin anew at the high watermark, 3.
+        # A follower with records of epoch 2 keeps those before 8. Without the entry it would start
+        # over at the high watermark, 3.
         assert world.log.epochs.end_offset(2, world.log.log_end_offset) == (1, 8)
         followers = world.replicas.leader(*TP).followers
         assert followers is not None

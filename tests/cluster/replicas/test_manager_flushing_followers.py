@@ -1,4 +1,4 @@
-"""What a follower has on its disk is not committed by that: its high watermark is what its leader says."""
+"""A flush on a follower commits nothing: its leader sets its high watermark."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from cluster.replicas.test_manager_elected_while_truncating import HERE, OTHER, 
 
 
 def test_a_flush_does_not_move_the_high_watermark_of_a_follower() -> None:
-    """Also where the leader is the only one in sync, so that nobody else has to be waited for: what is here may be the tail of a leader
-    that was replaced. Consumers that read from followers were given it."""
+    """Even if the leader is the only ISR member.
+
+    The records here may be the tail of a deposed leader. Consumers that read from followers got
+    them.
+    """
 
     async def story() -> None:
         world = World()

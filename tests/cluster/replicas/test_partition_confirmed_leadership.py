@@ -1,4 +1,4 @@
-"""Whether a replica leads for certain: everybody who could lead in its place has followed it since it was asked."""
+"""Confirmed leadership: all that could lead instead have fetched since the call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from cluster.replicas.test_isr import new_log
 from millstream.broker.handlers import offset_for_leader_epoch
-from millstream.cluster.replicas.partition import Partition, unconfirmed
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.partition import Partition, unconfirmed_leaders
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
@@ -25,7 +25,7 @@ from millstream.wire.messages.offset_for_leader_epoch import (
 
 
 class Session:
-    """The session of a follower that has everything."""
+    """The session of a follower that has caught up."""
 
     last_used_ms = 0
     requests = 1
@@ -33,11 +33,13 @@ class Session:
 
 
 class Asked:
-    """A partition that 0 leads with 1 and 2 in sync, and somebody who wants to know whether it does."""
+    """A partition that 0 leads with 1 and 2 in sync, and a caller that waits for confirmation."""
 
     def __init__(self, directory: Path, index: int = 0) -> None:
         log = new_log(directory / str(index))
-        self.partition = Partition(TopicPartition("orders", index), bytes(16), log, ProducerGaps(lambda: 0))
+        self.partition = Partition(
+            TopicPartition("orders", index), bytes(16), log, PendingSequences(lambda: 0)
+        )
         self._version = 0
         self.in_sync(0, 1, 2)
         self._asking: asyncio.Future[None] | None = None
@@ -91,7 +93,7 @@ def story(tmp_path: Path) -> Callable[[Callable[[Asked], Awaitable[None]]], None
 Play = Callable[[Callable[[Asked], Awaitable[None]]], None]
 
 
-def test_the_first_fetch_may_have_been_sent_before_and_the_second_was_not(story: Play) -> None:
+def test_the_second_fetch_after_the_call_confirms(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.ask()
         await asked.not_yet()
@@ -104,21 +106,21 @@ def test_the_first_fetch_may_have_been_sent_before_and_the_second_was_not(story:
     story(test)
 
 
-def test_one_is_enough_where_the_one_before_waits_for_its_answer(story: Play) -> None:
+def test_one_request_confirms_if_the_previous_one_is_pending(story: Play) -> None:
     async def test(asked: Asked) -> None:
-        one, two = asked.enter_idle(1), asked.enter_idle(2)
+        first, second = asked.enter_idle(1), asked.enter_idle(2)
         asked.ask()
         await asked.not_yet()
-        one.requests += 1
+        first.requests += 1
         await asked.not_yet()
-        two.requests += 1
+        second.requests += 1
         await asked.confirmed()
 
     story(test)
 
 
-def test_the_first_fetch_in_another_session_may_have_been_sent_before(story: Play) -> None:
-    """The connection of the session in which it waits for an answer is lost, and the leader does not know."""
+def test_the_first_fetch_in_a_new_session_does_not_confirm(story: Play) -> None:
+    """The connection of the session with the pending request is lost, unknown to the leader."""
 
     async def test(asked: Asked) -> None:
         asked.in_sync(0, 1)
@@ -133,7 +135,7 @@ def test_the_first_fetch_in_another_session_may_have_been_sent_before(story: Pla
     story(test)
 
 
-def test_a_follower_that_stands_no_longer_has_said_what_it_has_said(story: Play) -> None:
+def test_requests_of_an_ended_session_still_count(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.in_sync(0, 1)
         session = asked.enter_idle(1)
@@ -142,7 +144,7 @@ def test_a_follower_that_stands_no_longer_has_said_what_it_has_said(story: Play)
         assert asked.partition.followers is not None
         asked.partition.followers.followers[1].leave_idle(session)
         await asked.not_yet()
-        session.requests += 5  # for other partitions: of this one it says nothing any more
+        session.requests += 5  # for other partitions: this one is no longer part of it
         await asked.not_yet()
         asked.fetched(1)
         await asked.confirmed()
@@ -150,7 +152,7 @@ def test_a_follower_that_stands_no_longer_has_said_what_it_has_said(story: Play)
     story(test)
 
 
-def test_who_is_not_in_sync_any_more_is_not_asked(story: Play) -> None:
+def test_a_follower_that_left_the_isr_is_not_needed(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.ask()
         await asked.not_yet()
@@ -160,7 +162,7 @@ def test_who_is_not_in_sync_any_more_is_not_asked(story: Play) -> None:
     story(test)
 
 
-def test_one_that_was_replaced_is_told_so(story: Play) -> None:
+def test_a_deposed_leader_is_not_confirmed(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.ask()
         await asked.not_yet()
@@ -170,7 +172,7 @@ def test_one_that_was_replaced_is_told_so(story: Play) -> None:
     story(test)
 
 
-def test_nobody_waits_for_ever(story: Play) -> None:
+def test_confirmation_times_out(story: Play) -> None:
     async def test(asked: Asked) -> None:
         asked.ask(timeout_s=0.02)
         assert await asked.refusal() is ErrorCode.REQUEST_TIMED_OUT
@@ -179,7 +181,7 @@ def test_nobody_waits_for_ever(story: Play) -> None:
 
 
 async def end_of(asked: Asked, epoch: int) -> EpochEndOffset:
-    """As OffsetForLeaderEpoch tells it."""
+    """Return the end of an epoch as OffsetForLeaderEpoch does."""
     replicas = SimpleNamespace(leader=lambda topic, index: asked.partition)
     question = OffsetForLeaderEpochRequest(
         topics=[
@@ -193,10 +195,8 @@ async def end_of(asked: Asked, epoch: int) -> EpochEndOffset:
     return answer.topics[0].partitions[0]
 
 
-def test_a_leader_that_was_replaced_does_not_deny_a_later_epoch(
-    story: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A reader that has read in it would take that for a truncation, and begin at the end of the log, or at its beginning."""
+def test_a_deposed_leader_does_not_deny_a_later_epoch(story: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that has read in it would take that for a truncation, and reset its position."""
     monkeypatch.setattr(offset_for_leader_epoch, "_CONFIRM_S", 0.05)
 
     async def test(asked: Asked) -> None:
@@ -206,8 +206,8 @@ def test_a_leader_that_was_replaced_does_not_deny_a_later_epoch(
     story(test)
 
 
-def test_one_that_leads_for_certain_knows_of_none(story: Play) -> None:
-    """The topic has been made anew, and begins at the first epoch."""
+def test_a_confirmed_leader_denies_a_later_epoch(story: Play) -> None:
+    """The topic was recreated, and starts at the first epoch."""
 
     async def test(asked: Asked) -> None:
         asking = asyncio.ensure_future(end_of(asked, 2))
@@ -221,15 +221,15 @@ def test_one_that_leads_for_certain_knows_of_none(story: Play) -> None:
     story(test)
 
 
-def test_many_are_confirmed_together(tmp_path: Path) -> None:
+def test_many_partitions_are_confirmed_together(tmp_path: Path) -> None:
     """One after another, a hundred idle partitions took longer than a client waits."""
 
     async def test() -> None:
         many = [Asked(tmp_path, index) for index in range(10)]
         session = Session()
-        for one in many:
-            one.in_sync(0, 1)
-            one.enter_idle(1, session)
+        for asked_partition in many:
+            asked_partition.in_sync(0, 1)
+            asked_partition.enter_idle(1, session)
         replicas = SimpleNamespace(leader=lambda topic, index: many[index].partition)
         rows = [OffsetForLeaderPartition(partition=index, leader_epoch=2) for index in range(10)]
         question = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="orders", partitions=rows)])
@@ -238,18 +238,20 @@ def test_many_are_confirmed_together(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         session.requests += 1
         answer = await asking
-        told = [(row.partition, row.error_code) for row in answer.topics[0].partitions]
-        assert told == [(index, ErrorCode.NONE) for index in range(10)]
+        errors = [(row.partition, row.error_code) for row in answer.topics[0].partitions]
+        assert errors == [(index, ErrorCode.NONE) for index in range(10)]
 
     asyncio.run(test())
 
 
-def test_each_of_many_is_told_for_itself(tmp_path: Path) -> None:
+def test_each_of_many_partitions_has_its_own_error(tmp_path: Path) -> None:
     async def test() -> None:
         alone, replaced, silent = (Asked(tmp_path, index) for index in range(3))
         alone.in_sync(0)
         asking = asyncio.ensure_future(
-            unconfirmed([one.partition for one in (alone, replaced, silent)], timeout_s=0.05)
+            unconfirmed_leaders(
+                [asked_partition.partition for asked_partition in (alone, replaced, silent)], timeout_s=0.05
+            )
         )
         await asyncio.sleep(0)
         replaced.partition.follow(PartitionState(1, 2, (1, 2), partition_epoch=9))

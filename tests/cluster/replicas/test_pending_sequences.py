@@ -1,7 +1,8 @@
-"""Several batches of an idempotent producer in flight, and the first is refused for a reason that passes: those behind it are told the same.
+"""Batches of an idempotent producer behind a rejected one get the same retriable error.
 
-Told that they are out of order, librdkafka begins a new epoch and sends everything without an answer again, for all partitions; what was written
-already is then there twice. And where one behind it is written, librdkafka takes the first for acknowledged: it would be lost.
+After an out-of-order error librdkafka starts a new epoch and sends all unacknowledged batches
+again, in all partitions. Those that were written already are duplicated. And if a later batch is
+written, librdkafka takes the first for acknowledged: it would be lost.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from millstream.cluster.replicas.partition import Partition
 from millstream.cluster.replicas.pending_sequences import (
     BEGINNING,
     HANDOVER_MS,
-    ProducerGaps,
-    Sent,
-    sent_by,
+    PendingSequences,
+    ProducerBatch,
+    producer_batch,
 )
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
-from millstream.log.host import LogHost
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.producers.state import Origin, comes_after
 from millstream.log.segments.open_files import OpenFiles
@@ -39,7 +40,7 @@ PRODUCER, ANOTHER = 7, 8
 
 
 class Led:
-    """A partition that needs two replicas in sync."""
+    """A led partition that needs two replicas in sync."""
 
     def __init__(self, directory: Path) -> None:
         log = PartitionLog.create(
@@ -53,8 +54,8 @@ class Led:
             now_ms=0,
         )
         self.now_ms = 0
-        self.gaps = ProducerGaps(self._time)
-        self.partition = Partition(TP, TOPIC_ID, log, self.gaps)
+        self.pending = PendingSequences(self._time)
+        self.partition = Partition(TP, TOPIC_ID, log, self.pending)
         self._version, self._epoch = 0, 0
         self.in_sync(0, 1)
 
@@ -98,9 +99,9 @@ class Led:
         try:
             if self.partition.leader != 0:
                 error = ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-                sent = sent_by(records)
+                sent = producer_batch(records)
                 assert sent is not None
-                self.gaps.refused(TP.topic, TP.partition, sent, error)
+                self.pending.record_rejection(TP.topic, TP.partition, sent, error)
                 raise error
             self.partition.append(records, now_ms=0, needs_all=True)
         except ApiError as error:
@@ -108,7 +109,7 @@ class Led:
         return ErrorCode.NONE
 
     def ends(self, *, commit: bool, producer: int = PRODUCER) -> None:
-        """The coordinator ends the open transaction."""
+        """End the open transaction, as the coordinator does."""
         marker = build_marker(
             base_offset=0,
             leader_epoch=0,
@@ -130,7 +131,7 @@ def led(tmp_path: Path) -> Led:
     return made
 
 
-def test_batches_behind_a_refused_one_are_refused_for_its_reason(led: Led) -> None:
+def test_batches_behind_a_rejected_one_get_the_same_error(led: Led) -> None:
     led.in_sync(0)
     assert led.send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
     led.in_sync(0, 1)
@@ -139,7 +140,7 @@ def test_batches_behind_a_refused_one_are_refused_for_its_reason(led: Led) -> No
     assert led.send(9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_the_first_of_those_refused_counts(led: Led) -> None:
+def test_the_first_rejected_batch_counts(led: Led) -> None:
     led.in_sync(0)
     assert [led.send(1), led.send(2), led.send(1)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
     led.in_sync(0, 1)
@@ -151,7 +152,7 @@ def test_a_real_gap_is_out_of_order(led: Led) -> None:
     assert led.send(2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_another_epoch_explains_nothing(led: Led) -> None:
+def test_a_rejection_in_another_producer_epoch_is_ignored(led: Led) -> None:
     led.in_sync(0)
     assert led.send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
     led.in_sync(0, 1)
@@ -159,9 +160,7 @@ def test_another_epoch_explains_nothing(led: Led) -> None:
 
 
 @pytest.mark.parametrize("producer", [PRODUCER, ANOTHER])
-def test_a_batch_that_comes_again_without_the_one_before_is_not_refused_for_that_any_more(
-    led: Led, producer: int
-) -> None:
+def test_repeated_batch_without_its_predecessor_is_left_to_the_log(led: Led, producer: int) -> None:
     """Its producer has given the other one up."""
     led.in_sync(0)
     first = 1 if producer == PRODUCER else 0
@@ -174,7 +173,7 @@ def test_a_batch_that_comes_again_without_the_one_before_is_not_refused_for_that
     assert [led.send(first + n, producer=producer) for n in (1, 2)] == [expected] * 2
 
 
-def test_what_is_refused_again_is_awaited_again(led: Led) -> None:
+def test_a_batch_that_is_rejected_again_is_pending_again(led: Led) -> None:
     led.in_sync(0)
     for _ in range(5):
         assert [led.send(1), led.send(2), led.send(3)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 3
@@ -182,7 +181,7 @@ def test_what_is_refused_again_is_awaited_again(led: Led) -> None:
     assert [led.send(2), led.send(2)] == [ErrorCode.NOT_ENOUGH_REPLICAS] * 2
 
 
-def test_the_repetition_of_an_earlier_batch_does_not_end_the_refusal_of_a_later_one(led: Led) -> None:
+def test_a_retry_of_an_earlier_batch_keeps_a_later_one_pending(led: Led) -> None:
     led.in_sync(0)
     assert led.send(1) is ErrorCode.NOT_ENOUGH_REPLICAS
     led.in_sync(0, 1)
@@ -190,7 +189,7 @@ def test_the_repetition_of_an_earlier_batch_does_not_end_the_refusal_of_a_later_
     assert led.send(2) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_a_refused_batch_that_another_leader_wrote_explains_nothing(led: Led) -> None:
+def test_a_rejected_batch_written_by_another_leader_is_not_pending(led: Led) -> None:
     led.follows()
     assert led.send(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     log = led.partition.online_log
@@ -201,13 +200,13 @@ def test_a_refused_batch_that_another_leader_wrote_explains_nothing(led: Led) ->
     assert led.send(9) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_that_begin_again_are_behind_the_last_ones(led: Led) -> None:
+def test_sequences_wrap_around(led: Led) -> None:
     last = (1 << 31) - 1
     assert comes_after(0, last) and comes_after(1, 0) and comes_after(3, last - 1)
     assert not comes_after(last, 0) and not comes_after(5, 5)
 
 
-def test_an_older_epoch_does_not_hide_what_was_refused_in_the_present_one(led: Led) -> None:
+def test_a_stale_epoch_does_not_hide_a_pending_batch(led: Led) -> None:
     led.in_sync(0)
     assert led.send(0, epoch=3, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert led.send(0, epoch=2, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -215,32 +214,34 @@ def test_an_older_epoch_does_not_hide_what_was_refused_in_the_present_one(led: L
     assert led.send(1, epoch=3, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_what_is_abandoned_is_forgotten(led: Led) -> None:
+def test_abandoned_batches_expire(led: Led) -> None:
     led.in_sync(0)
     assert led.send(0, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
     led.in_sync(0, 1)
     led.now_ms = 600_000
     assert led.send(1) is ErrorCode.NONE
-    assert not led.gaps.any
+    assert not led.pending.any
 
 
-def test_names_that_no_topic_can_have_are_not_kept(led: Led) -> None:
-    led.gaps.refused("x" * 250, 0, Sent(ANOTHER, 0, 0), ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-    assert not led.gaps.any
+def test_rejections_of_invalid_topic_names_are_not_kept(led: Led) -> None:
+    led.pending.record_rejection(
+        "x" * 250, 0, ProducerBatch(ANOTHER, 0, 0), ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    )
+    assert not led.pending.any
 
 
-def test_the_retry_of_what_is_written_ends_the_refusal(led: Led) -> None:
+def test_the_retry_of_a_written_batch_ends_the_rejection(led: Led) -> None:
     led.in_sync(0)
     assert (
         led.send(0) is ErrorCode.NOT_ENOUGH_REPLICAS
     )  # a retry: it is in the log, and waits for its replicas
     led.in_sync(0, 1)
     assert led.send(0) is ErrorCode.NONE
-    assert not led.gaps.any
+    assert not led.pending.any
 
 
-def test_a_batch_that_came_before_this_broker_led_explains_the_gap(led: Led) -> None:
-    """One that is sent right behind it finds the new leader."""
+def test_a_batch_rejected_before_leadership_explains_the_gap(led: Led) -> None:
+    """A batch that is sent right behind it reaches the new leader."""
     led.follows()
     assert led.send(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     led.leads_again()
@@ -248,8 +249,8 @@ def test_a_batch_that_came_before_this_broker_led_explains_the_gap(led: Led) -> 
     assert [led.send(1), led.send(2)] == [ErrorCode.NONE] * 2
 
 
-def test_nothing_is_taken_behind_the_refused_first_batch_of_a_producer(led: Led) -> None:
-    """The log knows nothing of it, and would take any sequence."""
+def test_batches_behind_a_rejected_first_batch_are_rejected(led: Led) -> None:
+    """The log does not know the producer, and would accept any sequence."""
     led.in_sync(0)
     assert led.send(0, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
     led.in_sync(0, 1)
@@ -257,7 +258,7 @@ def test_nothing_is_taken_behind_the_refused_first_batch_of_a_producer(led: Led)
     assert [led.send(n, producer=ANOTHER) for n in (0, 1, 2)] == [ErrorCode.NONE] * 3
 
 
-def test_a_refused_batch_that_is_tried_on_and_on_explains_what_is_behind_it_all_the_time(led: Led) -> None:
+def test_a_batch_that_is_retried_stays_the_reason_for_later_ones(led: Led) -> None:
     led.in_sync(0)
     for minute in range(5):
         led.now_ms = minute * 59_000
@@ -267,18 +268,18 @@ def test_a_refused_batch_that_is_tried_on_and_on_explains_what_is_behind_it_all_
     assert led.send(1, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_a_batch_that_came_before_the_topic_was_known_explains_the_gap(led: Led) -> None:
-    """It was asked for by an id of which this broker had not heard."""
-    first = Sent(ANOTHER, 0, 0)
-    led.gaps.refused(TOPIC_ID, TP.partition, first, ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
+def test_a_batch_for_an_unknown_topic_id_explains_the_gap(led: Led) -> None:
+    """The request named a topic id that this broker did not know yet."""
+    first = ProducerBatch(ANOTHER, 0, 0)
+    led.pending.record_rejection(TOPIC_ID, TP.partition, first, ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
     assert led.send(1, producer=ANOTHER) is ErrorCode.UNKNOWN_TOPIC_ID
     assert [led.send(n, producer=ANOTHER) for n in (0, 1)] == [ErrorCode.NONE] * 2
-    assert not led.gaps.any
+    assert not led.pending.any
 
 
 @pytest.mark.parametrize("producer", [PRODUCER, ANOTHER])
-def test_what_the_leader_before_refused_is_waited_for(led: Led, producer: int) -> None:
-    """librdkafka sends the next batch to the new leader while the one before it comes back from the old one."""
+def test_a_batch_rejected_by_the_previous_leader_is_awaited(led: Led, producer: int) -> None:
+    """librdkafka sends the next batch to the new leader before the old one has responded."""
     led.follows()
     led.leads_again()
     first = 1 if producer == PRODUCER else 0
@@ -288,8 +289,8 @@ def test_what_the_leader_before_refused_is_waited_for(led: Led, producer: int) -
     assert led.send(99, producer=producer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_what_does_not_come_is_not_waited_for_long(led: Led) -> None:
-    """What was known of a producer may have been deleted with its records."""
+def test_a_missing_batch_is_awaited_for_two_attempts(led: Led) -> None:
+    """The producer may have expired with its records."""
     led.follows()
     led.leads_again()
     for _ in range(2):
@@ -301,14 +302,14 @@ def test_what_does_not_come_is_not_waited_for_long(led: Led) -> None:
     assert [led.send(n, producer=ANOTHER) for n in (5, 6)] == [ErrorCode.NONE] * 2
 
 
-def test_that_another_led_is_noticed_when_the_changes_come_together(led: Led) -> None:
-    """This broker leads in both of the epochs that it hears of."""
+def test_another_leader_in_between_is_noticed_by_the_epoch(led: Led) -> None:
+    """This broker leads in both epochs that it learns of."""
     led.skips_an_epoch()
     assert led.send(1, producer=ANOTHER) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [led.send(n, producer=ANOTHER) for n in (0, 1)] == [ErrorCode.NONE] * 2
 
 
-def test_what_an_earlier_leader_refused_is_waited_for_anew_after_every_change(led: Led) -> None:
+def test_attempts_are_counted_again_after_every_leader_change(led: Led) -> None:
     led.follows()
     led.leads_again()
     assert led.send(5, producer=ANOTHER) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -319,42 +320,47 @@ def test_what_an_earlier_leader_refused_is_waited_for_anew_after_every_change(le
     assert led.send(0, producer=ANOTHER) is ErrorCode.NONE
 
 
-def test_what_was_written_long_ago_is_out_of_order_also_after_another_led(led: Led) -> None:
+def test_an_old_batch_is_out_of_order_after_a_leader_change_too(led: Led) -> None:
     assert [led.send(n) for n in range(1, 9)] == [ErrorCode.NONE] * 8
     led.follows()
     led.leads_again()
     assert led.send(1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_leader_of_long_ago_explains_nothing(led: Led) -> None:
+def test_a_leader_change_long_ago_does_not_count(led: Led) -> None:
     led.follows()
     led.leads_again()
     led.now_ms = HANDOVER_MS + 1
     assert led.send(5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_producer_that_is_not_known_may_have_been_sent_on_by_another_replica(led: Led) -> None:
-    """At any time: a client may have taken that one for the leader. Then it is as with Kafka: what was known of the producer may have been deleted."""
+def test_unknown_producer_may_have_been_redirected_by_a_replica(led: Led) -> None:
+    """At any time: a client may have taken that replica for the leader.
+
+    After two attempts it is as in Kafka: the producer may have expired.
+    """
     assert [led.send(5, producer=ANOTHER) for _ in range(3)] == [
         *[ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2,
         ErrorCode.NONE,
     ]
 
 
-def test_a_producer_that_has_long_begun_was_forgotten(led: Led) -> None:
+def test_an_unknown_producer_with_a_high_sequence_has_expired(led: Led) -> None:
     assert led.send(BEGINNING, producer=ANOTHER) is ErrorCode.NONE
 
 
-def test_no_attempt_is_forgotten_for_the_sake_of_others(monkeypatch: pytest.MonkeyPatch, led: Led) -> None:
-    """Else nobody would be told often enough where too many begin at a time."""
-    monkeypatch.setattr(pending_sequences, "_MOST_NOTES", 3)
-    told = [[led.send(5, producer=100 + n) for n in range(5)] for _ in range(3)]
+def test_attempts_are_not_evicted_by_those_of_other_producers(
+    monkeypatch: pytest.MonkeyPatch, led: Led
+) -> None:
+    """Otherwise attempts would never add up if too many producers start at a time."""
+    monkeypatch.setattr(pending_sequences, "_MAX_ENTRIES", 3)
+    results = [[led.send(5, producer=100 + n) for n in range(5)] for _ in range(3)]
     refused, written = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE
-    assert told[0] == [*[refused] * 3, *[written] * 2]
-    assert [row[:3] for row in told[1:]] == [[refused] * 3, [written] * 3]
+    assert results[0] == [*[refused] * 3, *[written] * 2]
+    assert [row[:3] for row in results[1:]] == [[refused] * 3, [written] * 3]
 
 
-def test_where_there_is_no_other_replica_any_sequence_is_taken_of_a_producer_that_is_not_known(
+def test_a_single_replica_accepts_any_sequence_of_unknown_producers(
     led: Led,
 ) -> None:
     led.alone()
@@ -362,8 +368,8 @@ def test_where_there_is_no_other_replica_any_sequence_is_taken_of_a_producer_tha
 
 
 @pytest.mark.parametrize("producer", [PRODUCER, ANOTHER])
-def test_what_is_refused_behind_another_keeps_no_buffer_either(led: Led, producer: int) -> None:
-    """Neither does the error, whoever has caught it: what refers to itself is not freed before the collector comes."""
+def test_a_rejection_behind_another_keeps_no_buffer(led: Led, producer: int) -> None:
+    """Nor does the error: a reference cycle would keep it until the garbage collector runs."""
     led.follows()
     led.leads_again()
     buffer = bytearray(
@@ -378,17 +384,17 @@ def test_what_is_refused_behind_another_keeps_no_buffer_either(led: Led, produce
         gc.enable()
 
 
-def test_a_refusal_keeps_neither_the_records_nor_their_buffer(led: Led) -> None:
+def test_a_rejection_keeps_neither_records_nor_buffer(led: Led) -> None:
     led.in_sync(0)
     buffer = bytearray(build_batch([Record(0, 0, None, b"v")], producer_id=PRODUCER, base_sequence=1))
     with pytest.raises(ApiError):
         led.partition.append(memoryview(buffer), now_ms=0, needs_all=True)
-    assert led.gaps.any
+    assert led.pending.any
     buffer.extend(b"a buffer that is referred to cannot grow")
 
 
-def test_batch_that_overtakes_its_transaction_on_a_new_leader_is_refused(led: Led) -> None:
-    """The sequences of an aborted batch are used again, and the leader before refused the first batch that does."""
+def test_batch_that_overtakes_its_transaction_is_rejected(led: Led) -> None:
+    """An aborted batch's sequences are reused, and the previous leader rejected the first batch."""
     assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.NONE
     led.ends(commit=False, producer=ANOTHER)
     led.follows()
@@ -398,8 +404,8 @@ def test_batch_that_overtakes_its_transaction_on_a_new_leader_is_refused(led: Le
     assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.UNKNOWN_PRODUCER_ID
 
 
-def test_transaction_behind_an_ended_one_is_taken_at_the_third_attempt_of_its_batch(led: Led) -> None:
-    """All batches before it were acknowledged: nothing else comes."""
+def test_transaction_behind_an_ended_one_is_accepted_after_two_tries(led: Led) -> None:
+    """All batches before it were acknowledged: no other one will arrive."""
     assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.NONE
     led.ends(commit=True, producer=ANOTHER)
     led.follows()
@@ -411,8 +417,8 @@ def test_transaction_behind_an_ended_one_is_taken_at_the_third_attempt_of_its_ba
     assert led.send(2, producer=ANOTHER, transactional=True) is ErrorCode.NONE
 
 
-def test_batch_behind_a_refused_one_does_not_open_the_transaction(led: Led) -> None:
-    """The refused one uses sequences of an aborted batch again, so the one behind it fits."""
+def test_batch_behind_a_rejected_one_does_not_open_a_transaction(led: Led) -> None:
+    """The rejected one reuses sequences of an aborted batch, so the one behind it fits."""
     assert led.send(0, producer=ANOTHER, transactional=True) is ErrorCode.NONE
     led.ends(commit=False, producer=ANOTHER)
     led.in_sync(0)

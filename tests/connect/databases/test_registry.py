@@ -21,10 +21,9 @@ EXAMPLES = {"sqlite": "sqlite:///shop.db", "postgresql": "postgresql://me@db/sho
 
 
 @pytest.mark.parametrize("kind", registry.KINDS, ids=lambda kind: kind.scheme)
-def test_every_row_has_a_module_and_a_database(kind: DatabaseKind) -> None:
-    assert (FOLDER / f"{kind.scheme}.py").exists()
-    database = connect(EXAMPLES[kind.scheme])
-    assert isinstance(database, Database) and type(database).__name__ == kind.class_name
+def test_every_row_has_a_package_and_a_database(kind: DatabaseKind) -> None:
+    assert (FOLDER / kind.scheme / "__init__.py").exists()
+    assert isinstance(connect(EXAMPLES[kind.scheme]), Database)
 
 
 @pytest.mark.parametrize("kind", registry.KINDS, ids=lambda kind: kind.scheme)
@@ -39,23 +38,23 @@ def test_address_lag_and_help_follow_the_row(kind: DatabaseKind) -> None:
     assert names_file(url) is kind.is_file
 
 
-def test_url_of_no_database_is_refused_with_the_forms_of_all() -> None:
+def test_unknown_url_is_rejected_with_the_forms_of_all_databases() -> None:
     with pytest.raises(AddressError, match="is not a database URL") as raised:
         connect("mysql://db/shop")
     assert all(kind.url_form in str(raised.value.hint) for kind in registry.KINDS)
 
 
 @pytest.mark.parametrize("url", ["postgresql://db/shop", "sqlite://host/shop.db", "sqlite:///", "x:y"])
-def test_url_without_a_file_is_refused(url: str) -> None:
+def test_url_without_a_file_is_rejected(url: str) -> None:
     with pytest.raises(AddressError, match="does not name a file"):
         file_path(url)
 
 
-def test_new_database_is_one_module_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = DatabaseKind("duck", "Duck", "duck:///FILE#TABLE", lag_ms=7, aliases=("dk",), is_file=True)
-    made: list[str] = []
+def test_new_database_is_one_package_and_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = DatabaseKind("duck", "duck:///FILE#TABLE", lag_ms=7, aliases=("dk",), is_file=True)
+    urls: list[str] = []
     module: Any = ModuleType("millstream.connect.databases.duck")
-    module.Duck = made.append
+    module.database = urls.append
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setitem(registry._BY_SCHEME, "duck", row)
     monkeypatch.setitem(registry.ALIASES, "dk", "duck")
@@ -63,4 +62,4 @@ def test_new_database_is_one_module_and_one_row(monkeypatch: pytest.MonkeyPatch)
     assert parse_address("dk:///pond.db?by=id#ducks").options == {"by": "id"}
     declared = table("duck:///pond.db", "ducks")
     assert (declared.url, declared.lag_ms) == (f"duck:///{Path('pond.db').absolute()}", 7)
-    assert made == ["duck:///pond.db"]
+    assert urls == ["duck:///pond.db"]

@@ -1,4 +1,4 @@
-"""Rows of files as Spark and pyarrow read them: quotes, encodings, partitions, and types that Spark does not have."""
+"""Rows of files: quotes, encodings, partitions, and types that Spark does not have."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ CSV = {
 }
 
 
-def test_csv_is_read_as_its_standard_says_and_what_is_none_is_told(spark: Any, tmp_path: Path) -> None:
+def test_csv_follows_rfc_4180_and_other_lines_are_errors(spark: Any, tmp_path: Path) -> None:
     for name, content in CSV.items():
         (tmp_path / name).write_bytes(content)
     rows = files(str(tmp_path), format="csv", schema="id int, name string").rows(spark)
     query = rows.writeStream.format("memory").queryName("csv_rows").trigger(availableNow=True).start()
     assert query.awaitTermination(120)
-    found = {one.id: (one.name, one._error) for one in spark.table("csv_rows").collect()}
+    found = {row.id: (row.name, row._error) for row in spark.table("csv_rows").collect()}
     fine = {id: name for id, (name, error) in found.items() if error is None}
     lines = {9: "a", 11: "c", 12: "d", 13: "a", 16: "d"}
     assert fine == {1: 'say "hi", x', 2: "two\nlines", 3: "back\\slash", 4: "a\\", 8: "ok"} | lines
-    assert "a quote is open" in found[5][1] and "no text in this encoding" in found[7][1]
+    assert "a quote is open" in found[5][1] and "not text in this encoding" in found[7][1]
     assert "the line ends with" in found[10][1] and "as many values as there are columns" in found[14][1]
 
 
 def csv_rows(spark: Any, directory: Path, lines: list[str], schema: str, **options: Any) -> list[Any]:
-    """What is made of the lines of one file, in their order; each has its number in the column ``id``."""
+    """Return the rows of one file in order; each has its number in the column ``id``."""
     (directory / "x.csv").write_text("\n".join(lines) + "\n")
     rows = files(str(directory), format="csv", schema=schema, **options).rows(spark)
     name = f"csv_{directory.name}".replace("-", "_")
@@ -64,7 +64,7 @@ def test_csv_empty_text_is_quoted_and_null_is_not(spark: Any, tmp_path: Path) ->
     ]
 
 
-def test_csv_reasons_name_the_column_and_letters_hold_the_line(spark: Any, tmp_path: Path) -> None:
+def test_csv_reasons_name_the_column_and_records_hold_the_line(spark: Any, tmp_path: Path) -> None:
     schema = "id int, s string NOT NULL, n int, d decimal(10,3)"
     lines = ["id;s;n;d", "1;'a;b';x;1.5", "2;;1;1.5", "3;a;1;1.2345", "4; a ;3000000000;1", "5;a;1;1;2"]
     rows = csv_rows(spark, tmp_path, lines, schema, sep=";", quote="'")
@@ -83,7 +83,7 @@ def test_csv_reasons_name_the_column_and_letters_hold_the_line(spark: Any, tmp_p
     ]
 
 
-def test_csv_values_follow_the_formats_and_the_locale_that_are_given(spark: Any, tmp_path: Path) -> None:
+def test_csv_values_follow_the_given_formats_and_locale(spark: Any, tmp_path: Path) -> None:
     lines = ["id,day,d", '1,28.02.2026,"1.234,5"', '2,28.02.2026,"1.234,55"', "3,2026-02-28,NA"]
     options = {"dateFormat": "dd.MM.yyyy", "locale": "de-DE", "nullValue": "NA"}
     rows = csv_rows(spark, tmp_path, lines, "id int, day date, d decimal(5,1)", **options)
@@ -99,14 +99,14 @@ def write(path: Path, table: pa.Table, **options: Any) -> Path:
 
 
 def read(directory: Path, schema: StructType, path: Path) -> list[dict[str, Any]]:
-    """What an executor makes of one listed file."""
+    """Return the rows that an executor reads from one listed file."""
     at = pa.array([datetime(2026, 3, 1, tzinfo=UTC)], pa.timestamp("us", tz="UTC"))
     listed = pa.record_batch([pa.array([f"file:{quote(str(path))}"]), at], names=["path", "at"])
-    made = ParquetFiles(str(directory), to_arrow_schema(schema, timezone="UTC"))(iter([listed]))
-    return [row for batch in made for row in batch.to_pylist()]
+    batches = ParquetFiles(str(directory), to_arrow_schema(schema, timezone="UTC"))(iter([listed]))
+    return [row for batch in batches for row in batch.to_pylist()]
 
 
-def test_parquet_types_that_spark_does_not_have_are_read_as_those_that_hold_them(tmp_path: Path) -> None:
+def test_parquet_types_unknown_to_spark_are_read_as_wider_types(tmp_path: Path) -> None:
     at = datetime(2026, 3, 1, 12, 0, 0, 123456)
     table = pa.table(
         {
@@ -137,19 +137,19 @@ def test_parquet_types_that_spark_does_not_have_are_read_as_those_that_hold_them
     assert read(old.parent, schema_in(str(old.parent)), old)[0]["zoned"] == at.replace(tzinfo=UTC)
 
 
-def test_parquet_rows_that_do_not_fit_are_told_one_by_one(tmp_path: Path) -> None:
+def test_parquet_rows_that_do_not_fit_are_single_errors(tmp_path: Path) -> None:
     schema = StructType().add("id", IntegerType(), nullable=False).add("at", "timestamp_ntz")
     times = pa.array([1000, 1001, 2000, 3000], pa.timestamp("ns"))
     path = write(tmp_path / "x.parquet", pa.table({"id": [1, 2, None, 2**40], "at": times}))
     found = [(row["id"], row["_error"]) for row in read(tmp_path, schema, path)]
-    assert [one for one in found if one[1] is None] == [(1, None)]
+    assert [row for row in found if row[1] is None] == [(1, None)]
     reasons = [error for _, error in found if error]
     assert "row 2: " in reasons[0] and "would lose data" in reasons[0]
     assert "column 'id' has no value, and it is NOT NULL" in reasons[1] and "row 4: " in reasons[2]
 
 
-def test_a_directory_without_a_parquet_file_that_can_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"no Parquet file in \S+ to take the schema from; give schema="):
+def test_directory_without_a_readable_parquet_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"has no Parquet file to take the schema from; give schema="):
         schema_in(str(tmp_path))
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(

@@ -18,15 +18,15 @@ def admins() -> Iterator[tuple[Admin, Admin]]:
     with (
         millstream.testing.broker() as a,
         millstream.testing.broker() as b,
-        Admin(a.bootstrap) as one,
-        Admin(b.bootstrap) as other,
+        Admin(a.bootstrap) as admin_a,
+        Admin(b.bootstrap) as admin_b,
     ):
-        yield one, other
+        yield admin_a, admin_b
 
 
 @pytest.fixture
 def world(admins: tuple[Admin, Admin]) -> World:
-    made = World(*admins, f"t{uuid.uuid4().hex[:8]}", f"g{uuid.uuid4().hex[:8]}")
-    made.a.topics.create(made.topic, partitions=1)
-    made.b.topics.create(f"a.{made.topic}", partitions=1)
-    return made
+    world = World(*admins, f"t{uuid.uuid4().hex[:8]}", f"g{uuid.uuid4().hex[:8]}")
+    world.a.topics.create(world.topic, partitions=1)
+    world.b.topics.create(f"a.{world.topic}", partitions=1)
+    return world

@@ -13,61 +13,61 @@ from support.connect.mirror_directions import World
 
 
 class TestGroups:
-    def test_the_first_unread_record_whatever_is_missing_in_between(self, world: World) -> None:
+    def test_group_continues_at_first_unread_copy_despite_gaps(self, world: World) -> None:
         world.copy([0, 1, 4, 9, 10])
-        here, there = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
-        keeper = world.groups()
+        source, target = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
+        sync = world.groups()
         for committed, expected in ((1, 1), (2, 2), (4, 2), (5, 3), (10, 4), (11, 5)):
-            world.a.groups.alter(world.group, {here: committed})
-            keeper.run()
-            assert world.b.groups.committed(world.group) == {there: expected}, committed
-        assert keeper.run() == {}
+            world.a.groups.alter(world.group, {source: committed})
+            sync.run()
+            assert world.b.groups.committed(world.group) == {target: expected}, committed
+        assert sync.run() == {}
 
-    def test_behind_the_mirror_it_waits_at_the_end_and_moves_on_later(self, world: World) -> None:
+    def test_group_ahead_of_the_mirror_waits_at_the_end(self, world: World) -> None:
         world.copy([0, 1])
-        here, there = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
-        world.a.groups.alter(world.group, {here: 4})
-        keeper = world.groups()
-        assert keeper.run() == {world.group: {there: 2}}
+        source, target = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
+        world.a.groups.alter(world.group, {source: 4})
+        sync = world.groups()
+        assert sync.run() == {world.group: {target: 2}}
         world.copy([2, 3, 4])
-        assert keeper.run() == {world.group: {there: 4}}
+        assert sync.run() == {world.group: {target: 4}}
 
-    def test_what_is_not_committed_yet_is_not_skipped(self, world: World) -> None:
-        here, there = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
+    def test_uncommitted_copies_are_not_skipped(self, world: World) -> None:
+        source, target = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
         world.copy([0])
-        world.a.groups.alter(world.group, {here: 1})
+        world.a.groups.alter(world.group, {source: 1})
         bootstrap = world.b.connection.bootstrap
         with Producer(bootstrap, transactional_id=world.topic) as producer, producer.transaction():
-            producer.send(there.topic, b"open", partition=0, headers=[(HEADER, b"x/y/0/1")])
+            producer.send(target.topic, b"open", partition=0, headers=[(HEADER, b"x/y/0/1")])
             producer.flush()
-            assert world.groups().run() == {world.group: {there: 1}}
+            assert world.groups().run() == {world.group: {target: 1}}
 
-    def test_nothing_moves_back_and_nobody_is_overruled(self, world: World) -> None:
+    def test_offsets_never_move_back_nor_override_active_groups(self, world: World) -> None:
         world.copy(range(10))
-        here, there = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
-        world.a.groups.alter(world.group, {here: 3})
-        world.b.groups.alter(world.group, {there: 7})
-        keeper = world.groups()
-        assert keeper.run() == {}, "it has read further in b"
-        world.a.groups.alter(world.group, {here: 8})
-        assert keeper.run() == {world.group: {there: 8}}
-        world.b.groups.alter(world.group, {there: 2})
-        assert keeper.run() == {}, "someone has set it back on purpose"
-        world.a.groups.alter(world.group, {here: 9})
+        source, target = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
+        world.a.groups.alter(world.group, {source: 3})
+        world.b.groups.alter(world.group, {target: 7})
+        sync = world.groups()
+        assert sync.run() == {}, "it has read further in b"
+        world.a.groups.alter(world.group, {source: 8})
+        assert sync.run() == {world.group: {target: 8}}
+        world.b.groups.alter(world.group, {target: 2})
+        assert sync.run() == {}, "it was reset on purpose"
+        world.a.groups.alter(world.group, {source: 9})
         with Consumer(
-            world.b.connection.bootstrap, there.topic, group=world.group, auto_commit=False
+            world.b.connection.bootstrap, target.topic, group=world.group, auto_commit=False
         ) as live:
             while not live.poll():
                 pass
-            assert keeper.run() == {}, "it runs there"
-        assert keeper.run() == {world.group: {there: 9}}
+            assert sync.run() == {}, "it is active there"
+        assert sync.run() == {world.group: {target: 9}}
 
-    def test_groups_that_are_not_wanted_stay(self, world: World) -> None:
+    def test_unselected_groups_are_not_translated(self, world: World) -> None:
         world.copy([0])
         world.a.groups.alter(world.group, {TopicPartition(world.topic, 0): 1})
         assert world.groups(groups="others").run() == {}
 
-    def test_copies_of_the_targets_records_lead_back_to_them(self, world: World) -> None:
+    def test_copies_of_target_records_translate_to_the_originals(self, world: World) -> None:
         world.b.topics.create(world.topic, partitions=1)
         world.a.topics.create(f"b.{world.topic}", partitions=1)
         world.send(world.b, world.topic, 6)
@@ -75,15 +75,15 @@ class TestGroups:
             for offset in (0, 2, 5):
                 origin = Origin(world.ids().target, world.topic, 0, offset)
                 producer.send(f"b.{world.topic}", b"c", headers=[(HEADER, origin.encode())])
-        keeper = world.groups(both=True)
+        sync = world.groups(both=True)
         for committed, expected in ((1, 2), (2, 5), (3, 6)):
             world.a.groups.alter(world.group, {TopicPartition(f"b.{world.topic}", 0): committed})
-            keeper.run()
+            sync.run()
             assert world.b.groups.committed(world.group) == {TopicPartition(world.topic, 0): expected}
 
-    def test_in_a_shared_topic_nothing_unread_is_skipped(self, world: World) -> None:
+    def test_unread_records_of_a_shared_topic_are_not_skipped(self, world: World) -> None:
         """a: its 0, 1, b's 0, its 3. b: its 0, a's 0 and 1, its 3."""
-        place, ids = TopicPartition(world.topic, 0), world.ids()
+        partition, ids = TopicPartition(world.topic, 0), world.ids()
         world.b.topics.create(world.topic, partitions=1)
         with Producer(world.a.connection.bootstrap) as producer:
             for origin in (None, None, Origin(ids.target, world.topic, 0, 0), None):
@@ -94,7 +94,7 @@ class TestGroups:
         world.send(world.b, world.topic, 1)
         expected = {0: 0, 1: 0, 2: 0, 3: 3, 4: 3}  # 1: b's 0 is unread; 3: all but b's own 3
         for committed, offset in expected.items():
-            keeper = world.groups(both=True, naming="identity", groups=f"{world.group}-{committed}")
-            world.a.groups.alter(f"{world.group}-{committed}", {place: committed})
-            keeper.run()
-            assert world.b.groups.committed(f"{world.group}-{committed}") == {place: offset}, committed
+            sync = world.groups(both=True, naming="identity", groups=f"{world.group}-{committed}")
+            world.a.groups.alter(f"{world.group}-{committed}", {partition: committed})
+            sync.run()
+            assert world.b.groups.committed(f"{world.group}-{committed}") == {partition: offset}, committed

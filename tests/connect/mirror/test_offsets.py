@@ -15,17 +15,17 @@ from millstream.connect.mirror.offsets import (
     Bounds,
     Copy,
     Row,
+    advanced,
     backward,
     find_copy,
-    first_own,
+    first_original,
     last_copy,
-    moves,
 )
 from millstream.core.types import TopicPartition
 
 
 class Partition:
-    """Rows of a partition as a reader gives them, a random number at a time."""
+    """A reader that returns a random number of rows at a time."""
 
     def __init__(self, rows: Sequence[Row], seed: int = 0) -> None:
         self.rows, self.reads = rows, 0
@@ -38,7 +38,7 @@ class Partition:
 
 @st.composite
 def partitions(draw: st.DrawFn) -> tuple[list[Row], Bounds]:
-    """Copies in order, with gaps on both sides (markers, compaction) and records of others between them."""
+    """Copies in order, with gaps on both sides (markers, compaction) and other records in between."""
     rows, offset, source = [], draw(st.integers(0, 5)), draw(st.integers(0, 5))
     begin = offset
     for _ in range(draw(st.integers(0, 30))):
@@ -53,61 +53,62 @@ def partitions(draw: st.DrawFn) -> tuple[list[Row], Bounds]:
     return rows, Bounds(begin, offset + draw(st.integers(0, 3)))
 
 
-def copies(rows: Sequence[Row], holds: Callable[[Copy], bool] = lambda one: True) -> list[Copy]:
-    found = [Copy(row.source, row.offset) for row in rows if row.source is not None]
-    return [one for one in found if holds(one)]
+def copies(rows: Sequence[Row], holds: Callable[[Copy], bool] = lambda copy: True) -> list[Copy]:
+    known = [Copy(row.source, row.offset) for row in rows if row.source is not None]
+    return [copy for copy in known if holds(copy)]
 
 
 class TestOffsets:
     @given(partitions(), st.integers(0, 80), st.integers(0, 99), st.data())
-    def test_a_copy_is_found_wherever_it_is(
-        self, drawn: tuple[list[Row], Bounds], wanted: int, seed: int, data: st.DataObject
+    def test_copy_is_found_in_any_partition(
+        self, drawn: tuple[list[Row], Bounds], offset: int, seed: int, data: st.DataObject
     ) -> None:
         rows, bounds = drawn
         hint = data.draw(st.sampled_from([None, *copies(rows)]))
-        found = find_copy(Partition(rows, seed), bounds, wanted, hint)
-        later = copies(rows, lambda one: one.source >= wanted)
-        assert found.first == (later[0] if later else None)
+        search = find_copy(Partition(rows, seed), bounds, offset, hint)
+        later = copies(rows, lambda copy: copy.source >= offset)
+        assert search.first == (later[0] if later else None)
         if not later:
-            assert found.before == (copies(rows)[-1] if copies(rows) else None)
+            assert search.before == (copies(rows)[-1] if copies(rows) else None)
 
     @given(partitions(), st.integers(0, 80), st.integers(0, 99))
-    def test_the_last_copy_is_found(self, drawn: tuple[list[Row], Bounds], end: int, seed: int) -> None:
+    def test_last_copy_is_found(self, drawn: tuple[list[Row], Bounds], end: int, seed: int) -> None:
         rows, bounds = drawn
         bounds = Bounds(bounds.begin, min(bounds.end, end))
-        before = copies(rows, lambda one: one.target < bounds.end)
+        before = copies(rows, lambda copy: copy.target < bounds.end)
         assert last_copy(Partition(rows, seed), bounds) == (before[-1] if before else None)
 
     @given(partitions(), st.integers(0, 90), st.integers(0, 99))
-    def test_going_back_skips_nothing_and_repeats_nothing(
+    def test_backward_translation_skips_and_repeats_nothing(
         self, drawn: tuple[list[Row], Bounds], committed: int, seed: int
     ) -> None:
         rows, bounds = drawn
-        read = copies(rows, lambda one: one.target < committed)
-        unread = copies(rows, lambda one: one.target >= committed)
+        read = copies(rows, lambda copy: copy.target < committed)
+        unread = copies(rows, lambda copy: copy.target >= committed)
         at = backward(Partition(rows, seed), bounds, committed)
         if at is None:
             assert not read and not unread
         else:
-            assert all(one.source < at for one in read) and all(one.source >= at for one in unread)
+            assert all(copy.source < at for copy in read)
+            assert all(copy.source >= at for copy in unread)
 
     @given(partitions(), st.integers(0, 80), st.integers(0, 99))
-    def test_the_first_record_that_is_no_copy(
+    def test_first_original_record_is_found(
         self, drawn: tuple[list[Row], Bounds], at: int, seed: int
     ) -> None:
         rows, bounds = drawn
-        own = [row.offset for row in rows if row.source is None and row.offset >= at]
-        assert first_own(Partition(rows, seed), bounds, at) == (own[0] if own else None)
+        originals = [row.offset for row in rows if row.source is None and row.offset >= at]
+        assert first_original(Partition(rows, seed), bounds, at) == (originals[0] if originals else None)
 
-    def test_a_long_partition_takes_few_reads(self) -> None:
+    def test_long_partition_takes_few_reads(self) -> None:
         log = Partition([Row(offset, offset * 3) for offset in range(100_000)])
         assert find_copy(log, Bounds(0, 100_000), 150_001).first == Copy(150_003, 50_001)
         assert log.reads < 20
         near = Partition([Row(offset + 7, offset) for offset in range(100_000)])
         assert find_copy(near, Bounds(0, 100_007), 60_000, Copy(50_000, 50_007)).first == Copy(60_000, 60_007)
-        assert near.reads == 1, "nothing is missing in between, so it is where one would look for it"
+        assert near.reads == 1, "without gaps the first guess is right"
 
-    def test_offsets_only_move_forward_and_are_told_once(self) -> None:
+    def test_offsets_only_advance_and_are_sent_once(self) -> None:
         a, b, c, d = (TopicPartition("t", number) for number in range(4))
-        wanted = {a: 5, b: 5, c: 5, d: 5}
-        assert moves(wanted, {a: 4, b: 5, d: 2}, {d: 5}) == {a: 5, c: 5}
+        translated = {a: 5, b: 5, c: 5, d: 5}
+        assert advanced(translated, {a: 4, b: 5, d: 2}, {d: 5}) == {a: 5, c: 5}

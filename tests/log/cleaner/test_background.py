@@ -31,7 +31,7 @@ def checkpoint(store: Store, directory: Path | str) -> dict[TopicPartition, int]
 # -- what it does
 
 
-def test_round_leaves_the_last_value_of_each_key_and_remembers_where_it_ended(tmp_path: Path):
+def test_round_keeps_last_values_and_stores_its_end(tmp_path: Path):
     store = Store(tmp_path)
     last = store.fill(rounds=3, keys=4)
     report = clean(store)
@@ -46,7 +46,7 @@ def test_round_leaves_the_last_value_of_each_key_and_remembers_where_it_ended(tm
     store.close()
 
 
-def test_restart_goes_on_where_the_last_round_ended(tmp_path: Path):
+def test_restart_continues_where_the_last_round_ended(tmp_path: Path):
     store = Store(tmp_path)
     store.fill(rounds=2)
     clean(store)
@@ -171,7 +171,7 @@ def test_small_buffer_cleans_in_several_rounds(tmp_path: Path):
     store.close()
 
 
-def test_tombstones_go_when_their_time_has_come(tmp_path: Path):
+def test_tombstones_go_when_their_horizon_is_reached(tmp_path: Path):
     store = Store(tmp_path, config=replace(COMPACT, delete_retention_ms=HOUR_MS))
     store.put(("a", "1"), ("b", "1"))
     store.put(("a", None))
@@ -469,7 +469,7 @@ def damage(path: str) -> None:
         file.write(b"\xff\xff")
 
 
-def test_damaged_log_is_given_up_and_told_and_the_others_go_on(tmp_path: Path):
+def test_damaged_log_is_uncleanable_and_others_continue(tmp_path: Path):
     store = Store(tmp_path)
     store.fill(TP, rounds=5)
     store.fill(OTHER)
@@ -606,7 +606,7 @@ def test_checkpoint_that_cannot_be_written_takes_the_directory_offline(tmp_path:
     store.crash()
 
 
-def test_checkpoint_for_which_there_is_no_room_leaves_the_directory_in_service(tmp_path: Path):
+def test_checkpoint_on_a_full_disk_keeps_the_directory_online(tmp_path: Path):
     store = Store(tmp_path, files=CheckpointsFail(errno.ENOSPC))
     last = store.fill()
     assert clean(store) is None

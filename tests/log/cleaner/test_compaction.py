@@ -64,7 +64,7 @@ def test_later_rounds_drop_records_that_were_clean_before(log: LogFiles):
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_cut_batch_keeps_codec_offsets_times_headers_and_identity(log: LogFiles, codec: Codec):
+def test_rewritten_batch_keeps_codec_offsets_times_and_headers(log: LogFiles, codec: Codec):
     log.put(("k", "0"), ("a", "x" * 200), ("k", "2"), ("b", None), pid=7, epoch=2, codec=codec)
     log.put(("b", "1" * 50), codec=codec)
     log.put(("k", "5"), ("z", "6"))
@@ -82,7 +82,7 @@ def test_cut_batch_keeps_codec_offsets_times_headers_and_identity(log: LogFiles,
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_append_time_survives_cutting_and_a_delete_horizon(log: LogFiles, codec: Codec):
+def test_append_time_survives_rewriting_and_a_delete_horizon(log: LogFiles, codec: Codec):
     log.put(("a", "1"), ("b", "1"), ("c", None), codec=codec, timestamp=START_MS, timestamp_type=1)
     log.put(("a", "2"), ("d", "2"), ("e", "2"), codec=codec, timestamp=START_MS + 9, timestamp_type=1)
     log.put(("d", "3"), timestamp=START_MS + 10)
@@ -136,7 +136,7 @@ def test_tombstone_stays_for_delete_retention_after_its_first_cleaning(log: LogF
     assert contents(log) == [(1, "b", "1"), (3, "c", "1")]
 
 
-def test_what_tells_of_deletions_stays_while_a_replica_may_lack_it(log: LogFiles):
+def test_tombstones_and_markers_stay_while_a_replica_may_lack_them(log: LogFiles):
     log.put(("a", "1"))
     log.put(("b", "1"), pid=2, txn=True)
     log.put(("a", None))
@@ -144,7 +144,7 @@ def test_what_tells_of_deletions_stays_while_a_replica_may_lack_it(log: LogFiles
     log.put(("z", "1"))
     log.roll()
     for now_ms in (NOW_MS, NOW_MS + 1, NOW_MS + 5 * DAY_MS):
-        log.clean(now_ms, forget_deletions=False)
+        log.clean(now_ms, drop_deletions=False)
     assert contents(log) == [(2, "a", None), (4, "z", "1")] and markers(log) == [abort]
     log.clean(NOW_MS + 5 * DAY_MS)
     assert contents(log) == [(4, "z", "1")] and markers(log) == []
@@ -229,7 +229,7 @@ def test_marker_stays_while_any_record_of_its_transaction_lives(log: LogFiles):
     assert contents(log) == [(1, "b", "1"), (3, "a", "2")]
 
 
-def test_emptied_batch_of_an_aborted_transaction_keeps_its_marker_and_index_entry(log: LogFiles):
+def test_emptied_aborted_batch_keeps_marker_and_index_entry(log: LogFiles):
     log.put(("a", "1"), pid=1, txn=True)
     abort = log.end_transaction(1, commit=False)
     log.put(("z", "1"))
@@ -266,7 +266,7 @@ def test_marker_beyond_the_cleaned_range_still_aborts_the_data_before_it(log: Lo
     assert pairs(log.read_committed()) == [(0, "a", "committed"), (2, "b", "1")]
 
 
-def test_second_aborted_transaction_of_a_producer_is_not_taken_for_the_first(log: LogFiles):
+def test_second_abort_of_a_producer_is_separate_from_the_first(log: LogFiles):
     log.put(("a", "1"))
     for value in ("aborted-1", "aborted-2"):
         log.put(("a", value), pid=1, txn=True)
@@ -319,7 +319,7 @@ def test_marker_that_alone_holds_a_producers_epoch_stays(log: LogFiles):
     assert [(h.base_offset, h.producer_epoch) for h in kept] == [(commit, 6)]
 
 
-def test_last_batch_of_the_round_stays_empty_so_that_the_end_offset_is_known(log: LogFiles):
+def test_last_batch_of_a_round_stays_as_an_empty_header(log: LogFiles):
     log.put(("a", "1"))
     log.put(("b", "1"), pid=1, txn=True)
     log.end_transaction(1, commit=False)
@@ -335,7 +335,7 @@ def test_last_batch_of_the_round_stays_empty_so_that_the_end_offset_is_known(log
 # -- the map
 
 
-def test_round_ends_where_the_map_is_full_and_the_next_goes_on(log: LogFiles):
+def test_round_ends_when_the_map_is_full_and_the_next_continues(log: LogFiles):
     for i in range(12):
         log.put((f"k{i % 6}", str(i)), (f"k{(i + 1) % 6}", str(i)))
     log.roll()
@@ -494,7 +494,7 @@ def test_torn_segment_ends_the_round(log: LogFiles):
     log.put(("a", "1"), ("b", "2"))
     log.roll()
     os.truncate(log.path(0), os.path.getsize(log.path(0)) - 3)
-    with pytest.raises(CorruptBatch, match="not all there"):
+    with pytest.raises(CorruptBatch, match="incomplete"):
         log.clean(NOW_MS)
 
 
@@ -525,7 +525,7 @@ def test_round_lives_in_the_process_between_its_groups(log: LogFiles):
         compaction.clean_group(0)
 
 
-def test_a_record_beyond_the_end_that_its_batch_tells_is_not_taken_for_superseded(log: LogFiles):
+def test_record_beyond_the_header_of_its_batch_is_not_superseded(log: LogFiles):
     """Clients write such batches, and a topic takes them that was not compacted then."""
     strange = build_batch([Record(1, START_MS, b"x", b"last")], base_offset=0, last_offset=0)
     log._append(strange, 1)

@@ -41,7 +41,7 @@ def span(made: Cleanable) -> tuple[int, int, int, int]:
     return made.first_dirty_offset, made.end_offset, made.clean_bytes, made.dirty_bytes
 
 
-def test_log_that_was_never_cleaned_is_dirty_from_its_start_to_its_active_segment():
+def test_uncleaned_log_is_dirty_up_to_its_active_segment():
     assert span(measure(facts(*FIVE), NOW_MS)) == (0, 50, 0, 500)
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 
 from millstream.core.types import TopicPartition
-from millstream.log import housekeeping
 from millstream.log.config import LogConfig
 from millstream.log.directories.full import PROBE, FullDirectories
 from millstream.log.errors import StorageError
-from millstream.log.events import IgnoredEvents, LogEvents
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager
+from millstream.log.management import housekeeping
+from millstream.log.management.events import IgnoredEvents, LogEvents
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager
 from millstream.sim.world.disk import SimDisk, io_error, no_space
 from millstream.wire.records.batch import Record, build_batch
 
@@ -70,22 +70,22 @@ def test_new_partitions_go_to_a_directory_with_room() -> None:
 def test_directory_that_fails_is_no_longer_full() -> None:
     disk = SimDisk()
     logs = opened(disk, "/a", "/b")
-    logs.full.refused("/a")
+    logs.full.write_rejected("/a")
     logs.failures.fail_directory("/a", "gone")
     assert not logs.full.paths
 
 
 def test_several_probes_in_a_row_clear_a_directory() -> None:
     full = FullDirectories(SimDisk())
-    full.refused("/a")
+    full.write_rejected("/a")
     for room in (True, True, False, True, True):
-        full.probed("/a", room=room)
+        full.probed("/a", space=room)
     assert list(full.paths) == ["/a"], "three in a row are needed"
-    full.refused("/a")
-    full.probed("/a", room=True)
+    full.write_rejected("/a")
+    full.probed("/a", space=True)
     assert list(full.paths) == ["/a"], "a refused write counts as a failed probe"
-    full.probed("/a", room=True)
-    full.probed("/a", room=True)
+    full.probed("/a", space=True)
+    full.probed("/a", space=True)
     assert not full.paths
 
 
@@ -103,7 +103,7 @@ def test_probe_asks_for_space_to_spare(total: int, usable: int, room: bool) -> N
     disk = SimDisk()
     disk.makedirs("/a")
     disk.space = lambda path: (total, usable)  # type: ignore[method-assign]
-    assert FullDirectories(disk).has_room("/a") is room
+    assert FullDirectories(disk).has_space("/a") is room
     assert not disk.exists(f"/a/{PROBE}")
 
 
@@ -112,7 +112,7 @@ def test_probe_that_fails_leaves_the_directory_full(error: Callable[[str], OSErr
     disk = SimDisk()
     disk.makedirs("/a")
     disk.fault = lambda operation, path: error(path) if operation == "write" else None
-    assert not FullDirectories(disk).has_room("/a")
+    assert not FullDirectories(disk).has_space("/a")
 
 
 def test_housekeeping_probes_until_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,13 +123,13 @@ def test_housekeeping_probes_until_there_is_room(monkeypatch: pytest.MonkeyPatch
         disk = SimDisk()
         logs = opened(disk, "/a")
         fill(disk, "/a")
-        logs.full.refused("/a")
+        logs.full.write_rejected("/a")
         probes: list[bool] = []
         probed, cleared = logs.full.probed, asyncio.Event()
 
-        def note(path: str, *, room: bool) -> None:
-            probes.append(room)
-            probed(path, room=room)
+        def note(path: str, *, space: bool) -> None:
+            probes.append(space)
+            probed(path, space=space)
             if len(probes) == 2:
                 disk.fault = lambda operation, path: None
             if not logs.full.paths:

@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.log.blocking import Blocking
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
-from millstream.log.directories.relocation import Mover
+from millstream.log.directories.relocation import Relocator
 from millstream.log.directories.replica_move import ReplicaMove
 from millstream.log.errors import StorageError
-from millstream.log.flushing import FlushJob
-from millstream.log.housekeeping import Housekeeping
-from millstream.log.manager import LogManager, ManagerSettings
+from millstream.log.flush.job import FlushJob
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.housekeeping import Housekeeping
+from millstream.log.management.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk
@@ -54,7 +54,7 @@ async def moved(
         housekeeping.blocking = _interrupted(housekeeping.blocking, during)
     running = asyncio.create_task(housekeeping.run())
     await asyncio.sleep(0)
-    Mover(made, housekeeping).begin(log.tp, target)
+    Relocator(made, housekeeping).begin(log.tp, target)
     await until_moved(made, during)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -179,7 +179,7 @@ def test_a_crash_at_any_moment_of_a_move_leaves_every_flushed_record(seed: int) 
         running = asyncio.create_task(housekeeping.run())
         await asyncio.sleep(0)
         disk.fault = count
-        Mover(made, housekeeping).begin(TP, "/two")
+        Relocator(made, housekeeping).begin(TP, "/two")
         for _ in range(50):
             await asyncio.sleep(0)
         running.cancel()
@@ -208,7 +208,7 @@ def test_an_interrupted_move_is_begun_again(tmp_path: Path) -> None:
         housekeeping = Housekeeping(again)
         running = asyncio.create_task(housekeeping.run())
         await asyncio.sleep(0)
-        Mover(again, housekeeping).resume()
+        Relocator(again, housekeeping).resume()
         await until_moved(again)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -222,7 +222,7 @@ def test_where_a_replica_cannot_be_moved_to(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     made = manager(RealFiles(), [one, two], config=SMALL)
     filled(made, one, batches=1)
-    mover = Mover(made, Housekeeping(made))
+    mover = Relocator(made, Housekeeping(made))
     mover.begin(TP, one)  # it is there already
     with pytest.raises(ApiError) as refused:
         mover.begin(TP, str(tmp_path / "three"))
@@ -301,7 +301,7 @@ async def moved_to_and_fro(made: LogManager, follower: Follower) -> None:
     housekeeping = Housekeeping(made, blocking=blocking)
     running = asyncio.create_task(housekeeping.run())
     await asyncio.sleep(0)
-    mover = Mover(made, housekeeping)
+    mover = Relocator(made, housekeeping)
     for target in ("/two", "/one", "/two"):
         follower.step()
         mover.begin(TP, target)
@@ -312,7 +312,7 @@ async def moved_to_and_fro(made: LogManager, follower: Follower) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_follower_that_is_fed_and_cut_while_it_moves_has_what_it_was_sent(seed: int) -> None:
+def test_follower_keeps_its_records_during_relocation(seed: int) -> None:
     disk = SimDisk(seed)
     made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
     follower = Follower(made, filled(made, "/one", batches=100), seed)
@@ -328,7 +328,7 @@ def test_a_follower_that_is_fed_and_cut_while_it_moves_has_what_it_was_sent(seed
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("power_cut", [False, True])
-def test_a_follower_that_dies_while_it_moves_keeps_what_it_told(seed: int, power_cut: bool) -> None:
+def test_follower_killed_during_relocation_keeps_acknowledged_records(seed: int, power_cut: bool) -> None:
     """All of it where the process dies, what was flushed where the machine does; nothing that was cut away comes back in its place."""
     disk = SimDisk(seed)
     made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
@@ -352,7 +352,7 @@ def test_a_follower_that_dies_while_it_moves_keeps_what_it_told(seed: int, power
         assert found == told
 
 
-def test_a_log_is_not_cut_below_where_it_was_switched_before_that_is_durable(tmp_path: Path) -> None:
+def test_no_truncation_below_the_switch_before_it_is_durable(tmp_path: Path) -> None:
     """Else a crash would leave the longer one, with what was cut away."""
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     made = manager(RealFiles(), [one, two], config=SMALL, settings=NO_DELAY)
@@ -364,7 +364,7 @@ def test_a_log_is_not_cut_below_where_it_was_switched_before_that_is_durable(tmp
     append(log, batch(2), leader_epoch=10)
     log.truncate_to(end + 1, now_ms=NOW_MS)  # nothing of what both have
 
-    with pytest.raises(StorageError, match="is not cut before its move is durable"):
+    with pytest.raises(StorageError, match="is not truncated before its relocation is durable"):
         log.truncate_to(end - 1, now_ms=NOW_MS)
     assert log.log_end_offset == end
     with pytest.raises(StorageError):
@@ -436,7 +436,7 @@ def test_a_move_keeps_to_the_rate_and_follows_its_changes(tmp_path: Path) -> Non
         running = asyncio.create_task(housekeeping.run())
         await asyncio.sleep(0)
         started_s = time.monotonic()
-        Mover(made, housekeeping, lambda: rate).begin(TP, two)
+        Relocator(made, housekeeping, lambda: rate).begin(TP, two)
         await asyncio.sleep(0.5)
         while not made.futures[TP].size:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -15,10 +15,10 @@ from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import ColdRead, CorruptLog, DamagedBatch, StorageError
-from millstream.log.events import IgnoredEvents, LogEvents
-from millstream.log.flushing import unsaved_checksums
-from millstream.log.host import LogHost
+from millstream.log.flush.job import unsaved_checksums
 from millstream.log.integrity.checksums import Checksums
+from millstream.log.management.events import IgnoredEvents, LogEvents
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
@@ -227,7 +227,7 @@ def test_missing_segment_takes_partition_offline_until_loss_is_accepted(tmp_path
         opened(log, clean=False)
 
 
-def test_last_segment_of_the_checksums_may_be_deleted_while_newer_ones_are_written(tmp_path: Path) -> None:
+def test_last_segment_of_the_checksums_may_be_deleted(tmp_path: Path) -> None:
     """Killed then, the log has segments that `index-checksums` does not tell of."""
     log = filled(tmp_path)
     checksums = unsaved_checksums(log)
@@ -258,7 +258,7 @@ def test_end_of_closed_segment_that_is_missing_is_noticed(tmp_path: Path, kept: 
 
 
 @pytest.mark.parametrize("number", [3, -1], ids=["in the middle", "at the end"])
-def test_unflushed_batch_that_lost_its_offset_is_cut(tmp_path: Path, number: int) -> None:
+def test_unflushed_batch_with_a_lost_offset_is_truncated(tmp_path: Path, number: int) -> None:
     log = new_log(tmp_path)
     for fill in range(6):
         append(log, batch(1, fill=b"%d" % fill))
@@ -271,7 +271,7 @@ def test_unflushed_batch_that_lost_its_offset_is_cut(tmp_path: Path, number: int
     assert again.log_end_offset == header.base_offset
 
 
-def test_damaged_swap_of_compaction_costs_its_partition_and_removes_nothing(tmp_path: Path) -> None:
+def test_damaged_swap_takes_partition_offline_and_removes_nothing(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     path = file_of(log, ".log", 0)
@@ -279,7 +279,7 @@ def test_damaged_swap_of_compaction_costs_its_partition_and_removes_nothing(tmp_
     swap.write_bytes(path.read_bytes())
     flip(swap, RECORD)
     before = {name.name: name.read_bytes() for name in Path(log.directory).iterdir()}
-    with pytest.raises(CorruptLog, match="compaction left this segment, and it is damaged"):
+    with pytest.raises(CorruptLog, match="this segment of an interrupted compaction is damaged"):
         opened(log, clean=False)
     assert {name.name: name.read_bytes() for name in Path(log.directory).iterdir()} == before
 

@@ -13,7 +13,7 @@ from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.integrity.scrubber import Scrubber, ScrubSettings
 from millstream.log.integrity.verify_files import Report, verify
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.ports.files import RealFiles
 from support.log.world import TP, append, append_marker, batch, manager
 
@@ -119,7 +119,7 @@ def test_scrub_is_not_deceived_by_a_truncation(data: Path) -> None:
 
 
 @pytest.mark.parametrize("byte", [7, RECORD], ids=["base offset", "record"])
-def test_scrub_finds_damage_that_nobody_reads(
+def test_scrub_finds_damage_in_unread_records(
     data: Path, byte: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = manager(RealFiles(), [str(data)], config=SMALL)

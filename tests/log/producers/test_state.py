@@ -243,7 +243,7 @@ def test_a_word_given_before_an_abort_is_worth_nothing_after_it() -> None:
     assert refused.value.code == ErrorCode.INVALID_TXN_STATE
 
 
-def test_while_an_earlier_batch_awaits_its_word_a_later_one_is_out_of_order() -> None:
+def test_batch_is_out_of_order_while_an_earlier_one_is_verified() -> None:
     world = World()
     world.state.start_verification(7, 5, 0, supports_epoch_bump=False, now_ms=NOW_MS)
     assert world.refused(6, transactional=True) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -387,7 +387,7 @@ def test_a_snapshot_restores_sequences_and_open_transactions() -> None:
         again.mark(commit=True, producer_id=3, coordinator_epoch=5)
 
 
-def test_a_snapshot_forgets_who_expired_meanwhile() -> None:
+def test_restored_snapshot_drops_expired_producers() -> None:
     entries = [
         SnapshotEntry(1, 0, 5, 10, 0, 1000, -1, -1),
         SnapshotEntry(2, 0, 5, 11, 0, 3000, -1, -1),
@@ -415,7 +415,7 @@ def test_a_snapshot_file_has_kafkas_bytes() -> None:
 
 
 @pytest.mark.parametrize("damage", ["short", "version", "crc", "count"])
-def test_a_damaged_snapshot_is_told(damage: str) -> None:
+def test_damaged_snapshot_is_reported(damage: str) -> None:
     data = bytearray(snapshot.encode([SnapshotEntry(5, 2, 10, 100, 3, 1, 4, -1)]))
     if damage == "short":
         del data[5:]

@@ -14,7 +14,7 @@ import pytest
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import CorruptLog
-from millstream.log.host import LogHost
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
@@ -110,7 +110,7 @@ def test_a_cleanly_closed_log_is_opened_with_a_few_small_reads(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("torn", [1, 12, 61, 100])
-def test_a_torn_last_batch_is_cut_and_told(
+def test_torn_last_batch_is_truncated_and_logged(
     tmp_path: Path, torn: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = filled(tmp_path)
@@ -122,13 +122,13 @@ def test_a_torn_last_batch_is_cut_and_told(
         again = opened(log)
     assert facts(again)["batches"] == whole
     assert path in caplog.text
-    assert f"{torn} bytes go" in caplog.text
+    assert f"{torn} bytes dropped" in caplog.text
     assert not files_of(again, ".cut-0")
     append(again, batch(1), leader_epoch=10)
     assert opened(again).log_end_offset == again.log_end_offset
 
 
-def test_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
+def test_zeros_at_the_end_are_truncated(tmp_path: Path) -> None:
     log = filled(tmp_path)
     whole = facts(log)["batches"]
     with open(log.segments[-1].path(file_names.LOG), "ab") as file:
@@ -136,7 +136,7 @@ def test_zeros_at_the_end_are_cut(tmp_path: Path) -> None:
     assert facts(opened(log))["batches"] == whole
 
 
-def test_a_corrupt_unflushed_batch_ends_the_log_and_what_follows_is_kept_aside(
+def test_corrupt_unflushed_batch_truncates_the_log_and_keeps_a_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = filled(tmp_path)
@@ -215,7 +215,7 @@ def test_damage_in_flushed_data_keeps_the_partition_offline_and_every_byte(tmp_p
     assert {n: os.stat(os.path.join(log.directory, n)).st_size for n in files_of(log, ".log")} == sizes
 
 
-def test_a_log_that_ends_before_its_recovery_point_stays_offline_until_the_loss_is_accepted(
+def test_log_shorter_than_recovery_point_stays_offline(
     tmp_path: Path,
 ) -> None:
     log = filled(tmp_path)
@@ -321,7 +321,7 @@ def test_the_log_start_is_kept_and_never_before_the_first_segment(tmp_path: Path
     assert opened(log, clean=True, log_start=3).log_start_offset == log.segments[1].base_offset
 
 
-def test_a_log_that_ends_before_its_start_goes_on_at_its_start(tmp_path: Path) -> None:
+def test_log_that_ends_before_its_start_continues_at_its_start(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     again = opened(log, log_start=5000)
@@ -329,7 +329,7 @@ def test_a_log_that_ends_before_its_start_goes_on_at_its_start(tmp_path: Path) -
     assert append(again, batch(1)).base_offset == 5000
 
 
-def test_the_topic_id_is_read_and_an_unreadable_one_is_told(tmp_path: Path) -> None:
+def test_topic_id_is_read_and_an_unreadable_one_is_reported(tmp_path: Path) -> None:
     log = filled(tmp_path, 1)
     log.close()
     path = Path(log.directory, file_names.PARTITION_METADATA)
@@ -362,7 +362,7 @@ def test_recovery_begins_at_the_recovery_point(tmp_path: Path) -> None:
     assert sorted(again.producer_state.snapshot()) == before["producers"]
 
 
-def test_a_batch_that_lost_its_offset_is_cut(tmp_path: Path) -> None:
+def test_batch_with_a_lost_offset_is_truncated(tmp_path: Path) -> None:
     """A power cut took the few bytes of it that shared a sector with what had been flushed. Its checksum does not cover them, and its offset seems
     to lie below the recovery point."""
     log = filled(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
-from millstream.log.manager import ManagerSettings
+from millstream.log.management.manager import ManagerSettings
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
 from millstream.sim.world.disk import SimDisk
@@ -108,7 +108,7 @@ def test_a_low_limit_of_open_files_costs_no_partition(tmp_path: Path) -> None:
     logs.close(broker_epoch=None)
 
 
-def test_an_append_to_an_idle_log_while_too_many_files_are_open_is_done_or_not() -> None:
+def test_append_to_idle_log_with_too_many_open_files_is_atomic() -> None:
     """The batch was in the file, and the log ended before it: the next one got the same offset, and a restart cut it away."""
     disk = SimDisk(1)
     logs = manager(disk, ["/a"], config=LogConfig(index_interval_bytes=100))

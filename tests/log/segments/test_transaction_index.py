@@ -20,7 +20,7 @@ def test_a_transaction_index_has_kafkas_bytes() -> None:
         transaction_index.parse(struct.pack(">hqqqq", 1, 7, 10, 20, 15))
 
 
-def test_a_search_for_aborted_transactions_stops_when_all_later_ones_began_later() -> None:
+def test_search_for_aborted_transactions_stops_early() -> None:
     entries = [AbortedTransaction(7, 10, 20, 15), AbortedTransaction(8, 15, 30, 31)]
     assert transaction_index.search(entries, 0, 12) == ([entries[0]], True)
     assert transaction_index.search(entries, 21, 40) == ([entries[1]], False)

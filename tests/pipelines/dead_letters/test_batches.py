@@ -1,4 +1,4 @@
-"""Dead letters that come out of the parse of a flow: each bad record once, in the flow's own transaction, by one owner."""
+"""Dead letters that a flow finds while it parses: once per bad record, in its transaction."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from millstream.pipelines import Pipeline, parquet
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.dead_letters import batches as batch_letters
 from millstream.pipelines.dead_letters.handover import ended_at
-from millstream.pipelines.dead_letters.ownership import plan_letters
-from millstream.pipelines.run.start_offsets import fitted, lowest
+from millstream.pipelines.dead_letters.ownership import plan_dead_letters
+from millstream.pipelines.run.start_offsets import for_partitions, lowest
 from millstream.pipelines.runner import Run, RunOptions
 from millstream.spark.sink.progress import Progress
 from millstream.spark.source.offsets import Offset
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def pipeline_of(name: str, bootstrap: str, **flows: Any) -> Pipeline:
-    """A stream ``rows`` over the topic of that name, and flows that read it, by their targets."""
+    """Return a pipeline with a stream ``rows`` over a topic, and flows to these targets."""
     pipeline = Pipeline(name, bootstrap=bootstrap)
     pipeline.stream("rows", topic=name, schema=SCHEMA)
     for flow, target in flows.items():
@@ -40,7 +40,7 @@ def pipeline_of(name: str, bootstrap: str, **flows: Any) -> Pipeline:
     return pipeline
 
 
-def test_letters_of_two_flows_are_written_once_and_keep_everything(
+def test_dead_letters_of_two_flows_are_written_once(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
@@ -75,7 +75,7 @@ def test_letters_of_two_flows_are_written_once_and_keep_everything(
     assert len(letters(bootstrap, topic_name)) == 3
 
 
-def test_a_flow_without_topics_writes_letters_once_also_when_its_batch_is_repeated(
+def test_flow_without_topics_writes_dead_letters_once_on_replay(
     spark: SparkSession,
     shared_broker: LocalBroker,
     topic_name: str,
@@ -87,9 +87,9 @@ def test_a_flow_without_topics_writes_letters_once_also_when_its_batch_is_repeat
     send(bootstrap, topic_name, [*BAD, {"id": "a", "n": 1}])
     pipeline = pipeline_of(topic_name, bootstrap, lake=parquet(str(tmp_path / "lake")))
     pipeline.on_failure = "stop"
-    from millstream.pipelines.dead_letters.refusals import Refusals
+    from millstream.pipelines.dead_letters.refusals import RejectedRows
 
-    write = Refusals.write
+    write = RejectedRows.write
 
     def broken(*args: Any) -> None:
         raise RuntimeError("pulled the plug behind the store")
@@ -99,17 +99,17 @@ def test_a_flow_without_topics_writes_letters_once_also_when_its_batch_is_repeat
         raise RuntimeError("pulled the plug behind the letters")
 
     for step in (broken, broken_after):
-        monkeypatch.setattr(Refusals, "write", step)
+        monkeypatch.setattr(RejectedRows, "write", step)
         options = RunOptions(once=True, checkpoint=str(tmp_path / "cp"))
         assert not Run(pipeline, spark, options).run()
-    monkeypatch.setattr(Refusals, "write", write)
+    monkeypatch.setattr(RejectedRows, "write", write)
     run_once(pipeline, spark, tmp_path / "cp")
     assert values(letters(bootstrap, topic_name)) == sorted(BAD)
     assert spark.read.parquet(str(tmp_path / "lake")).count() == 1
 
 
 @pytest.mark.parametrize("case", ["many", "limit", "nothing-read"])
-def test_bad_rows_that_were_not_all_named_are_found_by_a_job(
+def test_more_bad_rows_than_collected_are_found_by_a_job(
     spark: SparkSession,
     shared_broker: LocalBroker,
     topic_name: str,
@@ -121,7 +121,7 @@ def test_bad_rows_that_were_not_all_named_are_found_by_a_job(
     create(bootstrap, topic_name)
     bad = [b"bad %d" % number for number in range(20)]
     send(bootstrap, topic_name, [*bad, *({"id": str(number), "n": 1} for number in range(20))])
-    monkeypatch.setattr(batch_letters, "MOST_NAMED", 7)
+    monkeypatch.setattr(batch_letters, "MAX_COLLECTED", 7)
     pipeline = Pipeline(topic_name, bootstrap=bootstrap)
     pipeline.stream("rows", topic=topic_name, schema=SCHEMA)
     query = {
@@ -132,16 +132,19 @@ def test_bad_rows_that_were_not_all_named_are_found_by_a_job(
     pipeline.sql("copy", query[case], to=to_topic(out))
     run_once(pipeline, spark, tmp_path)
     assert len(received(bootstrap, out)) == {"many": 20, "limit": 1, "nothing-read": 0}[case]
-    found = letters(bootstrap, topic_name)
-    assert values(found) == sorted(bad)
-    assert len({(one.partition, one.offset) for one in found}) == 20
+    rejected = letters(bootstrap, topic_name)
+    assert values(rejected) == sorted(bad)
+    assert len({(letter.partition, letter.offset) for letter in rejected}) == 20
 
 
 @pytest.mark.parametrize("how", ["mapInPandas", "mapInArrow"])
-def test_bad_rows_behind_those_that_a_function_reads_are_found(
+def test_bad_rows_after_the_end_of_a_function_are_found(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, how: str
 ) -> None:
-    """A function over batches may return before it has read all of them. Spark then stops reading, too."""
+    """A function over batches may return before it has read all of them.
+
+    Spark then stops reading.
+    """
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
     create(bootstrap, topic_name, partitions=1)
     with Producer(bootstrap) as producer:
@@ -163,10 +166,10 @@ def test_bad_rows_behind_those_that_a_function_reads_are_found(
     assert values(letters(bootstrap, topic_name)) == BAD[:1]
 
 
-def test_letters_go_behind_keyless_rows_in_the_same_partition(
+def test_dead_letters_follow_keyless_rows_in_the_same_partition(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
-    """Both are of one transaction and one producer: sequences go on."""
+    """Both belong to one transaction and one producer, so sequence numbers continue."""
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
     create(bootstrap, topic_name, partitions=1)
     create(bootstrap, out, partitions=1, cleanup_policy="compact")
@@ -180,7 +183,7 @@ def test_letters_go_behind_keyless_rows_in_the_same_partition(
     assert values(letters(bootstrap, topic_name)) == sorted([*BAD, *(b'{"n":%d}' % n for n in range(5))])
 
 
-def test_a_stateful_flow_that_reads_a_stream_twice_writes_its_letters_once(
+def test_stateful_flow_that_reads_twice_writes_dead_letters_once(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
@@ -202,16 +205,16 @@ def test_a_stateful_flow_that_reads_a_stream_twice_writes_its_letters_once(
     assert values(letters(bootstrap, topic_name)) == sorted(BAD)
 
 
-def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
+def test_existing_dead_letter_query_is_kept(
     spark: SparkSession,
     shared_broker: LocalBroker,
     topic_name: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As an earlier version left it: nothing is lost or repeated when a newer one goes on with its checkpoints."""
-    from millstream.pipelines import runner
-    from millstream.pipelines.dead_letters.ownership import LetterPlan, letter_flows
+    """A newer version continues with the checkpoints, without losing or repeating dead letters."""
+    from millstream.pipelines.dead_letters.ownership import DeadLetterPlan, dead_letter_flows
+    from millstream.pipelines.run import plan
 
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
     create(bootstrap, topic_name)
@@ -219,9 +222,9 @@ def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
     pipeline = pipeline_of(topic_name, bootstrap, copy=to_topic(out))
     with monkeypatch.context() as earlier:
         earlier.setattr(
-            runner,
-            "plan_letters",
-            lambda pipeline, flows, *_: LetterPlan({}, letter_flows(pipeline, flows), {}),
+            plan,
+            "plan_dead_letters",
+            lambda pipeline, flows, *_: DeadLetterPlan({}, dead_letter_flows(pipeline, flows), {}),
         )
         run_once(pipeline, spark, tmp_path)
     assert values(letters(bootstrap, topic_name)) == BAD[:1]
@@ -229,10 +232,10 @@ def test_a_pipeline_that_had_a_query_for_its_letters_keeps_it(
     assert queries(pipeline, spark, tmp_path) == ["copy", "dlq.rows"]
     run_once(pipeline, spark, tmp_path)
     assert values(letters(bootstrap, topic_name)) == sorted(BAD[:2])
-    assert [one["id"] for one in received(bootstrap, out)] == ["a", "b"]
+    assert [row["id"] for row in received(bootstrap, out)] == ["a", "b"]
 
 
-def test_letters_of_a_removed_flow_go_on_where_it_ended(
+def test_dead_letters_of_a_removed_flow_continue_where_it_ended(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
@@ -251,83 +254,83 @@ def test_letters_of_a_removed_flow_go_on_where_it_ended(
     assert len(records(bootstrap, f"{topic_name}-2")) == 1
 
 
-# ---- decisions ----------------------------------------------------------------------------------------------------
+# ---- decisions --------------------------------------------------------------------------------
 
 
-def test_who_writes_the_letters() -> None:
-    made = Pipeline("shop")
-    made.stream("orders", schema="id string")
-    made.table("customers", schema="id string")
-    made.sql("lake", "SELECT * FROM orders", to=parquet("lake"))
-    made.sql("joined", "SELECT * FROM orders JOIN customers USING (id)", to=to_topic("joined"))
-    made.sql("after", "SELECT * FROM joined", to=to_topic("after"))
-    flows = list(made.flows.values())
+def test_owner_of_dead_letters() -> None:
+    pipeline = Pipeline("shop")
+    pipeline.stream("orders", schema="id string")
+    pipeline.table("customers", schema="id string")
+    pipeline.sql("lake", "SELECT * FROM orders", to=parquet("lake"))
+    pipeline.sql("joined", "SELECT * FROM orders JOIN customers USING (id)", to=to_topic("joined"))
+    pipeline.sql("after", "SELECT * FROM joined", to=to_topic("after"))
+    flows = list(pipeline.flows.values())
 
     def plan(owners: dict[str, str], *started: str, only: str = "") -> tuple[dict[str, str], list[str], Any]:
         chosen = [flow for flow in flows if only in flow.name]
-        found = plan_letters(made, chosen, owners, lambda name: name in started)
-        owned = {name: one.flow for name, one in found.owned.items()}
-        return owned, [one.name for one in found.queries], found.left
+        planned = plan_dead_letters(pipeline, chosen, owners, lambda name: name in started)
+        owned = {name: owner.flow for name, owner in planned.owned.items()}
+        return owned, [query.name for query in planned.queries], planned.left
 
     assert plan({}) == ({"orders": "joined", "joined": "after"}, ["dlq.customers"], {})
     assert plan({}, only="lake") == ({"orders": "lake"}, [], {})
-    # It stays with the flow that had it, also where that does not run now.
+    # The owner stays the owner, even if it does not run now.
     assert plan({"orders": "lake"}, "lake", only="joined") == ({"orders": "lake"}, ["dlq.customers"], {})
-    # A query of its own goes on, whatever is noted.
+    # A separate query continues, whatever owner is stored.
     assert plan({"orders": "lake"}, "dlq.orders")[1] == ["dlq.orders", "dlq.customers"]
-    # Flows that have read before would leave out what they have passed.
+    # Flows that have started would skip the records that they have already read.
     assert plan({}, "joined", "after") == ({"orders": "lake"}, ["dlq.customers", "dlq.joined"], {})
     assert plan({}, "joined", "after", "lake")[1] == ["dlq.orders", "dlq.customers", "dlq.joined"]
-    # The flow is gone, or does not read it any more.
+    # The flow was removed, or no longer reads the stream.
     for gone in ("renamed", "after"):
         owned, own_queries, left = plan({"orders": gone})
         assert (owned, own_queries) == ({"joined": "after"}, ["dlq.orders", "dlq.customers"])
         assert left == {"orders": gone}
 
 
-def test_who_writes_the_letters_is_decided_by_plans() -> None:
-    made = Pipeline("shop")
-    made.stream("orders", schema="id string")
-    made.stream("again", topic="orders", schema="id string")
-    made.stream("joined", topic="out", schema="id string")
-    made.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
-    made.sql("lake", "SELECT * FROM again", to=parquet("lake"))
-    made.sql("named", "SELECT * FROM joined", to=to_topic("named"))
-    made.sql("after", "SELECT * FROM copy", to=to_topic("after"))
-    flows = list(made.flows.values())
+def test_owner_of_dead_letters_reads_the_stream_in_its_plan() -> None:
+    pipeline = Pipeline("shop")
+    pipeline.stream("orders", schema="id string")
+    pipeline.stream("again", topic="orders", schema="id string")
+    pipeline.stream("joined", topic="out", schema="id string")
+    pipeline.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
+    pipeline.sql("lake", "SELECT * FROM again", to=parquet("lake"))
+    pipeline.sql("named", "SELECT * FROM joined", to=to_topic("named"))
+    pipeline.sql("after", "SELECT * FROM copy", to=to_topic("after"))
+    flows = list(pipeline.flows.values())
 
     def plan(ignored: set[tuple[str, str]], owners: dict[str, str], *started: str) -> Any:
-        found = plan_letters(
-            made,
+        planned = plan_dead_letters(
+            pipeline,
             flows,
             owners,
             lambda name: name in started,
             lambda flow, stream: (flow.name, stream.name) not in ignored,
         )
-        owned = {name: one.flow for name, one in found.owned.items()}
-        return owned, [one.name for one in found.queries], found.left
+        owned = {name: owner.flow for name, owner in planned.owned.items()}
+        return owned, [query.name for query in planned.queries], planned.left
 
     everything = {"orders": "copy", "joined": "named"}
     assert plan(set(), {}) == (everything, [], {})
-    # A flow that ignores a stream leaves it to the next one, or to the reader of one that is alike.
+    # If a flow ignores a stream, the next flow owns it, or the reader of an identical stream.
     assert plan({("copy", "orders")}, {}) == ({"again": "lake", "joined": "named"}, [], {})
     assert plan({("copy", "orders")}, {"again": "lake"}, "lake", "copy")[0]["again"] == "lake"
-    # Its declaration then does not stand for the flow that writes the topic either.
+    # An ignored declaration does not replace the flow that writes the topic either.
     assert plan({("named", "joined")}, {}) == ({"orders": "copy", "copy": "after"}, [], {})
-    # An owner that does not read its stream any more leaves it to a query, if others read it.
+    # If an owner no longer reads its stream, a query replaces it if other flows read the stream.
     ignored = {("copy", "orders")}
     assert plan(ignored, everything, "copy")[1:] == (["dlq.orders"], {"orders": "copy"})
     assert plan({*ignored, ("lake", "again")}, everything, "copy")[1:] == ([], {"orders": "copy"})
-    # New flows of a stream that begins at a moment would begin behind those that have started.
+    # New flows would start at a later time than those that have started.
     late = Pipeline("late")
     late.stream("orders", schema="id string", starting="latest")
     late.sql("old", "SELECT * FROM orders", to=to_topic("old"))
     late.sql("new", "SELECT * FROM orders", to=to_topic("new"))
-    found = plan_letters(late, late.flows.values(), {}, lambda name: name == "old")
-    assert (found.owned, [one.name for one in found.queries]) == ({}, ["dlq.orders"])
+    planned = plan_dead_letters(late, late.flows.values(), {}, lambda name: name == "old")
+    assert (planned.owned, [query.name for query in planned.queries]) == ({}, ["dlq.orders"])
 
 
-def test_where_a_removed_flow_ended(tmp_path: Path) -> None:
+def test_end_of_a_removed_flow(tmp_path: Path) -> None:
     (tmp_path / "metadata").write_text('{"id":"q"}')
     for name in ("offsets", "commits"):
         (tmp_path / name).mkdir()
@@ -352,33 +355,40 @@ def test_where_a_removed_flow_ended(tmp_path: Path) -> None:
     another = Progress("sink", "another", 2, "hash", 2)
     assert ended_at(tmp_path, another, None, "orders") == {0: 5, 1: 7}
     later = Progress("sink.refused", "q", 2, "hash", 3)
-    # A flow without topics commits its dead letters in a sink for them.
+    # A flow without topics commits its dead letters in a separate sink.
     assert ended_at(tmp_path, None, later, "orders") == {0: 12, 1: 7}
-    # A flow with topics commits them there; refused rows of its stores come before.
+    # A flow with topics commits them there. Rejected rows of its stores come before.
     assert ended_at(tmp_path, committed, later, "orders") == {0: 9, 1: 7}
     (tmp_path / "commits" / "0").unlink()
     assert ended_at(tmp_path, None, later, "orders") is None
 
 
-def test_noted_start_fits_the_partitions_that_exist_now() -> None:
-    one, two, three = (TopicPartition("orders", number) for number in range(3))
-    noted = Offset({one: 5, two: 7, TopicPartition("orders", 9): 1}, {"orders": "id"})
-    found = json.loads(fitted(noted, [one, two, three], {"orders": "id"}))
-    assert found == {"orders": {"0": 5, "1": 7, "2": -2}}
-    # The topic was created again after the note: all of it came after the start.
-    assert json.loads(fitted(noted, [one, two], {"orders": "another"})) == {"orders": {"0": -2, "1": -2}}
-    assert json.loads(fitted(noted, [one, two], {})) == {"orders": {"0": 5, "1": 7}}
-    assert lowest(noted, [{one: 3, three: 1}, {one: 4, two: 8}]).positions == {**noted.positions, one: 3}
+def test_stored_start_is_adapted_to_current_partitions() -> None:
+    first, second, third = (TopicPartition("orders", number) for number in range(3))
+    stored = Offset({first: 5, second: 7, TopicPartition("orders", 9): 1}, {"orders": "id"})
+    starts = json.loads(for_partitions(stored, [first, second, third], {"orders": "id"}))
+    assert starts == {"orders": {"0": 5, "1": 7, "2": -2}}
+    # The topic was recreated after the start was stored, so all its records are new.
+    assert json.loads(for_partitions(stored, [first, second], {"orders": "another"})) == {
+        "orders": {"0": -2, "1": -2}
+    }
+    assert json.loads(for_partitions(stored, [first, second], {})) == {"orders": {"0": 5, "1": 7}}
+    assert lowest(stored, [{first: 3, third: 1}, {first: 4, second: 8}]).positions == {
+        **stored.positions,
+        first: 3,
+    }
 
 
-def test_records_are_read_by_their_offsets(shared_broker: LocalBroker, topic_name: str) -> None:
+def test_records_are_fetched_by_offset(shared_broker: LocalBroker, topic_name: str) -> None:
     bootstrap = shared_broker.bootstrap
     create(bootstrap, topic_name, partitions=1)
     send(bootstrap, topic_name, [b"%d" % number for number in range(2_000)])
     place = TopicPartition(topic_name, 0)
     options = {"kafka.bootstrap.servers": bootstrap}
-    wanted = [0, 1, 700, 1_500, 1_999]
-    found = list(records_at(options, {place: wanted}))
-    assert [(one.offset, one.value) for one in found] == [(offset, b"%d" % offset) for offset in wanted]
-    assert [(one.start, one.end) for one in spans(place, wanted)] == [(0, 2), (700, 701), (1_500, 2_000)]
+    offsets = [0, 1, 700, 1_500, 1_999]
+    fetched = list(records_at(options, {place: offsets}))
+    assert [(record.offset, record.value) for record in fetched] == [
+        (offset, b"%d" % offset) for offset in offsets
+    ]
+    assert [(span.start, span.end) for span in spans(place, offsets)] == [(0, 2), (700, 701), (1_500, 2_000)]
     assert list(spans(place, [])) == []

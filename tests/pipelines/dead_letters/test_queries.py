@@ -1,4 +1,4 @@
-"""What does not parse, in its dead-letter topic: the bytes as they were, the reason, the origin, each once."""
+"""Bad records in their dead-letter topic: the original bytes, the reason, the origin, each once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from millstream.client import Producer, consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter
-from millstream.client.dead_letters.redrive import Wish, execute
+from millstream.client.dead_letters.redrive import RedriveRequest, execute
 from millstream.pipelines.dead_letters.queries import (
     SOURCE_OPTIONS,
     create_topic,
@@ -18,14 +18,14 @@ from millstream.pipelines.dead_letters.queries import (
 )
 from millstream.pipelines.formats.registry import value_format
 
-# Each run of a query is many processes; give them time on a busy machine.
+# Each run of a query starts many processes, which need time on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 SCHEMA = "id string NOT NULL, amount decimal(12,2)"
 
 
 @pytest.fixture
-def bury(spark, stream, shared_broker, admin, topic: str, tmp_path: Path):
-    """Write the dead letters of the topic that there are now; again, for those that came since."""
+def write_dead_letters(spark, stream, shared_broker, admin, topic: str, tmp_path: Path):
+    """Write the dead letters of the topic, and later those of new records."""
 
     def run(format: Any = None) -> None:
         create_topic(admin, topic + ".dlq", topic)
@@ -49,11 +49,11 @@ def bury(spark, stream, shared_broker, admin, topic: str, tmp_path: Path):
 
 
 def letters(bootstrap: str, topic: str) -> list[DeadLetter]:
-    found = [dead_letter(one) for one in consume(bootstrap, topic + ".dlq")]
-    return sorted(found, key=lambda one: (one.partition or 0, one.offset or 0))
+    rejected = [dead_letter(record) for record in consume(bootstrap, topic + ".dlq")]
+    return sorted(rejected, key=lambda letter: (letter.partition or 0, letter.offset or 0))
 
 
-def test_what_does_not_parse_is_kept_with_its_reason_and_origin(shared_broker, admin, topic: str, bury):
+def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic: str, write_dead_letters):
     headers = [("trace", b"\x00\xff"), ("trace", None), ("dlq.redriven", b"2"), ("dlq.reason", b"of old")]
     bad = b'{"id":"a","amount":1.239}'
     with Producer(shared_broker.bootstrap) as producer:
@@ -62,12 +62,15 @@ def test_what_does_not_parse_is_kept_with_its_reason_and_origin(shared_broker, a
         producer.send(topic, bad, key=b"\xff", headers=headers, partition=1, timestamp_ms=1_700_000_000_123)
         producer.send(topic, b"\xff\x00", partition=0)
         producer.send(topic, None, partition=0)
-        producer.send(topic, b'{"id":"a","amount":"\\ud800"}', partition=0)  # half a character
-        producer.send(topic, None, key="gone", partition=0)  # a tombstone, with which nothing is wrong
-    bury()
+        # half of a surrogate pair
+        producer.send(topic, b'{"id":"a","amount":"\\ud800"}', partition=0)
+        # A tombstone is not an error.
+        producer.send(topic, None, key="gone", partition=0)
+    write_dead_letters()
     rows = letters(shared_broker.bootstrap, topic)
     assert [
-        (one.record.key, one.record.value, one.topic, one.partition, one.offset, one.reason) for one in rows
+        (letter.record.key, letter.record.value, letter.topic, letter.partition, letter.offset, letter.reason)
+        for letter in rows
     ] == [
         (None, b"\xff\x00", topic, 0, 25, "not UTF-8: byte 0xff at position 0"),
         (None, None, topic, 0, 26, "the value is null"),
@@ -94,31 +97,34 @@ def test_what_does_not_parse_is_kept_with_its_reason_and_origin(shared_broker, a
     assert last.headers == (("trace", b"\x00\xff"), ("trace", None))
 
 
-def test_every_bad_record_is_written_once_and_comes_back_once(shared_broker, admin, topic: str, bury):
+def test_bad_records_are_written_once_and_redriven_once(shared_broker, admin, topic: str, write_dead_letters):
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, "one", partition=0)
-    bury()
+    write_dead_letters()
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, "two", partition=1)
-    bury()
-    assert [one.record.value for one in letters(shared_broker.bootstrap, topic)] == [b"one", b"two"]
-    assert execute(admin, Wish(topic + ".dlq")).count == 2
-    bury()  # they are still bad, and the count tells
+    write_dead_letters()
+    assert [letter.record.value for letter in letters(shared_broker.bootstrap, topic)] == [b"one", b"two"]
+    assert execute(admin, RedriveRequest(topic + ".dlq")).count == 2
+    # The records are still bad, and the count shows it.
+    write_dead_letters()
     rows = letters(shared_broker.bootstrap, topic)
-    assert [(one.record.value, one.offset, one.redriven) for one in rows] == [
+    assert [(letter.record.value, letter.offset, letter.redriven) for letter in rows] == [
         (b"one", 0, 0),
         (b"one", 1, 1),
         (b"two", 0, 0),
         (b"two", 1, 1),
     ]
-    # The place of the original stays on the record: it decides which record of a key is newer.
-    assert [one.first and one.first.offset for one in rows] == [None, 0, None, 0]
+    # The original position stays on the record. It decides which record of a key is newer.
+    assert [letter.first and letter.first.offset for letter in rows] == [None, 0, None, 0]
 
 
-def test_a_record_as_large_as_its_topic_allows_has_room(shared_broker, admin, topic: str, bury):
+def test_record_of_maximum_size_fits_the_dead_letter_topic(
+    shared_broker, admin, topic: str, write_dead_letters
+):
     admin.configs.alter("topic", topic, {"max.message.bytes": "20000"})
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, b"x" * 19_900, partition=0)
-    bury()
-    (one,) = letters(shared_broker.bootstrap, topic)
-    assert len(one.record.value or b"") == 19_900
+    write_dead_letters()
+    (letter,) = letters(shared_broker.bootstrap, topic)
+    assert len(letter.record.value or b"") == 19_900

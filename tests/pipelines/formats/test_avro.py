@@ -1,4 +1,4 @@
-"""Avro values to columns and back; one bad value spoils no other."""
+"""Avro values to columns and back. A bad value does not affect others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ORDER = {
 }
 
 
-def test_avro_records_become_columns_and_one_bad_value_spoils_no_other(spark):
+def test_avro_records_become_columns_despite_bad_values(spark):
     format = value_format("avro", AVRO)
     assert format.schema.simpleString() == (
         "struct<id:string,n:int,d:decimal(12,2),at:timestamp,day:date,uuid:string,clock:int,kind:string,"
@@ -41,13 +41,15 @@ def test_avro_records_become_columns_and_one_bad_value_spoils_no_other(spark):
     assert fields(rows[0]) == ORDER | {"at": at}
     assert fields(rows[-1]) == ORDER | {"at": at, "n": 7}
     assert [row["_error"] is None for row in rows] == [True, *[False] * 7, True]
-    assert rows[1]["_error"] == f"not a record of the Avro schema: its {len(good) - 1} bytes end too early"
-    assert rows[2]["_error"] == f"not a record of the Avro schema: 2 of {len(good) + 2} bytes are left over"
+    assert rows[1]["_error"] == f"not a record of the Avro schema: its {len(good) - 1} bytes are truncated"
+    assert (
+        rows[2]["_error"] == f"not a record of the Avro schema: 2 of {len(good) + 2} bytes are not part of it"
+    )
     assert rows[7]["_error"] == "the value is null"
     assert bytes(rows[1]["_record"]["value"]) == good[:-1]
 
 
-def test_avro_with_a_confluent_header(spark):
+def test_avro_values_with_confluent_header(spark):
     format = value_format("avro", "id string NOT NULL, n int", confluent=True, schema_id=7)
     frame = spark.createDataFrame([("a", None)], "id string NOT NULL, n int")
     (record,) = format.encode(frame, key="id").collect()
@@ -55,11 +57,11 @@ def test_avro_with_a_confluent_header(spark):
     rows = decoded(spark, format, [bytes(record.value), b"\x02a\x00"])
     assert [(row["id"], row["n"]) for row in rows] == [("a", None), (None, None)]
     assert rows[1]["_error"] == "no Confluent header (0 and four bytes) before the value: 02 61 00"
-    with pytest.raises(PipelineError, match="needs the number of the schema; give it as schema_id=N"):
+    with pytest.raises(PipelineError, match="needs the schema id; give it as schema_id=N"):
         value_format("avro", "id string", confluent=True).encode(frame)
 
 
-def test_avro_rows_are_written_with_a_schema_derived_from_them(spark):
+def test_avro_rows_are_written_with_a_derived_schema(spark):
     schema = "id string, n smallint, d decimal(20,4), t timestamp, day date, s struct<a: array<struct<x: int>>, m map<string,double>>"
     row = (
         "a",
@@ -71,18 +73,18 @@ def test_avro_rows_are_written_with_a_schema_derived_from_them(spark):
     )
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     frame = spark.createDataFrame([row, (None,) * 6], schema)
-    values = [bytes(one.value) for one in value_format("avro").encode(frame).collect()]
+    values = [bytes(row.value) for row in value_format("avro").encode(frame).collect()]
     rows = decoded(spark, value_format("avro", schema), values)
-    assert [fields(one) for one in rows] == [one.asDict(recursive=True) for one in frame.collect()]
+    assert [fields(row) for row in rows] == [row.asDict(recursive=True) for row in frame.collect()]
 
 
-def test_avro_schemas_that_cannot_be_columns_are_refused(tmp_path: Path, spark):
+def test_avro_schemas_without_spark_types_are_rejected(tmp_path: Path, spark):
     itself = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     union = {"type": "record", "name": "U", "fields": [{"name": "u", "type": ["string", "int"]}]}
     for words, schema in (
         ("the Avro record Node contains itself .at next.", itself),
         (r'cannot have the Avro type \["string", "int"\] .at u.', union),
-        ("is a record", '{"type": "string"}'),
+        ("must be a record", '{"type": "string"}'),
         (
             "cannot be used: UnknownType",
             {"type": "record", "name": "R", "fields": [{"name": "a", "type": "strin"}]},
@@ -101,7 +103,7 @@ def test_avro_schemas_that_cannot_be_columns_are_refused(tmp_path: Path, spark):
         file.encode(frame.drop("m"))
 
 
-def test_random_bytes_are_told_as_no_record(spark):
+def test_random_bytes_are_not_a_record(spark):
     format = value_format("avro", "id string, numbers array<int>, at timestamp")
     rows = decoded(spark, format, [b"\xff" * 20, b"\x04"])
     assert all(row["_error"].startswith("not a record of the Avro schema") for row in rows)

@@ -1,4 +1,4 @@
-"""JSON values to columns and back: what is taken, what is refused and with which words."""
+"""JSON values to columns and back: accepted values, rejected values, and the reasons."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GOOD: dict[bytes, dict[str, Any]] = {
     b'{"id":"a","day":"2026-02-28T00:00:00Z"}': {"day": dt.date(2026, 2, 28)},
 }
 
-# the value, what Spark's columns alone say, what is said about it to people
+# the value, the error of Spark's columns alone, the error for people
 BAD: list[tuple[bytes, str]] = [
     (b"", "the value is empty"),
     (b"  ", "the value is empty"),
@@ -63,18 +63,18 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a"', "not JSON: Expecting ',' delimiter at position 9"),
     (b'{"id":"a",}', "not JSON"),
     (b"{'id':'a'}", "not JSON"),
-    (b'{"id":"a"} xyz', "something follows the JSON at position 11: xyz"),
-    (b'{"id":"a"}{"id":"b"}', "something follows the JSON at position 10"),
-    (b'{"id":"a"},{"id":"b"}', "something follows the JSON at position 10"),
-    (b'{"id":"a"}]', "something follows"),
-    (b'{"id":"a"}] {}', "something follows"),
-    (b'{"id":"a"}],"v":[{"id":"b"}', "something follows"),
-    (b'{"id":"a"}\x00', "something follows"),
-    (b'{"id":"a"},null', "something follows"),
-    (b'{"id":"a"},null,null]', "something follows"),
-    (b'{"id":"a"},null]}', "something follows"),
-    (b'{"id":"a"},null,null],"x":[{}', "something follows"),
-    (b'{"id":"a"}],"_millstream_value":[{"id":"b"}', "something follows"),
+    (b'{"id":"a"} xyz', "unexpected data after the JSON at position 11: xyz"),
+    (b'{"id":"a"}{"id":"b"}', "unexpected data after the JSON at position 10"),
+    (b'{"id":"a"},{"id":"b"}', "unexpected data after the JSON at position 10"),
+    (b'{"id":"a"}]', "unexpected data after"),
+    (b'{"id":"a"}] {}', "unexpected data after"),
+    (b'{"id":"a"}],"v":[{"id":"b"}', "unexpected data after"),
+    (b'{"id":"a"}\x00', "unexpected data after"),
+    (b'{"id":"a"},null', "unexpected data after"),
+    (b'{"id":"a"},null,null]', "unexpected data after"),
+    (b'{"id":"a"},null]}', "unexpected data after"),
+    (b'{"id":"a"},null,null],"x":[{}', "unexpected data after"),
+    (b'{"id":"a"}],"_millstream_value":[{"id":"b"}', "unexpected data after"),
     (b'{"id":"a\xff"}', "not UTF-8: byte 0xff at position 8"),
     (b'{"n":1}', "field 'id' is missing, and it is NOT NULL"),
     (b'{"id":null}', "field 'id' is null, and it is NOT NULL"),
@@ -100,13 +100,13 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a","d":1.25000000000000000000000000000000000001}', "has more than the 2 decimals"),
     (b'{"id":"a","d":1.5e-40}', "field 'd': 1.5E-40 has more than the 2 decimals of decimal(12,2)"),
     (b'{"id":"a","d":"1,5"}', "field 'd': \"1,5\" is text, not decimal(12,2)"),
-    (b'{"id":"a\\ud83d"}', "has half of a character (a surrogate without its pair)"),
-    (b'{"id":"a","m":{"\\ude00":1}}', "has half of a character"),
-    (b'{"id":1.10}', "field 'id': 1.10 is a number that a text cannot keep as it is written"),
-    (b'{"id":{"a":0.12345678901234567}}', "0.12345678901234567 is a number that a text cannot keep"),
-    (b'{"id":"a","t":"2026-02-28T10:00:00.123456789Z"}', "has nanoseconds, and a timestamp keeps micro"),
-    (b'{"id":"a","t":"10:00:00"}', "field 't': \"10:00:00\" is not a timestamp with its whole date"),
-    (b'{"id":"a","t":"2026-02"}', "is not a timestamp with its whole date"),
+    (b'{"id":"a\\ud83d"}', "has half of a surrogate pair"),
+    (b'{"id":"a","m":{"\\ude00":1}}', "has half of a surrogate pair"),
+    (b'{"id":1.10}', "field 'id': 1.10 is a number that a text field would change"),
+    (b'{"id":{"a":0.12345678901234567}}', "0.12345678901234567 is a number that a text field would change"),
+    (b'{"id":"a","t":"2026-02-28T10:00:00.123456789Z"}', "has nanoseconds, but a timestamp has micro"),
+    (b'{"id":"a","t":"10:00:00"}', "field 't': \"10:00:00\" is not a timestamp with a complete date"),
+    (b'{"id":"a","t":"2026-02"}', "is not a timestamp with a complete date"),
     (b'{"id":"a","t":18446744073710}', "numbers are seconds since 1970"),
     (
         b'{"id":"a","day":"2026-02-28T23:59:59Z"}',
@@ -138,7 +138,7 @@ Decode = Callable[..., list[Any]]
 
 @pytest.fixture
 def decode(spark) -> Decode:
-    """Values through ``decode``, as rows in the same order."""
+    """Return a function that decodes values to rows, in the same order."""
 
     def run(
         schema: str,
@@ -148,33 +148,34 @@ def decode(spark) -> Decode:
         columns: list[str] | None = None,
         **options: Any,
     ) -> list[Any]:
-        rows = [(index, None if one is None else bytearray(one)) for index, one in enumerate(values)]
+        rows = [(index, None if value is None else bytearray(value)) for index, value in enumerate(values)]
         records = spark.createDataFrame(rows, "offset bigint, value binary").repartition(1)
         more = {} if tombstones is None else {"tombstones": tombstones}
         decoded = value_format("json", schema, **options).decode(records, **more)
-        if columns is not None:  # what Python's datetime cannot hold
+        # Python's datetime cannot hold some of them.
+        if columns is not None:
             decoded = decoded.select(*columns, "_record")
         return sorted(decoded.collect(), key=lambda row: row._record.offset)
 
     return run
 
 
-def test_values_that_fit_become_columns(decode: Decode):
+def test_valid_values_become_columns(decode: Decode):
     rows = decode(SCHEMA, list(GOOD))
     for value, row in zip(GOOD, rows, strict=True):
         seen = row.asDict(recursive=True)
         assert seen.pop("_error") is None, value
         assert bytes(seen.pop("_record")["value"]) == value
-        assert {name: one for name, one in seen.items() if one is not None} == {"id": "a"} | GOOD[value]
+        assert {name: error for name, error in seen.items() if error is not None} == {"id": "a"} | GOOD[value]
 
 
-def test_values_that_do_not_fit_are_errors_and_never_silent_nulls(decode: Decode):
+def test_invalid_values_are_errors_and_not_nulls(decode: Decode):
     values = [value for value, _ in BAD]
     rows = decode(SCHEMA, values, columns=["_error"])
     assert [value for value, row in zip(values, rows, strict=True) if row._error is None] == []
 
 
-def test_the_reason_names_the_field(spark):
+def test_reason_names_the_field(spark):
     explain = value_format("json", SCHEMA).explainer()
     assert explain is not None
     for value, reason in BAD:
@@ -182,7 +183,7 @@ def test_the_reason_names_the_field(spark):
     assert [explain(value) for value in GOOD] == [None] * len(GOOD)
 
 
-def test_a_check_names_its_field_without_the_explanation(decode: Decode):
+def test_check_names_its_field_without_the_explanation(decode: Decode):
     rows = decode(
         SCHEMA,
         [b'{"n":1}', b'{"id":"a","d":1.239}', b'{"id":"a","t":1700000000000}', b"\xff"],
@@ -196,7 +197,7 @@ def test_a_check_names_its_field_without_the_explanation(decode: Decode):
     ]
 
 
-def test_what_must_not_be_null_inside_a_field_is_checked(decode: Decode):
+def test_not_null_is_checked_inside_nested_fields(decode: Decode):
     schema = (
         "s struct<c: int NOT NULL>, ss array<struct<c: int NOT NULL>>, m map<string, struct<c: int NOT NULL>>"
     )
@@ -212,7 +213,7 @@ def test_what_must_not_be_null_inside_a_field_is_checked(decode: Decode):
     ]
     explain = value_format("json", schema).explainer()
     assert explain is not None
-    assert [explain(one) for one in bad] == [
+    assert [explain(value) for value in bad] == [
         "field 's.c' is missing, and it is NOT NULL",
         "field 'ss[1].c' is missing, and it is NOT NULL",
         "field 'm.k.c' is null, and it is NOT NULL",
@@ -222,43 +223,43 @@ def test_what_must_not_be_null_inside_a_field_is_checked(decode: Decode):
 @pytest.mark.parametrize(
     ("tombstones", "errors"), [(None, ["the value is null"]), ("keep", [None]), ("drop", [])]
 )
-def test_a_null_value_is_an_error_unless_it_is_kept_or_dropped(decode: Decode, tombstones, errors):
+def test_null_value_is_an_error_unless_kept_or_dropped(decode: Decode, tombstones, errors):
     rows = decode("id string NOT NULL", [None, b'{"id":"a"}'], tombstones)
     assert [row._error for row in rows] == [*errors, None]
     assert [row.id for row in rows] == [None] * len(errors) + ["a"]
 
 
-def test_fields_may_be_called_like_the_columns_of_a_record(decode: Decode):
+def test_fields_may_have_names_of_record_columns(decode: Decode):
     value = b'{"key":"k","value":"v","timestamp":"2026-03-01T12:00:00Z","a.b":1,"end`":2}'
     (row,) = decode("key string, value string, timestamp timestamp, `a.b` int, `end``` int", [value])
     assert (row["key"], row["value"], row["a.b"], row["end`"]) == ("k", "v", 1, 2)
     assert bytes(row._record.value) == value
 
 
-def test_times_follow_the_format_that_was_given(decode: Decode):
+def test_times_follow_the_timestamp_format(decode: Decode):
     rows = decode(
         "t timestamp", [b'{"t":"01.03.2026 12:30"}', b'{"t":"soon"}'], timestampFormat="dd.MM.yyyy HH:mm"
     )
     assert [(row._error is None, row.t and row.t.minute) for row in rows] == [(True, 30), (False, None)]
 
 
-def test_a_value_is_parsed_once_however_it_is_used(spark):
+def test_value_is_parsed_once(spark):
     records = spark.createDataFrame([(bytearray(b'{"id":"a","n":1}'),)], "value binary")
     rows = value_format("json", "id string NOT NULL, n int, t timestamp").decode(records)
     good = rows.where("_error IS NULL").where("n > 0").select("id", "n", "t")
     plan = good._jdf.queryExecution().executedPlan().toString()
-    # All other parsers have no column for what is corrupt; they look again at values that are doubtful.
+    # The other parsers have no column for corrupt values. They check doubtful values again.
     assert plan.count(f"StructField({CORRUPT},") == 1
 
 
-def test_a_bad_field_counts_even_where_nobody_uses_it(spark):
+def test_bad_field_is_an_error_even_if_unused(spark):
     records = spark.createDataFrame([(bytearray(b'{"id":"a","n":"x"}'),)], "value binary")
     rows = value_format("json", "id string NOT NULL, n int").decode(records)
     assert rows.where("_error IS NULL").select("id").collect() == []
     assert rows.where("_error IS NOT NULL").select("id").count() == 1
 
 
-def test_rows_are_written_and_read_again(spark, decode: Decode):
+def test_written_rows_are_read_back(spark, decode: Decode):
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     schema = "id string, n int, d decimal(12,2), t timestamp, s struct<c: array<int>>, bin binary"
     at = dt.datetime(2026, 3, 1, 12, 0, 0, 123456)
@@ -278,28 +279,28 @@ def test_rows_are_written_and_read_again(spark, decode: Decode):
     )
 
 
-def test_a_key_is_bytes_text_or_an_object(spark):
+def test_key_is_bytes_text_or_an_object(spark):
     format = value_format("json")
     rows = spark.createDataFrame([(1, "x", bytearray(b"\xff"))], "n int, s string, b binary")
 
     def key(of: Any) -> bytes | None:
-        (found,) = format.encode(rows, key=of).collect()
-        return None if found.key is None else bytes(found.key)
+        (record,) = format.encode(rows, key=of).collect()
+        return None if record.key is None else bytes(record.key)
 
-    assert [key(one) for one in ("n", "s", "b", ["n", "s"], None)] == [
+    assert [key(columns) for columns in ("n", "s", "b", ["n", "s"], None)] == [
         b"1",
         b"x",
         b"\xff",
         b'{"n":1,"s":"x"}',
         None,
     ]
-    with pytest.raises(PipelineError, match=r"no column 'ss' to be the key; did you mean 's'"):
+    with pytest.raises(PipelineError, match=r"the key column 'ss' does not exist; did you mean 's'"):
         format.encode(rows, key="ss")
 
 
-def test_wrong_declarations_say_what_to_do(spark):
+def test_invalid_declarations_are_rejected_with_a_hint(spark):
     for words, arguments, options in (
-        ("no value format 'jsn'; did you mean 'json'", ("jsn", "a int"), {}),
+        ("value format 'jsn' does not exist; did you mean 'json'", ("jsn", "a int"), {}),
         (
             "no option 'timestampformat'; did you mean 'timestampFormat'",
             ("json", "a int"),
@@ -315,13 +316,13 @@ def test_wrong_declarations_say_what_to_do(spark):
         _ = value_format("json").schema
 
 
-def test_keys_of_maps_are_text(spark):
+def test_map_keys_must_be_strings(spark):
     read = spark.createDataFrame([(bytearray(b'{"m":{"1":"a"},"s":[{"n":{"x":{}}}]}'),)], "value binary")
     decoded = value_format(
         "json", "m map<string,string>, s array<struct<n: map<string,map<string,int>>>>"
     ).decode(read)
     assert decoded.select("m").collect()[0].m == {"1": "a"}
     for schema in ("m map<int,string>", "s array<struct<n: map<string,map<int,string>>>>"):
-        with pytest.raises(PipelineError, match="map<int,string>, and JSON has text for keys") as told:
+        with pytest.raises(PipelineError, match="map<int,string>, but keys are strings in JSON") as raised:
             value_format("json", schema).decode(read)
-        assert told.value.hint is not None and "map<string,string>" in told.value.hint
+        assert raised.value.hint is not None and "map<string,string>" in raised.value.hint

@@ -26,7 +26,7 @@ def test_string_and_raw_keep_the_columns_of_the_record(spark):
     ]
 
 
-def test_string_and_raw_are_written_with_what_the_rows_say(spark):
+def test_string_and_raw_write_the_sink_columns_of_rows(spark):
     frame = spark.createDataFrame([("k", "v", "t", 1)], "key string, value string, topic string, other int")
     for name in ("string", "raw"):
         (record,) = value_format(name).encode(frame).collect()
@@ -34,7 +34,7 @@ def test_string_and_raw_are_written_with_what_the_rows_say(spark):
         assert "other" not in record
     (record,) = value_format("string").encode(frame.selectExpr("other AS value"), key="value").collect()
     assert (bytes(record.key), bytes(record.value)) == (b"1", b"1")
-    with pytest.raises(PipelineError, match="writes bytes or text, and `value` is integer"):
+    with pytest.raises(PipelineError, match="writes bytes or text, but `value` is integer"):
         value_format("raw").encode(frame.selectExpr("other AS value"))
-    with pytest.raises(PipelineError, match="the column `value`, which the rows do not have"):
+    with pytest.raises(PipelineError, match="needs a column `value`"):
         value_format("raw").encode(frame.select("key"))

@@ -1,4 +1,4 @@
-"""Protobuf messages to columns and back; one bad value spoils no other."""
+"""Protobuf messages to columns and back. A bad value does not affect others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.pipelines.avro_values import decoded, fields
 
 
 def proto_file(syntax: str = "proto3") -> descriptor_pb2.FileDescriptorProto:
-    """shop.Order, as protoc would describe it."""
+    """Return the descriptor of shop.Order, as protoc writes it."""
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax=syntax)
     file.dependency.append("google/protobuf/timestamp.proto")
@@ -62,18 +62,19 @@ def descriptor(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_protobuf_messages_become_columns_and_are_written_again(spark, descriptor: str):
+def test_messages_become_columns_and_are_written_back(spark, descriptor: str):
     format = value_format("protobuf", message="Order", descriptor=descriptor)
     assert format.schema.simpleString() == (
         "struct<id:string,n:int,big:decimal(20,0),maybe:bigint,at:timestamp,tags:array<string>,"
         "lines:array<struct<sku:string>>,counts:map<string,double>,kind:string,data:binary>"
     )
-    made = message_class(Path(descriptor).read_bytes(), "shop.Order")(
+    message = message_class(Path(descriptor).read_bytes(), "shop.Order")(
         id="é", n=-5, big=2**64 - 1, tags=["x"], lines=[{"sku": "s"}], counts={"a": 0.5}, kind=1, data=b"\xff"
     )
-    made.at.seconds, made.at.nanos = 1_700_000_000, 123_456_000
-    good = made.SerializeToString()
-    newer = b"\x48\x63" + b"\xa2\x06\x01x"  # an enum value and a field that nobody knows yet
+    message.at.seconds, message.at.nanos = 1_700_000_000, 123_456_000
+    good = message.SerializeToString()
+    # an unknown enum value and an unknown field
+    newer = b"\x48\x63" + b"\xa2\x06\x01x"
     rows = decoded(spark, format, [good, b"", good[:-1], b'{"id":"a"}', newer, None])
     order = {
         "id": "é",
@@ -114,36 +115,37 @@ def test_protobuf_messages_become_columns_and_are_written_again(spark, descripto
     assert fields(again) == order
 
 
-def test_a_value_that_spark_has_no_room_for_is_an_error_of_its_own(spark, descriptor: str):
+def test_value_that_does_not_fit_spark_is_one_error(spark, descriptor: str):
     late = [message_class(Path(descriptor).read_bytes(), "shop.Order")(id="late") for _ in range(2)]
     late[0].at.seconds, late[1].at.seconds = (
         2**62,
         253_402_300_800,
-    )  # the year 10000, which Python does not have
+        # the year 10000, which Python does not have
+    )
     format = value_format("protobuf", message="shop.Order", descriptor=descriptor)
-    rows = decoded(spark, format, [b"", *(one.SerializeToString() for one in late), b""])
+    rows = decoded(spark, format, [b"", *(message.SerializeToString() for message in late), b""])
     assert [row["_error"] is None for row in rows] == [True, False, False, True]
-    assert rows[2]["_error"] == "253402300800 seconds are no time between the years 1 and 9999"
+    assert rows[2]["_error"] == "253402300800 seconds are not between the years 1 and 9999"
     many = value_format("avro", "d decimal(4,2) NOT NULL")
     rows = decoded(spark, many, [b"\x02\x7f", b"\x06\x7f\xff\xff"])
     assert [row["d"] for row in rows] == [Decimal("1.27"), None]
     assert "a decimal has more than the 4 digits" in rows[1]["_error"]
 
 
-def test_a_compiled_class_will_do_and_workers_need_no_module(spark):
+def test_compiled_class_needs_no_module_on_workers(spark):
     format = value_format("protobuf", message="google.protobuf.timestamp_pb2:Timestamp")
     (row,) = decoded(spark, format, [timestamp_pb2.Timestamp(seconds=5).SerializeToString()])
     assert fields(row) == {"seconds": 5, "nanos": 0}
 
 
-def test_protobuf_declarations_say_what_is_wrong(descriptor: str, tmp_path: Path):
+def test_invalid_protobuf_declarations_are_rejected(descriptor: str, tmp_path: Path):
     (tmp_path / "bad.desc").write_bytes(b"\xff\xff")
     for words, options in (
         ("needs a message", {}),
         ("needs a message", {"message": "Order"}),
         ("cannot be imported", {"message": "no_such_module:Order"}),
         (
-            r"there is no message 'Ordr' in .*; there are shop.Order",
+            r".* has no message 'Ordr'; there are shop.Order",
             {"message": "Ordr", "descriptor": descriptor},
         ),
         ("is not a descriptor set", {"message": "O", "descriptor": str(tmp_path / "bad.desc")}),

@@ -1,4 +1,4 @@
-"""How failures are told and what becomes of the other flows: the user's line, retries, the end, changed definitions."""
+"""Explanations of failures, retries, the end of a run, and changed definitions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, PipelineError
 from millstream.pipelines import topic as to_topic
 from millstream.pipelines.checks import check_flows, check_topics
-from millstream.pipelines.errors import Place
-from millstream.pipelines.frames import Frames
+from millstream.pipelines.errors import SourceLine
+from millstream.pipelines.frames.builder import Frames
 from millstream.pipelines.load import load_pipeline
 from millstream.pipelines.run.failures import CHANGED, FENCED, Failure, explain
-from millstream.pipelines.runner import own_session
+from millstream.pipelines.run.session import pipeline_session
 from millstream.spark.sink.failures import (
     JobFailed,
     ProgressConflict,
@@ -37,32 +37,34 @@ from support.spark.pipeline_world import Background, create, received, run_once,
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_a_broker_that_is_away_is_worth_another_try() -> None:
+def test_unavailable_broker_is_retried() -> None:
     assert explain(BrokerUnreachable("nobody answers"), None) == Failure("nobody answers", permanent=False)
 
 
-def test_what_does_not_fit_the_checkpoint_is_final() -> None:
+def test_checkpoint_mismatch_is_permanent() -> None:
     again = explain(ProgressConflict("batch 3 comes again", hint="reset_progress=True ..."), None)
-    assert again.permanent and again.reason.startswith("batch 3 comes again; run it with the checkpoint")
+    assert again.permanent and again.reason.startswith(
+        "batch 3 comes again; run it with its former checkpoint"
+    )
     assert "--reset-progress" in again.reason and "reset_progress" not in again.reason
-    assert explain(PipelineError("no such column", place=Place("a.py", 3)), "a.py").permanent
+    assert explain(PipelineError("no such column", place=SourceLine("a.py", 3)), "a.py").permanent
     changed = explain(
         Exception("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match"), None
     )
     assert changed.permanent and changed.reason.startswith(CHANGED[0])
 
 
-def test_a_fenced_sink_is_told_as_another_run() -> None:
+def test_fenced_sink_is_explained_by_another_run() -> None:
     failure = explain(SinkFenced("PRODUCER_FENCED"), None)
     assert failure.reason.startswith(FENCED) and failure.permanent
 
 
-def test_a_transaction_that_took_too_long_is_worth_another_try() -> None:
+def test_transaction_timeout_is_retried() -> None:
     failure = explain(TransactionTimedOut("the batch took longer"), None)
     assert failure == Failure("the batch took longer", permanent=False)
 
 
-def test_behind_a_failed_job_is_the_line_of_the_user() -> None:
+def test_failed_job_is_explained_by_the_users_line() -> None:
     trace = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
         '  File "/x/pyspark/worker.py", line 2000, in main\n'
@@ -86,7 +88,7 @@ def test_behind_a_failed_job_is_the_line_of_the_user() -> None:
         ("client.errors.BrokerUnreachable", False, False),
     ],
 )
-def test_what_a_source_says_in_one_line_is_known_again(name: str, permanent: bool, patient: bool) -> None:
+def test_one_line_error_of_a_source_is_recognized(name: str, permanent: bool, patient: bool) -> None:
     text = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when "
         f"Python streaming data source perform latestOffset: millstream.{name}: it is so; do this\n SQLSTATE: 38000"
@@ -95,7 +97,7 @@ def test_what_a_source_says_in_one_line_is_known_again(name: str, permanent: boo
     assert explain(Exception(text), None) == Failure("it is so; do this", permanent, patient=patient)
 
 
-def test_long_messages_of_spark_are_cut_to_their_sentence() -> None:
+def test_long_spark_messages_are_shortened_to_a_sentence() -> None:
     text = (
         "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== DataFrame ==\nlots of lines"
     )
@@ -126,7 +128,7 @@ IN_FOREACH_BATCH = (
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (
             f"An error occurred while calling o70.collectToPython.\n: {NOT_SERIALIZABLE}",
@@ -157,11 +159,11 @@ IN_FOREACH_BATCH = (
         ),
     ],
 )
-def test_java_trace_is_told_by_its_message_and_last_cause(text: str, told: str) -> None:
-    assert explain(Exception(text), None).reason == told
+def test_java_trace_is_reduced_to_message_and_last_cause(text: str, reason: str) -> None:
+    assert explain(Exception(text), None).reason == reason
 
 
-def test_cause_that_pyspark_keeps_beside_the_message_is_told() -> None:
+def test_cause_of_a_pyspark_error_is_reported() -> None:
     class Captured(Exception):
         _cause: Exception | None = None
 
@@ -177,25 +179,23 @@ def test_cause_that_pyspark_keeps_beside_the_message_is_told() -> None:
     assert explain(outer, None).reason == "Job 3 cancelled; caused by OutOfMemoryError: Java heap space"
 
 
-def test_no_frame_of_java_is_left_in_the_reason_of_a_real_failure(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_reason_of_a_real_failure_has_no_java_frames(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Exception) as raised:
         spark.range(1).write.parquet(str(tmp_path / "file" / "below"))
-    told = explain(raised.value, None).reason
-    assert told == f"ParentNotDirectoryException: Parent path is not a directory: file:{tmp_path}/file"
+    reason = explain(raised.value, None).reason
+    assert reason == f"ParentNotDirectoryException: Parent path is not a directory: file:{tmp_path}/file"
 
 
-def test_what_to_do_about_a_loss_is_said_however_many_partitions_it_has() -> None:
+def test_hint_about_data_loss_survives_shortening() -> None:
     lost = DataLoss([Loss(TopicPartition("t" * 200, n), "recreated", 5, 0) for n in range(9)])
     text = f"[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python: millstream.spark.source.data_loss.DataLoss: {lost}"
-    told = explain(Exception(text), None).reason
-    assert told.startswith("data loss: ttt") and told.endswith("start with a new checkpoint")
-    assert len(told) <= 600 and "--on-loss skip" in told
+    reason = explain(Exception(text), None).reason
+    assert reason.startswith("data loss: ttt") and reason.endswith("start with a new checkpoint")
+    assert len(reason) <= 600 and "--on-loss skip" in reason
 
 
-def test_a_writer_that_fails_is_told_by_what_it_raised() -> None:
+def test_failed_writer_is_explained_by_its_exception() -> None:
     text = (
         "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source write: Traceback (most recent call last):\n"
         '  File "/x/writer.py", line 3, in write\nmillstream.spark.failures.WriteFailed: the broker refuses it\n'
@@ -204,7 +204,7 @@ def test_a_writer_that_fails_is_told_by_what_it_raised() -> None:
     assert explain(Exception(text), None).reason == "the broker refuses it"
 
 
-def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:
+def test_exception_without_message_is_explained_by_its_cause() -> None:
     class Silent(Exception):
         _cause = "java.io.EOFException"
 
@@ -215,36 +215,34 @@ def test_an_exception_without_a_message_is_told_by_what_is_behind_it() -> None:
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \n=== Streaming Query ===\nplan"
     )
     failure = explain(Silent(text), None)
-    assert failure == Failure(
-        "a Python process beside Spark has ended (java.io.EOFException)", permanent=False
-    )
+    assert failure == Failure("a Python worker has exited (java.io.EOFException)", permanent=False)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("pipe = 1 +", "pipe.py:1: SyntaxError: invalid syntax"),
         ("\n\nimport nowhere", "pipe.py:3: ModuleNotFoundError: No module named 'nowhere'"),
-        ("x = 1", "declares no Pipeline; one file, one `pipe = Pipeline(NAME)`"),
+        ("x = 1", "declares no Pipeline; declare one `pipe = Pipeline(NAME)` per file"),
         (
             "from millstream.pipelines import Pipeline\na, b = Pipeline('a'), Pipeline('b')",
             "declares 2 pipelines",
         ),
         (
             "from millstream.pipelines import Pipeline\npipe = Pipeline('a', trigger='soon')",
-            "pipe.py:2: 'soon' is not a time",
+            "pipe.py:2: 'soon' is not a duration",
         ),
     ],
 )
-def test_a_broken_file_is_told_by_its_line(text: str, told: str, tmp_path: Path) -> None:
+def test_error_in_a_file_names_its_line(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "pipe.py").write_text(text)
     with pytest.raises(PipelineError) as raised:
         load_pipeline(str(tmp_path / "pipe.py"))
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_udf_that_is_made_before_spark_starts_is_explained(tmp_path: Path) -> None:
-    """In a process of its own: here a session may be active."""
+def test_udf_created_before_spark_starts_is_explained(tmp_path: Path) -> None:
+    """In a separate process, because a session may be active here."""
     file = tmp_path / "pipe.py"
     file.write_text('from pyspark.sql import functions as F\n\nupper = F.udf("string")(str.upper)\n')
     ran = subprocess.run(
@@ -252,22 +250,22 @@ def test_udf_that_is_made_before_spark_starts_is_explained(tmp_path: Path) -> No
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("error: pipe.py:3: PySparkRuntimeError")
-    assert ran.stderr.endswith("make a udf inside the flow that uses it\n")
+    assert ran.stderr.endswith("create the udf inside the flow that uses it\n")
 
 
-def test_a_file_need_not_be_called_py(tmp_path: Path) -> None:
+def test_file_need_not_end_in_py(tmp_path: Path) -> None:
     (tmp_path / "orders.pipeline").write_text(
         "from millstream.pipelines import Pipeline\npipe = Pipeline('orders')\n"
     )
     assert load_pipeline(str(tmp_path / "orders.pipeline")).name == "orders"
 
 
-def test_a_schema_that_only_spark_refuses_is_told_by_its_line(spark: SparkSession) -> None:
+def test_schema_that_spark_rejects_names_its_line(spark: SparkSession) -> None:
     pipeline = Pipeline("alike")
     stream = pipeline.stream("orders", schema="id int, ID int")
     flow = pipeline.sql("copy", "SELECT * FROM orders", to=to_topic("out"))
     with pytest.raises(PipelineError, match="Ambiguous reference to the field") as raised:
-        Frames(own_session(spark, pipeline), pipeline).build(flow)
+        Frames(pipeline_session(spark, pipeline), pipeline).build(flow)
     assert raised.value.place == stream.place
 
 
@@ -292,7 +290,7 @@ def copies(numbers):
 """
 
 
-def test_a_failing_flow_names_the_users_line_is_tried_again_and_then_stops_the_rest(
+def test_failing_flow_names_its_line_is_retried_and_stops_the_others(
     spark: SparkSession, broker, tmp_path: Path
 ) -> None:
     own: LocalBroker = broker({"transaction.state.log.num.partitions": 1})
@@ -305,8 +303,8 @@ def test_a_failing_flow_names_the_users_line_is_tried_again_and_then_stops_the_r
         assert running.wait() is False
     assert running.states("inverses") == ["running", "retrying", "running", "failed"]
     assert running.states("copies")[-1] == "stopped"
-    told = {one["reason"] for one in running.events if "reason" in one}
-    assert told == {"failing.py:10: ZeroDivisionError: integer division or modulo by zero"}
+    reasons = {event["reason"] for event in running.events if "reason" in event}
+    assert reasons == {"failing.py:10: ZeroDivisionError: integer division or modulo by zero"}
     assert running.run.state == "failed"
     log = running.run.layout.failures.read_text()
     assert log.count(" flow inverses\n") == 2 and "ZeroDivisionError" in log
@@ -315,12 +313,12 @@ def test_a_failing_flow_names_the_users_line_is_tried_again_and_then_stops_the_r
         assert len(admin.topics.get("copies").partitions) == 3
 
 
-def test_a_flow_with_other_inputs_than_its_checkpoint_is_told_before_spark_starts_it(
+def test_changed_inputs_are_rejected_before_the_query_starts(
     spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
-    one, other, out = (f"{topic_name}-{part}" for part in ("one", "other", "out"))
-    create(shared_broker.bootstrap, one, other, partitions=1)
-    send(shared_broker.bootstrap, one, [{"n": 1}])
+    first, other, out = (f"{topic_name}-{part}" for part in ("one", "other", "out"))
+    create(shared_broker.bootstrap, first, other, partitions=1)
+    send(shared_broker.bootstrap, first, [{"n": 1}])
 
     def declare(*names: str) -> Pipeline:
         pipeline = Pipeline(topic_name, bootstrap=shared_broker.bootstrap, dead_letters=False)
@@ -330,7 +328,7 @@ def test_a_flow_with_other_inputs_than_its_checkpoint_is_told_before_spark_start
         return pipeline
 
     run_once(declare("one"), spark, tmp_path)
-    with pytest.raises(PipelineError, match="the flow has changed in a way that its checkpoint does not fit"):
+    with pytest.raises(PipelineError, match="the flow has changed and no longer matches its checkpoint"):
         run_once(declare("one", "other"), spark, tmp_path)
     assert received(shared_broker.bootstrap, out) == [{"n": 1}]
 
@@ -371,7 +369,7 @@ pipe.sql("bad_sql", "SELECT nope FROM orders", to=topic("g"))
 """
 
 
-def test_check_finds_what_spark_would_refuse_without_starting_anything(
+def test_check_finds_plans_that_spark_would_reject(
     spark: SparkSession, shared_broker: LocalBroker, topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "checked.py").write_text(CHECKED.replace("{topic}", topic))
@@ -383,20 +381,22 @@ def test_check_finds_what_spark_would_refuse_without_starting_anything(
     assert not check.ok
     assert "`ammount` cannot be resolved. Did you mean" in problems[11].text
     assert "no_watermark cannot run in append mode" in problems[13].text and "watermark" in problems[13].hint
-    assert problems[17].text == "topic c of flow wrong_key needs the column 'idd', which it does not have"
+    assert (
+        problems[17].text == "topic c of flow wrong_key needs the column 'idd', which the flow does not have"
+    )
     assert problems[17].hint == "did you mean 'id'?"
-    assert problems[21].warning and "state grows for ever" in problems[21].text
+    assert problems[21].warning and "state grows without limit" in problems[21].text
     assert "reads only tables" in problems[25].text
     assert "nothing returns NoneType" in problems[29].text
     assert "`nope` cannot be resolved" in problems[33].text
     assert len(check.problems) == 7
-    (grows,) = [one for one in check.flows if one.flow.name == "grows"]
+    (grows,) = [flow for flow in check.flows if flow.flow.name == "grows"]
     assert grows.schema == [("country", "string"), ("count", "bigint")]
     (warning,) = check_topics(pipeline)
     assert warning.warning and "is not compacted" in warning.text
 
 
-def test_check_tells_missing_topics_with_the_nearest_name(
+def test_check_reports_missing_topics_with_the_nearest_name(
     shared_broker: LocalBroker, topic: str, tmp_path: Path
 ) -> None:
     pipeline = Pipeline("p", bootstrap=shared_broker.bootstrap)
@@ -406,7 +406,7 @@ def test_check_tells_missing_topics_with_the_nearest_name(
     assert "does not exist" in problem.text and problem.hint == f"did you mean {topic!r}?"
 
 
-def test_a_broker_that_does_not_answer_is_a_problem_of_the_check() -> None:
+def test_check_reports_an_unavailable_broker() -> None:
     pipeline = Pipeline("p", bootstrap="127.0.0.1:1")
     pipeline.stream("orders", schema="id string")
     pipeline.sql("copy", "SELECT * FROM orders", to=to_topic("out"))

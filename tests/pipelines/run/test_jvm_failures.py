@@ -1,4 +1,4 @@
-"""Which errors belong to the JVM, and what becomes of a pipeline whose JVM breaks."""
+"""Errors of the JVM, and pipelines that continue in a new JVM."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ java.lang.IllegalStateException: Illegal size 5 of collection, expected 6
         ("Python worker failed to connect back.", None),
     ],
 )
-def test_error_is_told_by_its_text(text: str, fault: JvmFault | None) -> None:
+def test_fault_is_recognized_by_its_text(text: str, fault: JvmFault | None) -> None:
     assert fault_of(Exception(text)) == fault
     outer = RuntimeError("the job that writes the batch failed")
     outer.__cause__ = Exception(text)
@@ -62,7 +62,7 @@ def test_unreachable_jvm_is_dead() -> None:
     assert fault_of(ConnectionRefusedError("a broker that is away")) is None
 
 
-def test_refused_connection_of_py4j_is_a_dead_jvm() -> None:
+def test_refused_py4j_connection_is_a_dead_jvm() -> None:
     from py4j.java_gateway import GatewayParameters, JavaGateway
 
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=1))
@@ -133,7 +133,7 @@ class Command:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", list(BREAKS))
-def test_pipeline_goes_on_exactly_once_in_a_new_jvm(
+def test_pipeline_continues_exactly_once_in_a_new_jvm(
     shared_broker: Any, topic_name: str, tmp_path: Path, how: str
 ) -> None:
     bootstrap, sign, file = shared_broker.bootstrap, tmp_path / "break", tmp_path / "shop.py"

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from millstream.pipelines.run.locks import Held, Lock, is_locked
+from millstream.pipelines.run.locks import Lock, LockHeld, is_locked
 
 
-def test_a_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
+def test_lock_is_exclusive_and_names_its_holder(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "lock"
     assert not is_locked(path)
     first, second = Lock(path), Lock(path)
     first.acquire()
     assert is_locked(path)
-    with pytest.raises(Held) as told:
+    with pytest.raises(LockHeld) as raised:
         second.acquire()
-    assert told.value.who.startswith("process ")
+    assert raised.value.holder_name.startswith("process ")
     first.release()
     assert not is_locked(path)
     second.acquire()

@@ -15,10 +15,10 @@ def batch(number: int, rows: int, **more: object) -> dict[str, object]:
     }
 
 
-def test_figures_are_gathered_from_the_reports_of_batches() -> None:
+def test_figures_are_taken_from_batch_reports() -> None:
     flow = FlowProgress("paid-orders")
     flow.begin(0)
-    flow.wrote(2000)
+    flow.add_rows(2000)
     assert flow.report(
         batch(
             1,
@@ -59,7 +59,7 @@ def test_figures_are_gathered_from_the_reports_of_batches() -> None:
     )
 
 
-def test_rates_fall_to_zero_when_nothing_comes() -> None:
+def test_rates_fall_to_zero_without_input() -> None:
     flow = FlowProgress("a")
     flow.begin(0)
     for number in range(1, 4):
@@ -69,5 +69,5 @@ def test_rates_fall_to_zero_when_nothing_comes() -> None:
     assert flow.figures("running", 60_000).input_rows_per_s == 0.0
 
 
-def test_a_flow_that_has_said_nothing_yet_shows_dashes() -> None:
+def test_flow_without_reports_shows_dashes() -> None:
     assert cells(FlowProgress("a").figures("starting", 0), 0) == ("a", "-", "-", "-", "-", "-", "-")

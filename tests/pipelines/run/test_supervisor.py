@@ -6,11 +6,11 @@ import pytest
 
 from millstream.pipelines.run.jvm_failures import BROKEN_MAP, DEAD_JVM, LOST_WORKER, OUT_OF_MEMORY
 from millstream.pipelines.run.supervisor import (
-    LONGEST_HOLD_MS,
+    MAX_HOLD_MS,
     OWN_SESSION,
     FlowState,
+    Report,
     Restart,
-    Say,
     Start,
     State,
     Stop,
@@ -27,18 +27,18 @@ def two(**policy: object) -> Supervisor:
 
 
 def test_all_flows_start_at_once() -> None:
-    made = two()
-    assert made.tick(0) == [Start("a"), Start("b")]
-    assert made.tick(1) == []
+    supervisor = two()
+    assert supervisor.tick(0) == [Start("a"), Start("b")]
+    assert supervisor.tick(1) == []
 
 
-def test_a_flow_waits_for_what_it_reads_when_run_once() -> None:
-    made = Supervisor.of([FlowState("a"), FlowState("b", needs=frozenset({"a"}))])
-    assert made.tick(0) == [Start("a")]
-    assert made.finished("a", 5) == [Say("a", "done")]
-    assert made.tick(6) == [Start("b")]
-    assert made.finished("b", 9) == [Say("b", "done")]
-    assert made.ended and not made.failed
+def test_flow_waits_for_its_inputs_with_once() -> None:
+    supervisor = Supervisor.of([FlowState("a"), FlowState("b", needs=frozenset({"a"}))])
+    assert supervisor.tick(0) == [Start("a")]
+    assert supervisor.finished("a", 5) == [Report("a", "done")]
+    assert supervisor.tick(6) == [Start("b")]
+    assert supervisor.finished("b", 9) == [Report("b", "done")]
+    assert supervisor.ended and not supervisor.failed
 
 
 def following() -> Supervisor:
@@ -46,204 +46,214 @@ def following() -> Supervisor:
 
 
 def test_new_flow_starts_after_the_first_batch_of_the_flow_it_follows() -> None:
-    made = following()
-    assert made.tick(0) == [Start("a")]
-    assert made.tick(5 * SECOND) == []
-    made.batch_done("a")
-    assert made.tick(6 * SECOND) == [Start("b")]
+    supervisor = following()
+    assert supervisor.tick(0) == [Start("a")]
+    assert supervisor.tick(5 * SECOND) == []
+    supervisor.batch_done("a")
+    assert supervisor.tick(6 * SECOND) == [Start("b")]
 
 
-def test_new_flow_is_not_held_longer_than_the_limit() -> None:
-    made = following()
-    made.tick(1)
-    assert made.tick(LONGEST_HOLD_MS) == []
-    assert made.tick(LONGEST_HOLD_MS + 1) == [Start("b")]
+def test_new_flow_waits_no_longer_than_the_limit() -> None:
+    supervisor = following()
+    supervisor.tick(1)
+    assert supervisor.tick(MAX_HOLD_MS) == []
+    assert supervisor.tick(MAX_HOLD_MS + 1) == [Start("b")]
 
 
 @pytest.mark.parametrize("permanent", [True, False])
-def test_failure_of_the_followed_flow_holds_nothing(permanent: bool) -> None:
-    made = following()
-    made.independent = True
-    made.tick(0)
-    made.failed_now("a", "broken", permanent=permanent, now_ms=10)
-    assert made.tick(11) == [Start("b")]
+def test_failed_flow_does_not_delay_its_followers(permanent: bool) -> None:
+    supervisor = following()
+    supervisor.independent = True
+    supervisor.tick(0)
+    supervisor.query_failed("a", "broken", permanent=permanent, now_ms=10)
+    assert supervisor.tick(11) == [Start("b")]
 
 
-def test_flow_follows_flows_that_are_not_part_of_the_run() -> None:
-    made = Supervisor.of([FlowState("b", follows=frozenset({"a"}))])
-    assert made.tick(0) == [Start("b")]
+def test_followed_flow_outside_the_run_is_ignored() -> None:
+    supervisor = Supervisor.of([FlowState("b", follows=frozenset({"a"}))])
+    assert supervisor.tick(0) == [Start("b")]
 
 
-def test_a_failing_flow_is_tried_again_after_a_growing_pause() -> None:
-    made = two()
-    made.tick(0)
-    assert made.failed_now("a", "broken", permanent=False, now_ms=10) == [
-        Say("a", "retrying", "broken", 1000)
+def test_failing_flow_is_retried_with_backoff() -> None:
+    supervisor = two()
+    supervisor.tick(0)
+    assert supervisor.query_failed("a", "broken", permanent=False, now_ms=10) == [
+        Report("a", "retrying", "broken", 1000)
     ]
-    assert made.tick(1009) == []
-    assert made.tick(1010) == [Start("a")]
-    assert made.failed_now("a", "broken", permanent=False, now_ms=1020) == [
-        Say("a", "retrying", "broken", 2000)
+    assert supervisor.tick(1009) == []
+    assert supervisor.tick(1010) == [Start("a")]
+    assert supervisor.query_failed("a", "broken", permanent=False, now_ms=1020) == [
+        Report("a", "retrying", "broken", 2000)
     ]
-    assert states(made) == {"a": "retrying", "b": "running"}
+    assert states(supervisor) == {"a": "retrying", "b": "running"}
 
 
-def test_tries_are_counted_from_the_last_good_minute() -> None:
-    made = two(retries=1)
-    made.tick(0)
-    made.failed_now("a", "x", permanent=False, now_ms=10)
-    made.tick(1010)
-    assert made.failed_now("a", "x", permanent=False, now_ms=1010 + 60 * SECOND) == [
-        Say("a", "retrying", "x", 1000)
+def test_retries_are_reset_after_a_good_minute() -> None:
+    supervisor = two(retries=1)
+    supervisor.tick(0)
+    supervisor.query_failed("a", "x", permanent=False, now_ms=10)
+    supervisor.tick(1010)
+    assert supervisor.query_failed("a", "x", permanent=False, now_ms=1010 + 60 * SECOND) == [
+        Report("a", "retrying", "x", 1000)
     ]
 
 
-def test_flow_that_runs_well_for_a_minute_forgets_its_failures() -> None:
-    made = two()
-    made.tick(0)
-    made.failed_now("a", "x", permanent=False, now_ms=10)
-    made.tick(1010)
-    made.tick(1010 + 59 * SECOND)
-    assert (made.flows["a"].failures, made.flows["a"].reason) == (1, "x")
-    made.tick(1010 + 60 * SECOND)
-    assert (made.flows["a"].failures, made.flows["a"].reason) == (0, "")
+def test_failures_are_reset_after_a_good_minute() -> None:
+    supervisor = two()
+    supervisor.tick(0)
+    supervisor.query_failed("a", "x", permanent=False, now_ms=10)
+    supervisor.tick(1010)
+    supervisor.tick(1010 + 59 * SECOND)
+    assert (supervisor.flows["a"].failures, supervisor.flows["a"].reason) == (1, "x")
+    supervisor.tick(1010 + 60 * SECOND)
+    assert (supervisor.flows["a"].failures, supervisor.flows["a"].reason) == (0, "")
 
 
-def test_a_flow_that_fails_too_often_stops_the_rest() -> None:
-    made = two(retries=1)
-    made.tick(0)
-    made.failed_now("a", "x", permanent=False, now_ms=0)
-    made.tick(1000)
-    assert made.failed_now("a", "x", permanent=False, now_ms=1001) == [Say("a", "failed", "x"), Stop("b")]
-    assert made.finished("b", 1002) == [Say("b", "stopped")]
-    assert made.ended and [flow.name for flow in made.failed] == ["a"]
+def test_flow_without_retries_left_stops_the_others() -> None:
+    supervisor = two(retries=1)
+    supervisor.tick(0)
+    supervisor.query_failed("a", "x", permanent=False, now_ms=0)
+    supervisor.tick(1000)
+    assert supervisor.query_failed("a", "x", permanent=False, now_ms=1001) == [
+        Report("a", "failed", "x"),
+        Stop("b"),
+    ]
+    assert supervisor.finished("b", 1002) == [Report("b", "stopped")]
+    assert supervisor.ended and [flow.name for flow in supervisor.failed] == ["a"]
 
 
 @pytest.mark.parametrize("how", [{"permanent": True}, {"permanent": False}])
-def test_what_another_try_cannot_mend_and_the_policy_stop_end_at_once(how: dict[str, bool]) -> None:
-    made = two(on_failure="retry" if how["permanent"] else "stop")
-    made.tick(0)
-    assert made.failed_now("a", "x", now_ms=1, **how) == [Say("a", "failed", "x"), Stop("b")]
+def test_permanent_errors_and_policy_stop_are_not_retried(how: dict[str, bool]) -> None:
+    supervisor = two(on_failure="retry" if how["permanent"] else "stop")
+    supervisor.tick(0)
+    assert supervisor.query_failed("a", "x", now_ms=1, **how) == [Report("a", "failed", "x"), Stop("b")]
 
 
-def test_what_is_down_is_waited_for_without_using_up_tries() -> None:
-    made = two(retries=1)
-    made.tick(0)
+def test_unavailable_source_does_not_use_up_retries() -> None:
+    supervisor = two(retries=1)
+    supervisor.tick(0)
     now_ms, pauses = 0, []
     for _ in range(9):
-        (said,) = made.failed_now("a", "down", permanent=False, now_ms=now_ms, patient=True)
-        assert isinstance(said, Say) and said.event == "retrying" and said.retry_in_ms is not None
-        pauses.append(said.retry_in_ms // SECOND)
-        now_ms += said.retry_in_ms
-        assert Start("a") in made.tick(now_ms)
+        (report,) = supervisor.query_failed("a", "down", permanent=False, now_ms=now_ms, patient=True)
+        assert isinstance(report, Report) and report.event == "retrying" and report.retry_in_ms is not None
+        pauses.append(report.retry_in_ms // SECOND)
+        now_ms += report.retry_in_ms
+        assert Start("a") in supervisor.tick(now_ms)
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_stopping_ends_waiting_and_pausing_flows_and_starts_nothing() -> None:
-    made = Supervisor.of([FlowState("a"), FlowState("b"), FlowState("c", needs=frozenset({"a"}))])
-    made.tick(0)
-    made.failed_now("b", "x", permanent=False, now_ms=1)
-    assert made.stop() == [Stop("a"), Say("b", "stopped"), Say("c", "stopped")]
-    assert made.tick(10_000) == []
-    assert made.failed_now("a", "interrupted", permanent=False, now_ms=2) == [
-        Say("a", "stopped", "interrupted")
+def test_stop_ends_waiting_and_paused_flows() -> None:
+    supervisor = Supervisor.of([FlowState("a"), FlowState("b"), FlowState("c", needs=frozenset({"a"}))])
+    supervisor.tick(0)
+    supervisor.query_failed("b", "x", permanent=False, now_ms=1)
+    assert supervisor.stop() == [Stop("a"), Report("b", "stopped"), Report("c", "stopped")]
+    assert supervisor.tick(10_000) == []
+    assert supervisor.query_failed("a", "interrupted", permanent=False, now_ms=2) == [
+        Report("a", "stopped", "interrupted")
     ]
-    assert made.ended and not made.failed
-    assert made.flows["a"].state is State.STOPPED
+    assert supervisor.ended and not supervisor.failed
+    assert supervisor.flows["a"].state is State.STOPPED
 
 
-def test_independent_flows_leave_each_other_alone() -> None:
+def test_failed_independent_flow_does_not_stop_others() -> None:
     flows = [FlowState("a"), FlowState("b"), FlowState("c", needs=frozenset({"a"}))]
-    made = Supervisor.of(flows, independent=True)
-    made.tick(0)
-    assert made.failed_now("a", "broken", permanent=True, now_ms=1) == [Say("a", "failed", "broken")]
-    assert made.tick(2) == [Start("c")]  # with what there is
-    assert states(made) == {"a": "failed", "b": "running", "c": "running"}
+    supervisor = Supervisor.of(flows, independent=True)
+    supervisor.tick(0)
+    assert supervisor.query_failed("a", "broken", permanent=True, now_ms=1) == [
+        Report("a", "failed", "broken")
+    ]
+    # with the output that exists
+    assert supervisor.tick(2) == [Start("c")]
+    assert states(supervisor) == {"a": "failed", "b": "running", "c": "running"}
 
 
-def test_one_flow_can_be_stopped() -> None:
-    made = two()
-    made.tick(0)
-    assert made.stop_flow("a") == [Stop("a")]
-    assert made.stop_flow("a") == []
-    assert made.finished("a", 5) == [Say("a", "stopped")]
-    made.failed_now("b", "x", permanent=False, now_ms=6)
-    assert made.stop_flow("b") == [Say("b", "stopped")]
-    assert made.stop_flow("b") == []
-    assert made.ended and not made.stopping
+def test_single_flow_can_be_stopped() -> None:
+    supervisor = two()
+    supervisor.tick(0)
+    assert supervisor.stop_flow("a") == [Stop("a")]
+    assert supervisor.stop_flow("a") == []
+    assert supervisor.finished("a", 5) == [Report("a", "stopped")]
+    supervisor.query_failed("b", "x", permanent=False, now_ms=6)
+    assert supervisor.stop_flow("b") == [Report("b", "stopped")]
+    assert supervisor.stop_flow("b") == []
+    assert supervisor.ended and not supervisor.stopping
 
 
-def test_pauses_have_an_end() -> None:
+def test_backoff_is_limited() -> None:
     assert [backoff_ms(n) for n in (1, 2, 3, 7, 100)] == [1000, 2000, 4000, 60_000, 60_000]
 
 
-def test_fault_of_the_jvm_restarts_the_driver_instead_of_the_query() -> None:
-    made = Supervisor.of([FlowState("a"), FlowState("b")], restarts_ms=())
-    made.tick(0)
-    assert made.failed_now("a", "Task not serializable", permanent=False, now_ms=10, fault=BROKEN_MAP) == [
-        Say("a", "retrying", BROKEN_MAP.what),
-        Restart(BROKEN_MAP.what, 1, 1000),
-        Say("a", "stopped"),
+def test_jvm_fault_restarts_the_driver() -> None:
+    supervisor = Supervisor.of([FlowState("a"), FlowState("b")], restarts_ms=())
+    supervisor.tick(0)
+    assert supervisor.query_failed(
+        "a", "Task not serializable", permanent=False, now_ms=10, fault=BROKEN_MAP
+    ) == [
+        Report("a", "retrying", BROKEN_MAP.text),
+        Restart(BROKEN_MAP.text, 1, 1000),
+        Report("a", "stopped"),
         Stop("b"),
     ]
-    assert made.tick(100_000) == []
-    assert made.failed_now("b", "same", permanent=False, now_ms=20, fault=BROKEN_MAP) == [
-        Say("b", "stopped", "same")
+    assert supervisor.tick(100_000) == []
+    assert supervisor.query_failed("b", "same", permanent=False, now_ms=20, fault=BROKEN_MAP) == [
+        Report("b", "stopped", "same")
     ]
-    assert made.ended and not made.failed and made.restart == Restart(BROKEN_MAP.what, 1, 1000)
+    assert (
+        supervisor.ended and not supervisor.failed and supervisor.restart == Restart(BROKEN_MAP.text, 1, 1000)
+    )
 
 
-def test_restarts_are_limited_and_their_pauses_grow() -> None:
+def test_restarts_are_limited_with_growing_pauses() -> None:
     now_ms, made_restarts = 10_000_000, []
     for before in ((), (now_ms - 9,), (now_ms - 10, now_ms - 9), (now_ms - 11, now_ms - 10, now_ms - 9)):
-        made = Supervisor.of([FlowState("a"), FlowState("b")], restarts_ms=before)
-        made.tick(now_ms)
-        said = made.failed_now("a", "x", permanent=False, now_ms=now_ms, fault=OUT_OF_MEMORY)
-        made_restarts.append(made.restart and made.restart.in_ms)
+        supervisor = Supervisor.of([FlowState("a"), FlowState("b")], restarts_ms=before)
+        supervisor.tick(now_ms)
+        instructions = supervisor.query_failed("a", "x", permanent=False, now_ms=now_ms, fault=OUT_OF_MEMORY)
+        made_restarts.append(supervisor.restart and supervisor.restart.in_ms)
     assert made_restarts == [1000, 10_000, 60_000, None]
-    reason = f"{OUT_OF_MEMORY.what}; the JVM was restarted 3 times within the hour"
-    assert said == [Say("a", "failed", reason), Stop("b")]
+    reason = f"{OUT_OF_MEMORY.text}; the JVM was restarted 3 times within the hour"
+    assert instructions == [Report("a", "failed", reason), Stop("b")]
 
 
-def test_restarts_of_an_hour_ago_do_not_count() -> None:
-    made = Supervisor.of([FlowState("a")], restarts_ms=(1, 2, 3))
-    made.tick(3_600_003)
-    made.failed_now("a", "x", permanent=False, now_ms=3_600_003, fault=DEAD_JVM)
-    assert made.restart == Restart(DEAD_JVM.what, 1, 1000)
+def test_restarts_older_than_an_hour_do_not_count() -> None:
+    supervisor = Supervisor.of([FlowState("a")], restarts_ms=(1, 2, 3))
+    supervisor.tick(3_600_003)
+    supervisor.query_failed("a", "x", permanent=False, now_ms=3_600_003, fault=DEAD_JVM)
+    assert supervisor.restart == Restart(DEAD_JVM.text, 1, 1000)
 
 
-def test_jvm_is_blamed_for_the_third_lost_worker_in_a_row() -> None:
-    made = Supervisor.of([FlowState("a")], restarts_ms=())
+def test_third_lost_worker_in_a_row_restarts_the_jvm() -> None:
+    supervisor = Supervisor.of([FlowState("a")], restarts_ms=())
     for number, fault in enumerate((LOST_WORKER, LOST_WORKER, None, LOST_WORKER, LOST_WORKER)):
-        made.tick(number * 100 * SECOND)
-        made.flows["a"].since_ms = number * 100 * SECOND
-        made.failed_now("a", "x", permanent=False, now_ms=number * 100 * SECOND, fault=fault)
-        assert made.restart is None
-    made.tick(500 * SECOND)
-    made.failed_now("a", "x", permanent=False, now_ms=500 * SECOND, fault=LOST_WORKER)
-    assert made.restart is not None
+        supervisor.tick(number * 100 * SECOND)
+        supervisor.flows["a"].since_ms = number * 100 * SECOND
+        supervisor.query_failed("a", "x", permanent=False, now_ms=number * 100 * SECOND, fault=fault)
+        assert supervisor.restart is None
+    supervisor.tick(500 * SECOND)
+    supervisor.query_failed("a", "x", permanent=False, now_ms=500 * SECOND, fault=LOST_WORKER)
+    assert supervisor.restart is not None
 
 
-def test_session_of_the_program_is_not_replaced() -> None:
-    made = two()
-    made.tick(0)
-    assert made.failed_now("a", "x", permanent=False, now_ms=1, fault=BROKEN_MAP) == [
-        Say("a", "failed", f"{BROKEN_MAP.what}; {OWN_SESSION}"),
+def test_session_of_the_caller_is_not_restarted() -> None:
+    supervisor = two()
+    supervisor.tick(0)
+    assert supervisor.query_failed("a", "x", permanent=False, now_ms=1, fault=BROKEN_MAP) == [
+        Report("a", "failed", f"{BROKEN_MAP.text}; {OWN_SESSION}"),
         Stop("b"),
     ]
-    made = two()
-    made.tick(0)
-    assert made.failed_now("a", "x", permanent=False, now_ms=1, fault=OUT_OF_MEMORY) == [
-        Say("a", "retrying", "x", 1000)
+    supervisor = two()
+    supervisor.tick(0)
+    assert supervisor.query_failed("a", "x", permanent=False, now_ms=1, fault=OUT_OF_MEMORY) == [
+        Report("a", "retrying", "x", 1000)
     ]
 
 
 @pytest.mark.parametrize("policy", [{"on_failure": "stop"}, {"permanent": True}])
 def test_policy_stop_and_permanent_errors_do_not_restart(policy: dict[str, object]) -> None:
     permanent = bool(policy.pop("permanent", False))
-    made = Supervisor.of([FlowState("a", **policy)], restarts_ms=())  # type: ignore[arg-type]
-    made.tick(0)
-    assert made.failed_now("a", "x", permanent=permanent, now_ms=1, fault=DEAD_JVM) == [
-        Say("a", "failed", "x")
+    supervisor = Supervisor.of([FlowState("a", **policy)], restarts_ms=())  # type: ignore[arg-type]
+    supervisor.tick(0)
+    assert supervisor.query_failed("a", "x", permanent=permanent, now_ms=1, fault=DEAD_JVM) == [
+        Report("a", "failed", "x")
     ]
-    assert made.restart is None
+    assert supervisor.restart is None

@@ -12,7 +12,7 @@ from millstream.control.election import Brokers
 from millstream.control.znodes import Assignment, PartitionState
 from millstream.replication.leader import IsrProposal, LeaderReplicas
 from millstream.sim import run, single
-from millstream.sim.checks.convergence import Assigned, Hosted, replicated_as_asked, unsettled
+from millstream.sim.checks.convergence import Assigned, Hosted, replication_factor_kept, unsettled
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.checks.observe import assigned, hosted, image_in
 from support.sim.stories import Story, play
@@ -36,21 +36,21 @@ def test_a_cluster_at_rest_has_nothing_left_to_do() -> None:
 @pytest.mark.parametrize(
     "partition, replicas, told",
     [
-        (PARTITION._replace(leader=-1), ALL, "is led by -1"),
+        (PARTITION._replace(leader=-1), ALL, "leader -1 is not one of its replicas"),
         (PARTITION._replace(isr=(2, 1)), ALL, "only [2, 1] of [1, 2, 3] are in sync"),
-        (PARTITION._replace(moving=True), ALL, "does not end"),
+        (PARTITION._replace(reassigning=True), ALL, "does not end"),
         (PARTITION, ALL[:2], "broker 3 does not have its replica"),
         (PARTITION, [*ALL[:2], ALL[2]._replace(topic_id=OTHER_ID)], "broker 3 does not have its replica"),
         (PARTITION, [*ALL[:2], replica(3, high_watermark=None, end=None)], "broker 3 does not serve"),
-        (PARTITION, [*ALL[:2], ALL[2]._replace(leader=1)], "broker 3 believes in leader 1 of epoch 5"),
-        (PARTITION, [*ALL[:2], ALL[2]._replace(leader_epoch=4)], "broker 3 believes in leader 2 of epoch 4"),
-        (PARTITION, [*ALL[:2], replica(3, high_watermark=8)], "broker 3 is at 8 of 9"),
+        (PARTITION, [*ALL[:2], ALL[2]._replace(leader=1)], "broker 3 has leader 1 of epoch 5"),
+        (PARTITION, [*ALL[:2], ALL[2]._replace(leader_epoch=4)], "broker 3 has leader 2 of epoch 4"),
+        (PARTITION, [*ALL[:2], replica(3, high_watermark=8)], "broker 3 has high watermark 8 and end 9"),
         (PARTITION, [*ALL[:2], replica(3, high_watermark=8, end=8)], "the leader's log ends at 9"),
         (PARTITION, [*ALL, replica(4)], "broker 4 still has a replica"),
         (PARTITION, [*ALL, ALL[2]._replace(topic_id=OTHER_ID)], "broker 3 still has a replica"),
     ],
 )
-def test_what_is_left_to_do_is_told(partition: Assigned, replicas: list[Hosted], told: str) -> None:
+def test_every_difference_is_reported(partition: Assigned, replicas: list[Hosted], told: str) -> None:
     found = list(unsettled([partition], replicas))
     assert {violation.kind for violation in found} == {"not-converged"}
     assert any(told in violation.detail for violation in found)
@@ -58,9 +58,9 @@ def test_what_is_left_to_do_is_told(partition: Assigned, replicas: list[Hosted],
 
 @pytest.mark.parametrize("replicas", [(1, 2), (1, 2, 3, 4), (1, 2, 2)])
 def test_another_number_of_replicas_is_found(replicas: tuple[int, ...]) -> None:
-    (found,) = replicated_as_asked([PARTITION._replace(replicas=replicas)], 3)
+    (found,) = replication_factor_kept([PARTITION._replace(replicas=replicas)], 3)
     assert found.kind == "replication-factor"
-    assert list(replicated_as_asked([PARTITION], 3)) == []
+    assert list(replication_factor_kept([PARTITION], 3)) == []
 
 
 def test_replicas_that_never_come_back_in_sync_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ class MoveCalledOff(Story):
             await self.reassign(wish)
         self.world.network.heal()
         await self.until(lambda: not self._unsettled())
-        return list(replicated_as_asked(assigned(image_in(self.zookeeper)), 3))
+        return list(replication_factor_kept(assigned(image_in(self.zookeeper)), 3))
 
     def _unsettled(self) -> list[Violation]:
         return list(unsettled(assigned(image_in(self.zookeeper)), hosted(self.brokers.values())))
@@ -104,7 +104,7 @@ class MoveOfTwoMinds(MoveCalledOff):
     wishes: ClassVar = ([1, 2, 4], [1, 2, 5], None)
 
 
-def test_a_move_that_was_given_another_goal_and_called_off_leaves_as_many_replicas_as_before() -> None:
+def test_cancelled_reassignment_keeps_the_replication_factor() -> None:
     assert play(MoveOfTwoMinds) == []
 
 

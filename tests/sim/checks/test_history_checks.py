@@ -86,17 +86,19 @@ def test_a_planted_violation_is_found(kind: str, steps: list[Step]) -> None:
     assert kind in kinds(check_history(history(*steps)))
 
 
-def read_and_committed(read_at: float, commit_asked: float | None, outcome: str, f: str = POLL) -> list[Op]:
+def read_and_committed(
+    read_at: float, commit_requested: float | None, outcome: str, f: str = POLL
+) -> list[Op]:
     """A transaction from 0 to 5, and somebody who has its record at a time in between."""
     made = History()
     writing = made.invoke("p", TXN, [Send(K, "a")], 0.0)
     reading = made.invoke("r", f, [], read_at if f == TXN else 0.5)
     made.complete(reading, OK, [Poll({K: [(0, "a")]})], 4.5 if f == TXN else read_at)
-    made.complete(writing, outcome, [Send(K, "a", 0)], 5.0, commit_asked=commit_asked)
+    made.complete(writing, outcome, [Send(K, "a", 0)], 5.0, commit_requested=commit_requested)
     return made.completions()
 
 
-def test_a_record_that_is_read_before_its_commit_was_asked_for_is_a_dirty_read() -> None:
+def test_read_before_the_commit_request_is_a_dirty_read() -> None:
     for outcome in (OK, INFO):
         assert kinds(check_history(read_and_committed(1.0, 2.0, outcome))) == ["dirty-read"]
     assert kinds(check_history(read_and_committed(1.0, 2.0, OK, f=TXN))) == ["dirty-read"]
@@ -118,7 +120,7 @@ def test_transactions_that_read_each_other_are_a_cycle() -> None:
     assert kinds(check_history(history(one, three))) == ["unseen"]
 
 
-def test_what_nobody_knows_is_no_violation_until_it_was_read() -> None:
+def test_unknown_outcome_is_no_violation_until_it_is_read() -> None:
     """An info operation counts as committed from the moment that anything of it is seen."""
     unknown = send("p", ("a", 0), ("b", 1), outcome=INFO, f=TXN)
     later = send("q", ("c", 2))
@@ -127,7 +129,7 @@ def test_what_nobody_knows_is_no_violation_until_it_was_read() -> None:
     assert "lost-write" in kinds(half)
 
 
-def test_readers_of_uncommitted_data_may_see_what_is_aborted_but_not_two_values() -> None:
+def test_read_uncommitted_may_see_aborted_but_not_two_values() -> None:
     assert check_history(history(*CLEAN, poll("t", (4, "x"), f=PEEK))) == []
     assert kinds(check_history(history(*CLEAN, poll("t", (3, "x"), f=PEEK)))) == ["inconsistent-offsets"]
 
@@ -137,7 +139,7 @@ def test_an_aborted_record_between_two_polls_is_not_skipped() -> None:
     assert check_history(history(*steps)) == []
 
 
-def test_a_consumer_that_is_assigned_anew_may_go_back() -> None:
+def test_reassigned_consumer_may_go_back() -> None:
     again = [*CLEAN, poll("t", (0, "a"), (1, "b")), ("t", ASSIGN, OK, ()), poll("t", (0, "a"))]
     assert check_history(history(*again)) == []
     assert check_history(history(*CLEAN, poll("t", (3, "c")), poll("t", (0, "a")), rebalanced=[K])) == []

@@ -18,19 +18,19 @@ from millstream.sim.checks.state_checks import (
     Replica,
     Sample,
     StartEvent,
-    acknowledged_survive,
+    acknowledged_records_survive,
     commits_advance,
     committed_values,
     compacted_agree,
     copied_exactly_once,
     high_watermarks_advance,
-    log_starts_hold,
+    incarnations_are_separate,
+    log_starts_advance,
     offsets_rise,
     one_leader_per_epoch,
     one_owner_per_generation,
-    only_own_incarnation,
+    read_records_survive,
     reads_are_committed,
-    reads_survive,
     replicas_agree,
     sequences_once,
 )
@@ -89,10 +89,10 @@ WRITTEN = log(batch(0, "a", "b"), batch(2, "c"))
 TRANSACTION = batch(0, "a", producer=7, sequence=0, transactional=True)
 
 CLEAN: list[tuple[Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
-    (acknowledged_survive, ([(K, 0, "a"), (K, 2, "c")], {K: WRITTEN})),
-    (acknowledged_survive, ([(K, 0, "gone by retention")], {K: log(batch(2, "c"), start=2)})),
-    (reads_survive, ([(K, 0, "a"), (K, 2, "c")], {K: WRITTEN})),
-    (reads_survive, ([(K, 0, "gone by retention")], {K: log(batch(2, "c"), start=2)})),
+    (acknowledged_records_survive, ([(K, 0, "a"), (K, 2, "c")], {K: WRITTEN})),
+    (acknowledged_records_survive, ([(K, 0, "gone by retention")], {K: log(batch(2, "c"), start=2)})),
+    (read_records_survive, ([(K, 0, "a"), (K, 2, "c")], {K: WRITTEN})),
+    (read_records_survive, ([(K, 0, "gone by retention")], {K: log(batch(2, "c"), start=2)})),
     (high_watermarks_advance, ([sample(), sample(high_watermark=6)],)),
     (high_watermarks_advance, ([sample(), sample(epoch=1, high_watermark=3)],)),
     (high_watermarks_advance, ([sample(), sample(start=2, high_watermark=3)],)),
@@ -110,18 +110,18 @@ CLEAN: list[tuple[Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
     (one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 2, "n", (K,))],)),
     (commits_advance, ([committed(1, 5), fetched(2, 5), committed(2.0, 9), fetched(3, 9)],)),
     (commits_advance, ([fetched(1.95, 5), committed(1.9, 9)],)),
-    (log_starts_hold, ([deleted(1, 5), begins(1.05, 0), begins(2, 5)], {K: log(start=5)}, {K: 5})),
-    (log_starts_hold, ([begins(1, 5), begins(2, 0)], {}, {})),
-    (only_own_incarnation, ([life(b"1", "ab", "a"), life(b"2", "c", "cx"), life(b"2", "d", "cd")],)),
+    (log_starts_advance, ([deleted(1, 5), begins(1.05, 0), begins(2, 5)], {K: log(start=5)}, {K: 5})),
+    (log_starts_advance, ([begins(1, 5), begins(2, 0)], {}, {})),
+    (incarnations_are_separate, ([life(b"1", "ab", "a"), life(b"2", "c", "cx"), life(b"2", "d", "cd")],)),
 ]  # fmt: skip
 
 PLANTED: list[tuple[str, Callable[..., Iterable[Violation]], tuple[Any, ...]]] = [
-    ("acknowledged-lost", acknowledged_survive, ([(K, 3, "d")], {K: WRITTEN})),
-    ("acknowledged-lost", acknowledged_survive, ([(K, 1, "other")], {K: WRITTEN})),
-    ("acknowledged-lost", acknowledged_survive, ([(K, 0, "a")], {})),
-    ("read-lost", reads_survive, ([(K, 3, "d")], {K: WRITTEN})),
-    ("read-lost", reads_survive, ([(K, 1, "other")], {K: WRITTEN})),
-    ("read-lost", reads_survive, ([(K, 0, "a")], {})),
+    ("acknowledged-lost", acknowledged_records_survive, ([(K, 3, "d")], {K: WRITTEN})),
+    ("acknowledged-lost", acknowledged_records_survive, ([(K, 1, "other")], {K: WRITTEN})),
+    ("acknowledged-lost", acknowledged_records_survive, ([(K, 0, "a")], {})),
+    ("read-lost", read_records_survive, ([(K, 3, "d")], {K: WRITTEN})),
+    ("read-lost", read_records_survive, ([(K, 1, "other")], {K: WRITTEN})),
+    ("read-lost", read_records_survive, ([(K, 0, "a")], {})),
     ("high-watermark-back", high_watermarks_advance, ([sample(), sample(high_watermark=4)],)),
     ("high-watermark-beyond-end", high_watermarks_advance, ([sample(high_watermark=10, leads=False)],)),
     ("two-leaders", one_leader_per_epoch, ([sample(1, epoch=3), sample(2, epoch=3)],)),
@@ -138,15 +138,15 @@ PLANTED: list[tuple[str, Callable[..., Iterable[Violation]], tuple[Any, ...]]] =
     ("two-owners", one_owner_per_generation, ([Ownership("g", 1, "m", (K,)), Ownership("g", 1, "n", (K,))],)),
     ("commit-back", commits_advance, ([committed(1, 5), fetched(2, 4)],)),
     ("commit-back", commits_advance, ([fetched(1, 5), fetched(2, -1)],)),
-    ("log-start-back", log_starts_hold, ([deleted(1, 5), begins(2, 4)], {K: log(start=5)}, {K: 5})),
-    ("deleted-too-much", log_starts_hold, ([], {K: log(start=6)}, {K: 5})),
-    ("deleted-too-much", log_starts_hold, ([], {K: log(start=1)}, {})),
-    ("came-back", only_own_incarnation, ([life(b"1", "ab", "a"), life(b"2", "c", "b")],)),
+    ("log-start-back", log_starts_advance, ([deleted(1, 5), begins(2, 4)], {K: log(start=5)}, {K: 5})),
+    ("deleted-too-much", log_starts_advance, ([], {K: log(start=6)}, {K: 5})),
+    ("deleted-too-much", log_starts_advance, ([], {K: log(start=1)}, {})),
+    ("came-back", incarnations_are_separate, ([life(b"1", "ab", "a"), life(b"2", "c", "b")],)),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("check, data", CLEAN)
-def test_what_may_happen_is_no_violation(
+def test_allowed_behaviour_is_no_violation(
     check: Callable[..., Iterable[Violation]], data: tuple[Any, ...]
 ) -> None:
     assert list(check(*data)) == []
@@ -192,7 +192,9 @@ def test_the_topic_that_there_is_keeps_its_name_beside_another_life_of_it() -> N
     tp = TopicPartition("k", 0)
     found = by_topic([(tp, old, WRITTEN), (tp, new, log(node=2))], {"k": new})
     (current,) = found[K]
-    assert [v.kind for v in acknowledged_survive([(K, 0, "a")], {K: current})] == ["acknowledged-lost"]
+    assert [v.kind for v in acknowledged_records_survive([(K, 0, "a")], {K: current})] == [
+        "acknowledged-lost"
+    ]
     assert K not in by_topic([(tp, old, WRITTEN)], {})
 
 
@@ -218,7 +220,7 @@ def test_the_last_value_of_a_key_is_on_every_replica_of_a_compacted_topic() -> N
         log(node=2, start=2),  # what was deleted
     ],
 )
-def test_what_explains_that_a_value_is_not_there(other: Replica) -> None:
+def test_missing_value_with_an_explanation_is_no_violation(other: Replica) -> None:
     assert list(compacted_agree({K: [log(keyed(1, b"a"), high_watermark=3), other]})) == []
 
 

@@ -33,7 +33,7 @@ def test_a_clean_run_passes() -> None:
     assert kinds(evidence(copies={K: COPY})) == []
 
 
-def test_what_a_group_left_out_below_its_offset_is_found() -> None:
+def test_unread_record_below_the_group_offset_is_found() -> None:
     committed = [OffsetEvent(1.0, 1.1, "readers", K, 1, False)]
     assert kinds(evidence(offsets=committed, group_reads={K: {"a"}})) == []
     assert kinds(evidence(offsets=committed)) == ["group-missed"]
@@ -53,7 +53,7 @@ def test_an_acknowledged_record_that_no_log_holds_is_found() -> None:
     assert kinds(found) == ["acknowledged-lost", "read-lost"]
 
 
-def test_what_the_leader_has_lost_is_lost_though_a_follower_still_has_it() -> None:
+def test_record_lost_by_the_leader_is_lost() -> None:
     found = evidence()
     found.logs = {K: [replica()._replace(high_watermark=0), replica("a", node=2)]}
     assert kinds(found) == ["acknowledged-lost", "read-lost"]
@@ -68,7 +68,7 @@ def test_a_topic_that_is_gone_breaks_no_check() -> None:
     assert set(kinds(found)) == {"acknowledged-lost", "read-lost"}
 
 
-def test_what_a_transaction_read_is_committed_whatever_became_of_the_transaction() -> None:
+def test_reads_of_a_transaction_count_whatever_its_outcome() -> None:
     history = History()
     copying = history.invoke("c", TXN, [Poll({K: [(0, "a")]})], 1.0)
     history.complete(copying, FAIL, [Poll({K: [(0, "a")]})], 2.0)

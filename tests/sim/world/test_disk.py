@@ -26,7 +26,7 @@ def test_a_kill_keeps_everything_and_releases_locks() -> None:
     assert disk.lock("/d/.lock") is not None
 
 
-def test_what_was_synced_survives_every_crash() -> None:
+def test_synced_data_survives_every_crash() -> None:
     for seed in range(100):
         disk = written(seed)
         disk.open("/d/synced").append((b"tail" * 1000,))

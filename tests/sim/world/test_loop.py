@@ -50,7 +50,7 @@ def test_timeouts_and_timers_fire_in_the_order_of_their_times() -> None:
     assert run(story()) == ["first", "second", "third"]
 
 
-def test_what_became_ready_first_runs_first() -> None:
+def test_callbacks_run_in_the_order_they_became_ready() -> None:
     async def story() -> list[int]:
         seen: list[int] = []
 
@@ -77,7 +77,7 @@ def test_callbacks_take_a_little_time_so_that_turns_end() -> None:
     assert run(story()) > 10
 
 
-def test_work_for_a_thread_is_done_later_and_its_failure_is_told() -> None:
+def test_executor_work_runs_later_and_reports_failure() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         done: list[str] = []
@@ -91,7 +91,7 @@ def test_work_for_a_thread_is_done_later_and_its_failure_is_told() -> None:
     run(story())
 
 
-def test_a_paused_process_does_nothing_until_it_goes_on() -> None:
+def test_paused_process_does_nothing_until_it_resumes() -> None:
     world = World(1)
 
     async def ticks(seen: list[float]) -> None:
@@ -113,7 +113,7 @@ def test_a_paused_process_does_nothing_until_it_goes_on() -> None:
     run(story(), world)
 
 
-def test_a_killed_process_runs_nothing_any_more_not_even_what_cleans_up() -> None:
+def test_killed_process_runs_nothing_not_even_cleanup() -> None:
     world = World(1)
 
     async def story() -> None:
@@ -154,7 +154,7 @@ def test_a_run_that_does_not_end_tells_where_everybody_waits() -> None:
         run(goes_on_for_ever(), limit_s=50)
 
 
-def test_an_exception_that_nobody_handles_is_an_error_of_the_run() -> None:
+def test_unhandled_exception_is_an_error_of_the_run() -> None:
     world = World(1)
 
     async def story() -> None:

@@ -72,7 +72,7 @@ def test_bytes_arrive_later_and_in_order() -> None:
     Pair().run(story)
 
 
-def test_a_sender_stops_when_the_receiver_does_not_read_and_goes_on_when_it_does() -> None:
+def test_sender_waits_for_a_receiver_that_does_not_read() -> None:
     async def story(pair: Pair) -> None:
         mine, theirs = await pair.connect()
         sent = 0
@@ -104,7 +104,7 @@ def test_a_close_is_seen_after_what_was_sent_before() -> None:
     Pair().run(story)
 
 
-def test_nobody_listens_nobody_answers() -> None:
+def test_connection_without_a_listener_is_refused() -> None:
     async def story(pair: Pair) -> None:
         with pytest.raises(ConnectionRefusedError):
             await pair.client.network.connect("server", 9092, 5.0)
@@ -120,7 +120,7 @@ def test_nobody_listens_nobody_answers() -> None:
     Pair().run(story)
 
 
-def test_what_is_cut_for_a_while_arrives_when_the_link_has_healed() -> None:
+def test_bytes_on_a_cut_link_arrive_after_it_heals() -> None:
     async def story(pair: Pair) -> None:
         mine, theirs = await pair.connect()
         pair.network.cut("client", "server")
@@ -137,7 +137,7 @@ def test_what_is_cut_for_a_while_arrives_when_the_link_has_healed() -> None:
     Pair().run(story)
 
 
-def test_a_sender_whose_bytes_are_cut_off_for_long_gives_up_and_the_other_end_does_not_know() -> None:
+def test_sender_on_a_cut_link_gives_up_alone() -> None:
     async def story(pair: Pair) -> None:
         mine, theirs = await pair.connect()
         calls = told(mine)

@@ -49,7 +49,7 @@ def whole(encoded, producer_id: int = -1, epoch: int = -1, sequence: int = -1) -
 
 @given(ROWS)
 @settings(deadline=None)
-def test_a_batch_is_byte_for_byte_the_reference(rows: list[tuple]) -> None:
+def test_batch_equals_the_reference_byte_for_byte(rows: list[tuple]) -> None:
     (encoded,) = encode(columns_of(rows), np.array([0, len(rows)]))
     records = [Record(at, *row) for at, row in enumerate(rows)]
     assert whole(encoded) == build_batch(records)
@@ -61,17 +61,17 @@ def test_a_batch_is_byte_for_byte_the_reference(rows: list[tuple]) -> None:
 
 @given(ROWS, st.data())
 @settings(deadline=None)
-def test_every_batch_starts_its_own_offsets_and_times(rows: list[tuple], data: st.DataObject) -> None:
+def test_every_batch_has_its_own_base_offset_and_time(rows: list[tuple], data: st.DataObject) -> None:
     cuts = data.draw(st.sets(st.integers(1, len(rows))))
     bounds = sorted({0, len(rows)} | cuts)
     batches = list(encode(columns_of(rows), np.array(bounds)))
-    assert [one.count for one in batches] == list(np.diff(bounds))
+    assert [batch.count for batch in batches] == list(np.diff(bounds))
     for encoded, start, end in zip(batches, bounds, bounds[1:], strict=False):
         assert whole(encoded) == build_batch([Record(at, *row) for at, row in enumerate(rows[start:end])])
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_codecs_shrink_what_can_be_shrunk(codec: int) -> None:
+def test_codecs_compress_compressible_batches(codec: int) -> None:
     rows = [(at, None, b"the same again " * 10, ()) for at in range(300)]
     (encoded,) = encode(columns_of(rows), np.array([0, 300]), codec=codec)
     batch = whole(encoded, 1, 0, 0)
@@ -81,18 +81,18 @@ def test_codecs_shrink_what_can_be_shrunk(codec: int) -> None:
     assert [record.value for record in read_records(batch, max_bytes=1 << 20)] == [row[2] for row in rows]
 
 
-def test_what_compression_would_only_enlarge_stays_as_it_is() -> None:
+def test_incompressible_batch_stays_uncompressed() -> None:
     (encoded,) = encode(columns_of([(1, None, b"x", ())]), np.array([0, 1]), codec=1)
     assert parse_header(whole(encoded)).codec == 0
 
 
-def test_without_keys_and_headers_nothing_is_allocated_for_them() -> None:
+def test_batch_without_keys_and_headers_equals_the_reference() -> None:
     values = pa.array([b"a", None, b""], pa.binary())
     (encoded,) = encode(Columns(None, values, None, np.zeros(3, np.int64)), np.array([0, 3]))
     assert whole(encoded) == build_batch([Record(at, 0, None, v) for at, v in enumerate([b"a", None, b""])])
 
 
-def test_slices_of_columns_are_encoded_as_what_they_show() -> None:
+def test_slices_of_columns_are_encoded() -> None:
     rows = [(at, b"k%d" % at, b"v%d" % at, (("h", b"%d" % at),)) for at in range(10)]
     full = columns_of(rows)
     part = Columns(full.keys.slice(4), full.values.slice(4), full.headers.slice(4), full.times[4:])
@@ -100,7 +100,7 @@ def test_slices_of_columns_are_encoded_as_what_they_show() -> None:
     assert whole(encoded) == build_batch([Record(at, *row) for at, row in enumerate(rows[4:])])
 
 
-def test_batches_are_cut_at_groups_and_sizes() -> None:
+def test_batches_are_split_at_groups_and_sizes() -> None:
     sizes = np.array([10, 10, 10, 10, 500, 10, 10])
     assert split(sizes, [(5, 25), (7, 25)]).tolist() == [0, 2, 4, 5, 7]
     assert split(sizes, [(0, 1), (3, 1000), (3, 1), (7, 1000)]).tolist() == [0, 3, 7]

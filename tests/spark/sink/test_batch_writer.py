@@ -63,7 +63,8 @@ def test_a_task_that_fails_after_writing_leaves_nothing(
     def broken(batches: Any) -> Any:
         yield pa.RecordBatch.from_pydict(
             {"value": [b"x" * 1000] * 40_000}
-        )  # enough to be sent before the end
+            # Enough to be sent before the end.
+        )
         for _ in batches:
             pass
         raise RuntimeError("after writing")
@@ -75,20 +76,21 @@ def test_a_task_that_fails_after_writing_leaves_nothing(
     assert staging_topics(shared_broker) == []
 
 
-def test_what_a_repeated_task_laid_down_before_does_not_count(
+def test_batches_of_an_earlier_task_attempt_are_not_copied(
     spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Path
 ) -> None:
-    """The writer itself, as Spark uses it: two attempts of a task, of which the second one counts."""
+    """Call the writer as Spark does: two attempts of a task, of which the second is committed."""
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from millstream.spark.sink.batch_writer import BatchWriter
 
     create_topic(shared_broker.bootstrap, topic_name, 2)
     schema = StructType([StructField("value", BinaryType())])
-    given = {"kafka.bootstrap.servers": shared_broker.bootstrap, "topic": topic_name}
-    writer = BatchWriter(given, schema, overwrite=False)
+    options = {"kafka.bootstrap.servers": shared_broker.bootstrap, "topic": topic_name}
+    writer = BatchWriter(options, schema, overwrite=False)
     rows = [pa.RecordBatch.from_pydict({"value": [b"%d" % number for number in range(100)]})]
-    writer.write(iter(rows))  # its answer never reaches Spark
+    # Its response never reaches Spark.
+    writer.write(iter(rows))
     done = writer.write(iter(rows))
     other = writer.write(iter([pa.RecordBatch.from_pydict({"value": [b"other"]})]))
     assert messages(shared_broker.bootstrap, topic_name, isolation="read_uncommitted") == []
@@ -98,7 +100,7 @@ def test_what_a_repeated_task_laid_down_before_does_not_count(
     assert staging_topics(shared_broker) == []
 
 
-def test_at_least_once_writes_at_once(spark: Any, shared_broker: LocalBroker, topic_name: str) -> None:
+def test_at_least_once_writes_directly(spark: Any, shared_broker: LocalBroker, topic_name: str) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 2)
     write(
         spark.range(100).selectExpr("cast(id as string) value"),
@@ -116,28 +118,27 @@ def test_no_rows_need_no_transaction(spark: Any, shared_broker: LocalBroker, top
 
 
 @pytest.mark.parametrize(
-    ("mode", "options", "said"),
+    ("mode", "options", "message"),
     [
         ("overwrite", {"topic": "x"}, "a topic cannot be overwritten"),
-        ("append", {}, "which topic the rows are for"),
+        ("append", {}, "the rows have no topic"),
         ("append", {"topic": "x", "acks": "1"}, "there is no option 'acks'"),
         ("append", {"topic": "x", "kafka.acks": "1"}, "always written with acks=all"),
     ],
 )
-def test_what_cannot_be_is_told(
-    spark: Any, shared_broker: LocalBroker, mode: str, options: dict[str, str], said: str
+def test_invalid_writes_are_rejected_in_one_line(
+    spark: Any, shared_broker: LocalBroker, mode: str, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(Exception, match=said) as raised:
+    with pytest.raises(Exception, match=message) as raised:
         write(spark.range(1).selectExpr("cast(id as string) value"), shared_broker, mode, **options)
     assert "Traceback" not in str(raised.value)
 
 
-def test_a_stream_is_sent_to_the_sink_that_can(
-    spark: Any, shared_broker: LocalBroker, tmp_path: Path
-) -> None:
+def test_stream_write_refers_to_topic_sink(spark: Any, shared_broker: LocalBroker, tmp_path: Path) -> None:
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     writer = rate.selectExpr("cast(value as string) value").writeStream
-    writer._jwrite = writer._jwrite.format("millstream")  # as in a session that does not refuse it early
+    # As in a session that does not reject it early.
+    writer._jwrite = writer._jwrite.format("millstream")
     writer = writer.option("topic", "x").option("checkpointLocation", str(tmp_path / "c"))
     with pytest.raises(Exception, match="TopicSink"):
         writer.trigger(availableNow=True).start().awaitTermination(60)

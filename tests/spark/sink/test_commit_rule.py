@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from millstream.pipelines.dead_letters.refusals import LetterSink
+from millstream.pipelines.dead_letters.refusals import DeadLetterSink
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.stores import is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 from millstream.spark.sink.commit_rule import CommittedBatch, Verdict, judge
 from millstream.spark.sink.failures import ProgressConflict
-from millstream.spark.sink.progress import Progress
-from millstream.spark.sink.topic_sink import TopicSink
+from millstream.spark.sink.progress import CommittedProgress, Progress
 
 SAME = CommittedBatch(7, same_query=True, same_offsets=True)
 OTHER_OFFSETS = SAME._replace(same_offsets=False)
@@ -85,13 +82,12 @@ def test_stores_apply_the_rule(
 # ---- topics ---------------------------------------------------------------------------------
 
 
-def sink_at(last: CommittedBatch | None, kind: type[TopicSink] = TopicSink, **options: Any) -> TopicSink:
-    sink = kind("localhost:1", "sink", topic="t", **options)
-    if last is not None:
-        query = IDENTITY.query if last.same_query else "another"
-        offsets = IDENTITY.offsets if last.same_offsets else "others"
-        sink._progress = Progress("sink", query, last.batch, offsets, commits=1)
-    return sink
+def progress_at(last: CommittedBatch | None, **rules: bool) -> CommittedProgress:
+    if last is None:
+        return CommittedProgress("sink", None, **rules)
+    query = IDENTITY.query if last.same_query else "another"
+    offsets = IDENTITY.offsets if last.same_offsets else "others"
+    return CommittedProgress("sink", Progress("sink", query, last.batch, offsets, commits=1), **rules)
 
 
 @pytest.mark.parametrize("reset_progress", [False, True])
@@ -99,27 +95,28 @@ def sink_at(last: CommittedBatch | None, kind: type[TopicSink] = TopicSink, **op
 def test_topics_apply_the_rule(
     last: CommittedBatch | None, batch_id: int, verdict: Verdict, reset_progress: bool
 ) -> None:
-    sink = sink_at(last, reset_progress=reset_progress)
+    committed = progress_at(last, reset_progress=reset_progress)
     if verdict in CONFLICTS and not reset_progress:
         with pytest.raises(ProgressConflict) as raised:
-            sink._is_committed(batch_id, IDENTITY)
+            committed.has(batch_id, IDENTITY)
         assert raised.value.hint is not None and "reset_progress=True" in raised.value.hint
     else:
-        assert sink._is_committed(batch_id, IDENTITY) is (verdict is Verdict.COMMITTED)
+        assert committed.has(batch_id, IDENTITY) is (verdict is Verdict.COMMITTED)
 
 
 def test_progress_is_reset_for_the_first_batch_only() -> None:
-    sink = sink_at(SAME, reset_progress=True)
-    assert not sink._is_committed(20, IDENTITY)
+    committed = progress_at(SAME, reset_progress=True)
+    assert not committed.has(20, IDENTITY)
     with pytest.raises(ProgressConflict, match="batch 22"):
-        sink._is_committed(22, IDENTITY)
+        committed.has(22, IDENTITY)
 
 
 @pytest.mark.parametrize(("last", "batch_id", "verdict"), TABLE)
 def test_dead_letters_may_skip_batches(last: CommittedBatch | None, batch_id: int, verdict: Verdict) -> None:
-    sink = sink_at(last, LetterSink)
+    assert DeadLetterSink.allows_gaps
+    committed = progress_at(last, allows_gaps=True)
     if verdict is Verdict.OTHER_QUERY:
         with pytest.raises(ProgressConflict, match="another query"):
-            sink._is_committed(batch_id, IDENTITY)
+            committed.has(batch_id, IDENTITY)
     else:
-        assert sink._is_committed(batch_id, IDENTITY) is (verdict is Verdict.COMMITTED)
+        assert committed.has(batch_id, IDENTITY) is (verdict is Verdict.COMMITTED)

@@ -1,4 +1,4 @@
-"""Batches of a few rows come to the driver without a Python worker; what turns out to be large does not."""
+"""Small batches are collected to the driver without a Python worker; large ones are not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from millstream.local.broker import LocalBroker
-from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, FewRows
+from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, DriverCollect
 from millstream.spark.sink.failures import JobFailed
 from support.spark.sink_world import World, messages
 
@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 COLUMNS = {"value": "value"}
 
 
-def expecting() -> FewRows:
-    few = FewRows()
-    few.learn(SMALL_BYTES)
-    return few
+def expecting() -> DriverCollect:
+    predictor = DriverCollect()
+    predictor.learn(SMALL_BYTES)
+    return predictor
 
 
 def rows(spark: Any, count: int, value: str = "cast(id as string)") -> Any:
@@ -29,17 +29,17 @@ def rows(spark: Any, count: int, value: str = "cast(id as string)") -> Any:
 
 
 def test_rows_come_when_the_last_batch_was_small(spark: Any) -> None:
-    few = FewRows()
-    assert few.collect(rows(spark, 1), COLUMNS) is None
-    few.learn(SMALL_BYTES)
-    found = few.collect(rows(spark, 3), COLUMNS)
-    assert found is not None
-    assert [value for batch in found for value in batch.column("value").to_pylist()] == ["0", "1", "2"]
-    few.learn(SMALL_BYTES + 1)
-    assert few.collect(rows(spark, 1), COLUMNS) is None
+    predictor = DriverCollect()
+    assert predictor.collect(rows(spark, 1), COLUMNS) is None
+    predictor.learn(SMALL_BYTES)
+    batches = predictor.collect(rows(spark, 3), COLUMNS)
+    assert batches is not None
+    assert [value for batch in batches for value in batch.column("value").to_pylist()] == ["0", "1", "2"]
+    predictor.learn(SMALL_BYTES + 1)
+    assert predictor.collect(rows(spark, 1), COLUMNS) is None
 
 
-def test_no_rows_are_few(spark: Any) -> None:
+def test_empty_batch_is_collected(spark: Any) -> None:
     assert expecting().collect(rows(spark, 0), COLUMNS) == []
 
 
@@ -50,19 +50,19 @@ def test_no_rows_are_few(spark: Any) -> None:
         (1, f"repeat('x', {MAX_ROW_BYTES + 1})"),
     ],
 )
-def test_what_is_too_much_stays_where_it_is(spark: Any, count: int, value: str) -> None:
-    few = expecting()
-    assert few.collect(rows(spark, count, value), COLUMNS) is None
+def test_large_batch_is_not_collected(spark: Any, count: int, value: str) -> None:
+    predictor = expecting()
+    assert predictor.collect(rows(spark, count, value), COLUMNS) is None
     for _ in range(PAUSE - 1):
-        few.learn(0)
-        assert few.collect(rows(spark, 1), COLUMNS) is None, "surprised once, it does not try again so soon"
-    few.learn(0)
-    assert few.collect(rows(spark, 1), COLUMNS) is not None
+        predictor.learn(0)
+        assert predictor.collect(rows(spark, 1), COLUMNS) is None, "after a large batch it pauses"
+    predictor.learn(0)
+    assert predictor.collect(rows(spark, 1), COLUMNS) is not None
 
 
 def test_each_partition_has_its_own_share(spark: Any) -> None:
-    found = expecting().collect(spark.range(0, 2 * MAX_ROWS, 1, 2).selectExpr("'x' AS value"), COLUMNS)
-    assert found is not None and sum(batch.num_rows for batch in found) == 2 * MAX_ROWS
+    batches = expecting().collect(spark.range(0, 2 * MAX_ROWS, 1, 2).selectExpr("'x' AS value"), COLUMNS)
+    assert batches is not None and sum(batch.num_rows for batch in batches) == 2 * MAX_ROWS
 
 
 def test_a_plan_that_fails_is_a_failed_job(spark: Any) -> None:
@@ -93,7 +93,7 @@ def test_every_column_is_the_same_either_way(world: World) -> None:
     """The first batch is encoded by a task, the second one by the driver."""
     number = F.col("value").cast("string").cast("int")
     header = F.array(F.struct(F.lit("h").alias("key"), F.col("value").alias("value")))
-    wanted = world.rows().select(
+    selected = world.rows().select(
         F.concat(F.lit("key-"), number % 10).alias("key"),
         F.concat(F.lit("value-"), number % 10).alias("Value"),
         F.when(number % 10 > 1, header).alias("headers"),
@@ -103,9 +103,9 @@ def test_every_column_is_the_same_either_way(world: World) -> None:
     )
     world.put("1", "2", "3")
     world.put("11", "12", "13")
-    world.run(wanted, world.sink())
-    found = [
+    world.run(selected, world.sink())
+    records = [
         (m.partition(), m.key(), m.value(), m.timestamp()[1], [name for name, _ in m.headers() or []])
         for m in messages(world.bootstrap, world.target)
     ]
-    assert len(found) == 6 and sorted(found)[::2] == sorted(found)[1::2]
+    assert len(records) == 6 and sorted(records)[::2] == sorted(records)[1::2]

@@ -1,4 +1,4 @@
-"""The partition of a key is the one that Kafka's clients choose; rows without a key are spread evenly."""
+"""Keys go to the partition that Kafka's clients choose; rows without a key are spread evenly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from millstream.spark.sink.partitioner import murmur2, partition_of, spread
 
-# What the Java client computes, as signed numbers.
+# Results of the Java client, as signed numbers.
 KNOWN = {
     b"21": -973932308,
     b"foobar": -790332482,
@@ -70,11 +70,11 @@ def test_partitions_agree_with_librdkafka(shared_broker, topic_name: str) -> Non
 
 def test_the_number_of_partitions_may_differ_from_row_to_row() -> None:
     keys = pa.array([b"a", b"a", b"b"], pa.binary())
-    found = partition_of(keys, np.array([1, 5, 3]))
-    assert found.tolist() == [0, (reference(b"a") & 0x7FFFFFFF) % 5, (reference(b"b") & 0x7FFFFFFF) % 3]
+    partitions = partition_of(keys, np.array([1, 5, 3]))
+    assert partitions.tolist() == [0, (reference(b"a") & 0x7FFFFFFF) % 5, (reference(b"b") & 0x7FFFFFFF) % 3]
 
 
 def test_rows_without_a_key_are_spread_evenly() -> None:
-    found = np.bincount(spread(1003, 10, 7), minlength=10)
-    assert found.sum() == 1003 and found.max() - found.min() <= 1
+    counts = np.bincount(spread(1003, 10, 7), minlength=10)
+    assert counts.sum() == 1003 and counts.max() - counts.min() <= 1
     assert spread(3, 4, 2).tolist() == [2, 3, 0]

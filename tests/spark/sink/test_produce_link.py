@@ -1,16 +1,16 @@
-"""A Produce request of the sink is the one that the declaration encodes."""
+"""The Produce requests of the sink equal the declared encoding."""
 
 from __future__ import annotations
 
-from millstream.spark.sink.produce_link import VERSION, Part, request
+from millstream.spark.sink.produce_link import VERSION, PartitionBatch, request
 from millstream.wire.messages.produce import ProduceRequest
 
 
-def test_a_request_is_the_one_that_the_declaration_encodes() -> None:
+def test_request_equals_the_declared_encoding() -> None:
     parts = [
-        Part("a", 3, b"head", b"body"),
-        Part("b", 0, b"h" * 61, b"x" * 70_000),
-        Part("a", 1, b"h", memoryview(b"b")),
+        PartitionBatch("a", 3, b"head", b"body"),
+        PartitionBatch("b", 0, b"h" * 61, b"x" * 70_000),
+        PartitionBatch("a", 1, b"h", memoryview(b"b")),
     ]
     whole = b"".join(request(b"header", parts, transactional_id="owner", timeout_ms=5))
     assert int.from_bytes(whole[:4], "big") == len(whole) - 4

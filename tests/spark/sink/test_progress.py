@@ -15,26 +15,8 @@ from millstream.spark.sink.failures import (
     SinkError,
 )
 from millstream.spark.sink.progress import Progress, ProgressTopic
-from millstream.spark.sink.transaction import TransactionOwner
-from millstream.spark.sink.writer import Destination, Writer
 from support.spark.sink_parts import owner
 from support.spark.sink_world import create_topic
-
-
-def record(
-    bootstrap: str, protocol: Protocol, topic: ProgressTopic, by: TransactionOwner, progress: Progress
-) -> None:
-    place = topic.home(progress.sink)
-    to = Destination(
-        Connection(bootstrap),
-        {place.partition: place.leader.node},
-        {place.leader.node: place.leader},
-        by.transactional_id,
-        by.producer,
-    )
-    writer = Writer(to)
-    writer.send(place.partition.topic, place.partition.partition, *progress.to_batch())
-    writer.finish()
 
 
 def progress_of(sink: str, batch: int) -> Progress:
@@ -48,15 +30,15 @@ def test_the_newest_committed_progress_of_a_sink_is_found(shared_broker, protoco
     mine, other = owner(protocol, f"{topic_name}-1"), owner(protocol, f"{topic_name}-2")
     mine.fence(), other.fence()
     for batch, commit in enumerate((True, True, False)):
-        record(shared_broker.bootstrap, protocol, topic, mine, progress_of("one", batch))
+        topic.write(progress_of("one", batch), mine.transactional_id, mine.producer, 120.0)
         mine.end(commit=commit)
-        record(shared_broker.bootstrap, protocol, topic, other, progress_of("two", batch + 10))
+        topic.write(progress_of("two", batch + 10), other.transactional_id, other.producer, 120.0)
         other.end(commit=True)
     assert topic.read("one", 10) == progress_of("one", 1)
     assert topic.read("two", 10) == progress_of("two", 12)
 
 
-def test_reading_progress_waits_for_a_strangers_open_transaction(
+def test_reading_progress_waits_for_open_transactions_of_others(
     shared_broker: LocalBroker, protocol: Protocol, topic_name: str
 ) -> None:
     connection = Connection(shared_broker.bootstrap)
@@ -64,8 +46,8 @@ def test_reading_progress_waits_for_a_strangers_open_transaction(
     topic.open(10)
     mine, stranger = owner(protocol, f"{topic_name}-1"), owner(protocol, f"{topic_name}-2")
     mine.fence(), stranger.fence()
-    record(shared_broker.bootstrap, protocol, topic, stranger, progress_of("stranger", 0))
-    record(shared_broker.bootstrap, protocol, topic, mine, progress_of("one", 5))
+    topic.write(progress_of("stranger", 0), stranger.transactional_id, stranger.producer, 120.0)
+    topic.write(progress_of("one", 5), mine.transactional_id, mine.producer, 120.0)
     mine.end(commit=True)
     with pytest.raises(ProgressConflict, match="millstream transactions list"):
         topic.read("one", 0.1)
@@ -82,7 +64,7 @@ def test_reading_progress_waits_for_a_strangers_open_transaction(
     assert topic.read("stranger", 10) is None
 
 
-def test_a_progress_topic_that_forgets_is_refused(shared_broker, protocol, topic_name) -> None:
+def test_progress_topic_without_compaction_is_rejected(shared_broker, protocol, topic_name) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 1)
     with pytest.raises(SinkError, match="not compacted"):
         ProgressTopic(protocol, Connection(shared_broker.bootstrap), topic_name).open(10)

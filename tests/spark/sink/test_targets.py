@@ -1,4 +1,4 @@
-"""The snapshot of topics that a batch may go to, while brokers create some of them in the background."""
+"""The snapshot of topics that a batch may write to, while brokers create some of them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Cluster:
     """Answers as a cluster that knows a topic only after some Metadata requests; None: never."""
 
     def __init__(self, known_after: int | None, creates: str | None) -> None:
-        self.asked = 0
-        self.asked_for_setting = 0
+        self.requests = 0
+        self.setting_requests = 0
         self._known_after = known_after
         self._creates = creates
 
@@ -47,8 +47,8 @@ class Cluster:
         if isinstance(request, DescribeConfigsRequest):
             return self._describe(request, node)
         assert isinstance(request, MetadataRequest) and request.topics is not None
-        self.asked += 1
-        known = self._known_after is not None and self.asked > self._known_after
+        self.requests += 1
+        known = self._known_after is not None and self.requests > self._known_after
         return MetadataResponse(
             brokers=[MetadataResponseBroker(node_id=7, host="h", port=9092)],
             topics=[self._topic(topic.name, known) for topic in request.topics],
@@ -65,7 +65,7 @@ class Cluster:
         (resource,) = request.resources
         if resource.resource_type != BROKER:
             return DescribeConfigsResponse()
-        self.asked_for_setting += 1
+        self.setting_requests += 1
         assert (resource.resource_name, node) == ("7", 7)
         if self._creates is None:
             raise ClientError("refused")
@@ -98,18 +98,18 @@ def questions(seconds: float) -> int:
 
 @pytest.mark.parametrize("known_after", [0, 1, 2, 5])
 @pytest.mark.parametrize("creates", ["true", "false"])
-def test_topic_that_is_unknown_for_a_moment_is_waited_for(known_after: int, creates: str) -> None:
+def test_topic_that_is_briefly_unknown_is_waited_for(known_after: int, creates: str) -> None:
     """Also where brokers create nothing: a new topic is unknown to some brokers for a moment."""
     cluster = Cluster(known_after, creates)
     assert snapshot(cluster).counts == {"orders": 1}
-    assert (cluster.asked, cluster.asked_for_setting) == (known_after + 1, 0)
+    assert (cluster.requests, cluster.setting_requests) == (known_after + 1, 0)
 
 
-@pytest.mark.parametrize("creates", ["true", None], ids=["created", "not told"])
+@pytest.mark.parametrize("creates", ["true", None], ids=["created", "unknown"])
 def test_slow_creation_is_waited_for(creates: str | None) -> None:
     cluster = Cluster(questions(auto_creation.CREATION_WAIT_S) - 2, creates)
     assert snapshot(cluster).counts == {"orders": 1}
-    assert cluster.asked_for_setting == 1
+    assert cluster.setting_requests == 1
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_topic_that_never_appears_is_missing(creates: str, wait_s: float) -> Non
     cluster = Cluster(None, creates)
     with pytest.raises(TopicMissing, match="topic 'orders' does not exist"):
         snapshot(cluster)
-    assert questions(wait_s) <= cluster.asked <= questions(wait_s) + 3
+    assert questions(wait_s) <= cluster.requests <= questions(wait_s) + 3
 
 
-def test_unknown_topic_is_waited_for_no_longer_than_the_batch_may_take() -> None:
+def test_wait_for_unknown_topic_ends_with_the_delivery_timeout() -> None:
     cluster = Cluster(None, "true")
     with pytest.raises(TopicMissing):
         snapshot(cluster, patience_s=2.0)
-    assert cluster.asked <= questions(2.0) + 3
+    assert cluster.requests <= questions(2.0) + 3

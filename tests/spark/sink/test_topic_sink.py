@@ -1,4 +1,4 @@
-"""The sink on a real broker and local Spark: what is written, in which modes, and what is refused."""
+"""The sink on a real broker and local Spark: written records, output modes, rejected rows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ pyspark = pytest.importorskip("pyspark")
 from pyspark.errors import StreamingQueryException  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
-pytestmark = pytest.mark.timeout(
-    600
-)  # an interrupt in the middle of a call into the JVM would break the tests that follow
+# An interrupt in the middle of a call into the JVM would break the tests that follow.
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def world(spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Pat
     return World(spark, shared_broker, topic_name, tmp_path)
 
 
-def test_rows_arrive_once_and_the_next_run_goes_on(world: World) -> None:
+def test_rows_arrive_once_and_the_next_run_continues(world: World) -> None:
     world.spark = quick_jvm.usual_session(world.spark)
     world.topics()
     world.put("a", "b", "c")
@@ -59,8 +58,8 @@ def test_every_column_reaches_the_topic(world: World) -> None:
         F.lit("ignored").alias("colour"),
     )
     world.run(rows, world.sink(topic=None))
-    (one,) = messages(world.bootstrap, other)
-    assert (one.key(), one.value(), one.headers(), one.timestamp()[1]) == (
+    (record,) = messages(world.bootstrap, other)
+    assert (record.key(), record.value(), record.headers(), record.timestamp()[1]) == (
         b"key-1",
         b"1",
         None,
@@ -118,13 +117,13 @@ def failure(world: World, df: Any, sink: TopicSink, **more: Any) -> str:
     return str(caught.value)
 
 
-def test_too_large_records_are_told_before_anything_is_written(world: World) -> None:
+def test_too_large_record_fails_before_anything_is_written(world: World) -> None:
     world.topics()
     create_topic(world.bootstrap, f"{world.name}-small", 1, **{"max.message.bytes": "500"})
     world.put("small", "L" * 1000)
     sink = world.sink(topic=f"{world.name}-small")
-    said = failure(world, world.rows().select("value"), sink)
-    assert "RecordTooLarge" in said and "takes 500" in said and "configs alter" in said
+    message = failure(world, world.rows().select("value"), sink)
+    assert "RecordTooLarge" in message and "accepts 500" in message and "configs alter" in message
     assert messages(world.bootstrap, f"{world.name}-small", isolation="read_uncommitted") == []
 
 
@@ -133,8 +132,8 @@ def test_missing_topics_are_named(broker: Callable[..., LocalBroker], spark: Any
     sink = TopicSink(made.bootstrap, "sink", topic="nowhere")
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     rows = rate.select(F.col("value").cast("string").alias("value"), F.lit("gone").alias("topic"))
-    for number, one in enumerate((sink, TopicSink(made.bootstrap, "sink"))):
-        query = one.start(
+    for number, missing in enumerate((sink, TopicSink(made.bootstrap, "sink"))):
+        query = missing.start(
             rows.writeStream.trigger(availableNow=True).option(
                 "checkpointLocation", str(tmp_path / str(number))
             )
@@ -143,27 +142,26 @@ def test_missing_topics_are_named(broker: Callable[..., LocalBroker], spark: Any
             query.awaitTermination(PATIENCE_S)
 
 
-def test_topics_that_are_expected_are_all_that_is_asked_for_and_others_are_found_as_well(
+def test_only_expected_topics_are_requested_until_rows_name_others(
     world: World,
 ) -> None:
     world.put("a", "b")
-    names = [f"{world.name}-{one}" for one in "abc"]
-    for one in names[:2]:
-        create_topic(world.bootstrap, one)
+    names = [f"{world.name}-{letter}" for letter in "abc"]
+    for name in names[:2]:
+        create_topic(world.bootstrap, name)
     rows = world.rows().select(
         "value", F.concat(F.lit(f"{world.name}-"), F.col("value").cast("string")).alias("topic")
     )
-    sink = world.sink(
-        topic=None, topics=[names[0], names[2]]
-    )  # the last one is not there, and no row needs it
+    # The last topic does not exist, and no row needs it.
+    sink = world.sink(topic=None, topics=[names[0], names[2]])
     sink.open()
-    assert set(sink._targets().counts) == {names[0]}
+    assert sink._rows is not None and set(sink._rows.targets().counts) == {names[0]}
     world.run(rows, sink)
-    assert [world.values(one) for one in names[:2]] == [["a"], ["b"]]
-    assert set(sink._targets().counts) == set(names[:2])
+    assert [world.values(name) for name in names[:2]] == [["a"], ["b"]]
+    assert set(sink._rows.targets().counts) == set(names[:2])
 
 
-def test_missing_topics_are_made_where_the_broker_does_that(world: World) -> None:
+def test_missing_topics_are_created_if_the_broker_does_that(world: World) -> None:
     world.put("a", "b")
     rows = world.rows().select(
         "value", F.concat(F.lit(f"{world.name}-"), F.col("value").cast("string")).alias("topic")
@@ -173,18 +171,18 @@ def test_missing_topics_are_made_where_the_broker_does_that(world: World) -> Non
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         (["key"], "the column 'value' is missing"),
-        (["cast(null as int) as value"], "the column 'value' is int"),
+        (["cast(null as int) as value"], "the column 'value' has type int"),
         (["value", "7 as partition"], "partition 7 of topic"),
-        (["value", "'x' as headers"], "the column 'headers' is string"),
+        (["value", "'x' as headers"], "the column 'headers' has type string"),
     ],
 )
-def test_rows_that_cannot_be_sent_are_told(world: World, columns: list[str], said: str) -> None:
+def test_invalid_rows_fail_the_query(world: World, columns: list[str], message: str) -> None:
     world.topics()
     world.put("a")
-    assert said in failure(world, world.rows().selectExpr(*columns), world.sink())
+    assert message in failure(world, world.rows().selectExpr(*columns), world.sink())
     assert world.values() == []
 
 
@@ -206,7 +204,7 @@ def test_a_topic_is_written_from_many_tasks_at_once(world: World) -> None:
     got = messages(world.bootstrap, world.target)
     assert sink.progress is not None
     assert sorted(int(m.value()) for m in got) == list(range(20_000 * (sink.progress.batch + 1)))
-    places = {m.key(): set() for m in got}
+    partitions = {m.key(): set() for m in got}
     for m in got:
-        places[m.key()].add(m.partition())
-    assert all(len(one) == 1 for one in places.values())
+        partitions[m.key()].add(m.partition())
+    assert all(len(numbers) == 1 for numbers in partitions.values())

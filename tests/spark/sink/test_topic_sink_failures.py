@@ -1,8 +1,9 @@
-"""What may go wrong, does: drivers that vanish after each step, tasks that die, zombies, checkpoints that do not fit, long batches.
+"""The sink under failures: lost drivers, dying tasks, zombies, wrong checkpoints, long batches.
 
-A driver that vanishes is shown here by an exception after which nothing more is sent: like a kill -9 it leaves the transaction open
-and the checkpoint as it is. Real kills of processes are in ``tests/stories/pipelines`` and ``tests/chaos``. The mutants at the end break one rule
-each, and lose or repeat records, or are caught.
+A lost driver is simulated by an exception after which nothing more is sent. Like kill -9 it leaves
+the transaction open and the checkpoint unchanged. Tests that kill real processes are in
+``tests/stories/pipelines`` and ``tests/chaos``. The mutants at the end break one rule each, and
+lose or repeat records, or are detected.
 """
 
 from __future__ import annotations
@@ -35,12 +36,11 @@ from pyspark import cloudpickle  # noqa: E402
 from pyspark.errors import StreamingQueryException  # noqa: E402
 from pyspark.sql import functions as F  # noqa: E402
 
-# Spark's workers cannot import this file, so the jobs that are made here travel with their code.
+# Spark's workers cannot import this file, so the jobs from here are pickled with their code.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-pytestmark = pytest.mark.timeout(
-    600
-)  # an interrupt in the middle of a call into the JVM would break the tests that follow
+# An interrupt in the middle of a call into the JVM would break the tests that follow.
+pytestmark = pytest.mark.timeout(600)
 
 STEPS = ["_fence", "_read_progress", "_write", "_check", "_record_progress", "_end"]
 
@@ -51,11 +51,11 @@ def world(spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Pat
 
 
 class Vanished(Exception):
-    """The driver is gone: nobody aborts, nobody cleans up."""
+    """The driver is gone: it neither aborts nor cleans up."""
 
 
 class VanishingSink(TopicSink):
-    """Vanishes right after a step (the n-th time it is done)."""
+    """Vanishes right after the n-th run of a step."""
 
     step = ""
     times = 1
@@ -84,10 +84,11 @@ class VanishingSink(TopicSink):
     def _record_progress(self, *args: Any) -> Any:
         return self._after("_record_progress", super()._record_progress(*args))
 
-    def _end(self, **more: Any) -> Any:
-        if self.gone:  # nor does it abort
+    def _end(self, *args: Any) -> Any:
+        # It does not abort either.
+        if self.gone:
             raise Vanished(self.step)
-        return self._after("_end", super()._end(**more))
+        return self._after("_end", super()._end(*args))
 
 
 def vanishing(world: World, step: str, times: int = 1, **more: Any) -> TopicSink:
@@ -101,7 +102,7 @@ def run_until_it_vanishes(world: World, df: Any, sink: TopicSink, **more: Any) -
         world.run(df, sink, **more)
 
 
-def test_a_driver_that_vanishes_after_any_step_leaves_every_record_once(world: World) -> None:
+def test_driver_lost_after_any_step_leaves_every_record_once(world: World) -> None:
     world.topics(3)
     world.per_batch = 7
     rows = world.rows().select("value")
@@ -117,8 +118,10 @@ def test_a_driver_that_vanishes_after_any_step_leaves_every_record_once(world: W
     assert world.values() == sorted(expected)
 
 
-def test_state_and_watermark_go_on_after_a_replay(world: World) -> None:
-    """A windowed count in append mode, whose driver vanishes after every commit, ends as if nothing had happened."""
+def test_state_and_watermark_continue_after_a_replay(world: World) -> None:
+    """A windowed count in append mode, whose driver vanishes after every commit, has the normal
+    result.
+    """
     world.topics(2)
     at = F.timestamp_seconds(F.col("value").cast("string").cast("long"))
     windows = (
@@ -143,12 +146,12 @@ def test_state_and_watermark_go_on_after_a_replay(world: World) -> None:
     assert world.values() == world.values(plain) != []
 
 
-# ---- tasks -----------------------------------------------------------------------------------------------------
+# ---- tasks ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class DyingJob(WriteJob):
-    """One task of the whole test dies half-way, with some of its batches written."""
+    """The first task of the test dies half-way, with some of its batches written."""
 
     marker: str = ""
 
@@ -160,7 +163,8 @@ class DyingJob(WriteJob):
             half = batch.num_rows // 2
             yield batch.slice(0, half)
             if self.first():
-                time.sleep(0.3)  # what was sent arrives
+                # Let the sent batches arrive.
+                time.sleep(0.3)
                 os.kill(os.getpid(), signal.SIGKILL)
             yield batch.slice(half)
 
@@ -172,7 +176,7 @@ class DyingJob(WriteJob):
         return True
 
 
-def test_a_task_that_dies_half_way_makes_the_batch_begin_again(world: World) -> None:
+def test_task_that_dies_half_way_restarts_the_batch(world: World) -> None:
     world.topics(2)
     world.put(*map(str, range(400)))
     sink = world.sink(options={"batchBytes": "200", "driverBytes": "0"})
@@ -181,11 +185,11 @@ def test_a_task_that_dies_half_way_makes_the_batch_begin_again(world: World) -> 
     assert (world.directory / "marker").exists()
     assert Counter(world.values()) == Counter(map(str, range(400)))
     uncommitted = messages(world.bootstrap, world.target, isolation="read_uncommitted")
-    assert len(uncommitted) > 400, "nothing of the dead task was written: the test shows nothing"
+    assert len(uncommitted) > 400, "the dead task wrote nothing, so the test proves nothing"
 
 
 @pytest.mark.long
-def test_over_a_shuffle_as_on_a_cluster_a_dying_task_costs_nothing_either(
+def test_dying_task_after_a_shuffle_loses_and_repeats_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spill, "is_local", lambda session: False)
@@ -202,7 +206,7 @@ def test_over_a_shuffle_as_on_a_cluster_a_dying_task_costs_nothing_either(
 
 @dataclass(frozen=True)
 class SlowJob(WriteJob):
-    """Stays in the middle of a batch for a while."""
+    """Pauses in the middle of a batch."""
 
     pause_s: float = 0.0
 
@@ -217,14 +221,14 @@ class SlowJob(WriteJob):
 
 
 @pytest.mark.long
-def test_a_batch_longer_than_its_timeout_is_told_and_holds_nobody_up(
+def test_batch_over_transaction_timeout_fails_and_unblocks_readers(
     spark: Any, broker: Callable[..., LocalBroker], topic_name: str, tmp_path: Path
 ) -> None:
     made = broker({"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200})
     world = World(spark, made, topic_name, tmp_path)
     world.topics(1)
     world.put("a", "b", "c")
-    # A batch for each record, so that the first ones are sent at once; by a task.
+    # One record per batch, written by a task, so that the first ones are sent early.
     options = {"batchBytes": "100", "driverBytes": "0"}
     sink = world.sink(transaction_timeout_ms=1000, options=options)
     sink.write_job = lambda to: SlowJob(to, 4.0)  # type: ignore[assignment,misc]
@@ -234,35 +238,35 @@ def test_a_batch_longer_than_its_timeout_is_told_and_holds_nobody_up(
     other = TopicSink(world.bootstrap, "other", topic=world.target)
     world.run(world.rows().select(F.lit("other").alias("value")), other, checkpoint="other")
     assert world.values() == ["other"] * 3, (
-        "the last stable offset moved on, and nobody started the first query again"
+        "the last stable offset advanced without a restart of the first query"
     )
 
 
-# ---- checkpoints that do not fit -------------------------------------------------------------------------------
+# ---- mismatched checkpoints -----------------------------------------------------------------
 
 
-def refusal(world: World, sink: TopicSink, checkpoint: str, rows: Any = None) -> str:
+def conflict(world: World, sink: TopicSink, checkpoint: str, rows: Any = None) -> str:
     with pytest.raises(Exception, match=r"ProgressConflict|another query") as caught:
         world.run(world.rows().select("value") if rows is None else rows, sink, checkpoint=checkpoint)
     return str(caught.value)
 
 
-def test_a_deleted_checkpoint_is_refused_until_progress_is_reset(world: World) -> None:
+def test_deleted_checkpoint_is_rejected_until_progress_is_reset(world: World) -> None:
     world.topics(1)
     world.put("a")
     world.run(world.rows().select("value"), world.sink())
-    said = refusal(world, world.sink(), "new")
-    assert "another query" in said and "reset_progress" in said
+    message = conflict(world, world.sink(), "new")
+    assert "another query" in message and "reset_progress" in message
     assert world.values() == ["a"]
     world.run(world.rows().select("value"), world.sink(reset_progress=True), checkpoint="new")
-    assert world.values() == ["a", "a"], "that is what the reset was warned to do"
+    assert world.values() == ["a", "a"], "the reset repeats records, as its hint says"
     world.put("b")
     again = world.run(world.rows().select("value"), world.sink(reset_progress=True), checkpoint="new")
-    assert world.values() == ["a", "a", "b"], "a reset that is left in the program does no harm"
+    assert world.values() == ["a", "a", "b"], "a reset that stays in the program has no effect"
     assert again.progress is not None and again.progress.commits == 3
 
 
-def test_a_restored_checkpoint_is_refused(world: World) -> None:
+def test_restored_checkpoint_is_rejected(world: World) -> None:
     world.topics(1)
     rows = world.rows().select("value")
     world.put("a")
@@ -271,26 +275,26 @@ def test_a_restored_checkpoint_is_refused(world: World) -> None:
     world.put("b")
     world.run(rows, world.sink())
     world.put("c")
-    assert "committed it with other offsets" in refusal(world, world.sink(), "copy", rows)
+    assert "committed it with other offsets" in conflict(world, world.sink(), "copy", rows)
     world.run(rows, world.sink())
-    assert "and later ones up to 2" in refusal(world, world.sink(), "copy", rows)
+    assert "and later ones up to 2" in conflict(world, world.sink(), "copy", rows)
     assert world.values() == ["a", "b", "c"]
     world.put("d")
     world.run(rows, world.sink())
     assert world.values() == ["a", "b", "c", "d"]
 
 
-def test_a_sink_that_never_committed_does_not_go_on_in_the_middle(world: World) -> None:
+def test_sink_without_progress_rejects_a_later_batch(world: World) -> None:
     world.topics(1)
     rows = world.rows().select("value")
     world.put("a")
     world.run(rows, world.sink(delivery="at-least-once"))
     world.put("b")
-    assert "never committed" in refusal(world, world.sink(), "checkpoint", rows)
+    assert "never committed" in conflict(world, world.sink(), "checkpoint", rows)
 
 
 @pytest.mark.long
-def test_partitions_may_be_added_between_an_attempt_and_the_next(world: World) -> None:
+def test_partitions_may_be_added_between_attempts(world: World) -> None:
     world.topics(1)
     world.per_batch = 5
     rows = world.rows().select("value")
@@ -303,7 +307,7 @@ def test_partitions_may_be_added_between_an_attempt_and_the_next(world: World) -
     assert len({m.partition() for m in messages(world.bootstrap, world.target)}) > 1
 
 
-def test_two_sinks_of_one_query_are_replayed_each_for_itself(world: World) -> None:
+def test_two_sinks_of_one_query_are_replayed_independently(world: World) -> None:
     world.topics(1)
     second = f"{world.name}-second"
     create_topic(world.bootstrap, second, 1)
@@ -332,7 +336,7 @@ def test_two_sinks_of_one_query_are_replayed_each_for_itself(world: World) -> No
     assert (world.values(), world.values(second)) == (["a", "b"], ["a", "b"])
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------
+# ---- rejected settings -----------------------------------------------------------------------------
 
 
 def test_a_sink_must_be_opened_first(world: World) -> None:
@@ -344,7 +348,7 @@ def test_a_sink_must_be_opened_first(world: World) -> None:
         query.awaitTermination(100)
 
 
-def test_speculation_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speculation_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     conf = type(world.spark.conf)
     real = conf.get
     monkeypatch.setattr(
@@ -355,7 +359,7 @@ def test_speculation_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -
         world.run(world.rows().select("value"), world.sink())
 
 
-def test_asynchronous_progress_is_refused(world: World) -> None:
+def test_asynchronous_progress_is_rejected(world: World) -> None:
     world.topics(1)
     world.put("a")
     writer = world.rows().select("value").writeStream.option("asyncProgressTrackingEnabled", "true")
@@ -365,12 +369,12 @@ def test_asynchronous_progress_is_refused(world: World) -> None:
     assert world.values() == []
 
 
-# ---- mutants: each breaks one rule, and is found out ------------------------------------------------------------
+# ---- mutants: each breaks one rule, and is detected ---------------------------------------------
 
 
 @dataclass(frozen=True)
 class InitialisingJob(WriteJob):
-    """The mutant whose tasks open the transactional id themselves; one after the other, so that none meets another."""
+    """A mutant whose tasks open the transactional id themselves, one after the other."""
 
     directory: str = ""
 
@@ -395,16 +399,16 @@ class InitialisingJob(WriteJob):
 
 
 class TrustingSink(TopicSink):
-    """And whose driver goes on under whatever epoch is the newest, as it must if tasks may open the id."""
+    """A mutant whose driver adopts the newest epoch, as it must if tasks may open the id."""
 
-    def _record_progress(self, *args: Any) -> None:
-        owner, protocol = self._opened_owner(), self._protocol
-        assert protocol is not None
+    def _record_progress(self, *args: Any) -> Any:
+        owner, protocol = self._owner, self._protocol
+        assert owner is not None and protocol is not None
         request = DescribeTransactionsRequest(transactional_ids=[self.sink_id])
         answer = protocol.ask(request, node=protocol.coordinator(self.sink_id, TRANSACTION).node)
         (state,) = answer.transaction_states
         owner.producer = Producer(state.producer_id, state.producer_epoch)
-        super()._record_progress(*args)
+        return super()._record_progress(*args)
 
 
 @pytest.mark.long
@@ -412,11 +416,11 @@ def test_mutant_tasks_that_open_the_transactional_id_lose_records(world: World) 
     world.topics(2)
     world.put(*map(str, range(100)))
     turns = [world.directory / "honest", world.directory / "trusting"]
-    for one in turns:
-        one.mkdir()
+    for directory in turns:
+        directory.mkdir()
     honest = world.sink(options={"driverBytes": "0"})
     honest.write_job = lambda to: InitialisingJob(to, str(turns[0]))  # type: ignore[assignment,misc]
-    with pytest.raises(StreamingQueryException, match="shut out"):
+    with pytest.raises(StreamingQueryException, match="fenced this one"):
         world.run(world.rows().select("value"), honest)
     assert world.values() == [], "the honest driver notices"
     trusting = TrustingSink(
@@ -425,11 +429,11 @@ def test_mutant_tasks_that_open_the_transactional_id_lose_records(world: World) 
     trusting.write_job = lambda to: InitialisingJob(to, str(turns[1]))  # type: ignore[assignment,misc]
     world.run(world.rows().select("value"), trusting)
     lost = Counter(map(str, range(100))) - Counter(world.values())
-    assert sum(lost.values()) > 0, "each task aborted what the one before it had written"
+    assert sum(lost.values()) > 0, "each task aborted the records of the previous one"
 
 
-def test_committed_values_of_every_test_are_those_of_strangers_too(world: World) -> None:
-    """The reader that the other tests trust leaves out what is aborted."""
+def test_reader_of_these_tests_hides_aborted_records(world: World) -> None:
+    """The other tests rely on this reader."""
     world.topics(1)
     world.put("a")
     run_until_it_vanishes(

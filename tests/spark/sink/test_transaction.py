@@ -21,7 +21,7 @@ from support.spark.sink_world import DroppingProxy, committed, create_topic, sta
 END_TXN = 26
 
 
-def test_what_is_committed_is_read_and_what_is_aborted_is_not(shared_broker, protocol, topic_name) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(shared_broker, protocol, topic_name) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 3)
     mine = owner(protocol, topic_name)
     mine.fence()
@@ -40,7 +40,7 @@ def test_what_is_committed_is_read_and_what_is_aborted_is_not(shared_broker, pro
     assert committed(shared_broker.bootstrap, topic_name) == expected
 
 
-def test_an_older_owner_is_shut_out_of_every_partition(shared_broker, protocol, topic_name) -> None:
+def test_older_owner_is_fenced_on_every_partition(shared_broker, protocol, topic_name) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 2)
     old = owner(protocol, topic_name)
     old.fence()
@@ -60,7 +60,7 @@ def test_an_older_owner_is_shut_out_of_every_partition(shared_broker, protocol, 
     assert committed(shared_broker.bootstrap, topic_name) == []
 
 
-def test_the_lost_answer_of_a_commit_is_asked_for_again(broker, topic_name) -> None:
+def test_lost_response_of_a_commit_is_requested_again(broker, topic_name) -> None:
     with DroppingProxy() as proxy:
         start_behind(proxy, broker)
         create_topic(proxy.bootstrap, topic_name, 1)
@@ -78,7 +78,7 @@ def test_the_lost_answer_of_a_commit_is_asked_for_again(broker, topic_name) -> N
         protocol.close()
 
 
-def test_a_commit_that_nobody_answers_has_an_unknown_outcome(broker, topic_name) -> None:
+def test_commit_without_a_response_has_an_unknown_outcome(broker, topic_name) -> None:
     with DroppingProxy() as proxy:
         start_behind(proxy, broker)
         create_topic(proxy.bootstrap, topic_name, 1)
@@ -94,7 +94,7 @@ def test_a_commit_that_nobody_answers_has_an_unknown_outcome(broker, topic_name)
         protocol.close()
 
 
-def test_old_brokers_are_refused(broker) -> None:
+def test_old_brokers_are_rejected(broker) -> None:
     made = broker({})
     protocol = Protocol(Connection(made.bootstrap))
     lower_transaction_version(protocol)
@@ -111,12 +111,12 @@ def lower_transaction_version(protocol: Protocol) -> None:
     assert answer.error_code == 0, answer
 
 
-def test_a_timeout_beyond_the_brokers_limit_says_so(protocol, topic_name) -> None:
+def test_timeout_beyond_the_brokers_limit_is_rejected(protocol, topic_name) -> None:
     with pytest.raises(SinkError, match=r"transaction\.max\.timeout\.ms"):
         owner(protocol, topic_name, timeout_ms=10**9).fence()
 
 
-def test_a_transaction_that_nobody_ends_ends_by_itself(impatient: LocalBroker, topic_name: str) -> None:
+def test_abandoned_transaction_is_aborted_after_its_timeout(impatient: LocalBroker, topic_name: str) -> None:
     protocol = Protocol(Connection(impatient.bootstrap))
     create_topic(impatient.bootstrap, topic_name, 1)
     left = owner(protocol, topic_name, timeout_ms=1000)

@@ -16,7 +16,7 @@ from support.spark.sink_parts import batch_of, destination, owner
 from support.spark.sink_world import DroppingProxy, committed, create_topic, start_behind
 
 
-def test_a_record_that_the_broker_does_not_take_says_so(shared_broker, protocol, topic_name) -> None:
+def test_record_that_the_broker_rejects_fails_the_write(shared_broker, protocol, topic_name) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 1, **{"max.message.bytes": "1000"})
     mine = owner(protocol, topic_name)
     mine.fence()
@@ -27,7 +27,7 @@ def test_a_record_that_the_broker_does_not_take_says_so(shared_broker, protocol,
     writer.close()
 
 
-def test_lost_answers_of_produce_repeat_nothing(broker, topic_name) -> None:
+def test_lost_produce_responses_repeat_nothing(broker, topic_name) -> None:
     with DroppingProxy() as proxy:
         start_behind(proxy, broker)
         create_topic(proxy.bootstrap, topic_name, 2)
@@ -47,7 +47,7 @@ def test_lost_answers_of_produce_repeat_nothing(broker, topic_name) -> None:
         protocol.close()
 
 
-def test_a_broker_that_is_killed_and_comes_back_gets_every_batch_once(broker, topic_name) -> None:
+def test_restarted_broker_gets_every_batch_once(broker, topic_name) -> None:
     made = broker({})
     create_topic(made.bootstrap, topic_name, 1)
     protocol = Protocol(Connection(made.bootstrap))

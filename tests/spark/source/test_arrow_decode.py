@@ -1,4 +1,4 @@
-"""The vectorised decoder against the reference: the same records from the same bytes, whatever they are."""
+"""The vectorised decoder against the reference: the same records from any bytes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ times = st.integers(-1, 2_000_000_000_000)
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[bytes]:
-    """Batches one after the other, with gaps as compaction leaves them."""
+    """Consecutive batches, with gaps as compaction leaves them."""
     offset, out = draw(st.integers(0, 1 << 40)), []
     for _ in range(draw(st.integers(1, 4))):
         base, records = offset, []
@@ -57,7 +57,7 @@ def batches(draw: st.DrawFn) -> list[bytes]:
 
 
 def bodies_of(parts: list[bytes], *, together: bool) -> list[Body]:
-    """As they come from a fetch (one buffer), or each decompressed on its own."""
+    """Bodies as a fetch returns them (one buffer), or each decompressed separately."""
     whole = b"".join(parts)
     bodies, at = [], 0
     for part in parts:
@@ -78,7 +78,7 @@ def plain(columns: Columns) -> list[list[Any]]:
 
 @settings(deadline=None)
 @given(batches(), st.booleans(), st.booleans())
-def test_fast_and_slow_way_read_the_same(parts: list[bytes], together: bool, include_headers: bool):
+def test_fast_and_slow_path_read_the_same(parts: list[bytes], together: bool, include_headers: bool):
     bodies = bodies_of(parts, together=together)
     fast = _decode_fast(bodies, 0, ALL, include_headers)
     assert plain(fast) == plain(decode_slowly(bodies, 0, ALL, include_headers))
@@ -98,7 +98,7 @@ def test_only_offsets_of_the_range_are_kept(parts: list[bytes], data: st.DataObj
 
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 5))
-def test_bytes_that_are_no_records_are_refused_or_read_as_the_reference_does(body: bytes, count: int):
+def test_invalid_bytes_are_rejected_or_read_as_the_reference_does(body: bytes, count: int):
     header = parse_header(build_batch([Record(5, 0, None, b"")], base_offset=5))._replace(count=count)
     bodies = [Body(header, body, 0, len(body))]
     try:
@@ -112,7 +112,7 @@ def test_bytes_that_are_no_records_are_refused_or_read_as_the_reference_does(bod
 
 @settings(deadline=None)
 @given(batches(), st.data())
-def test_a_damaged_byte_never_gives_more_than_the_reference_reads(parts: list[bytes], data: st.DataObject):
+def test_damaged_byte_never_yields_more_than_the_reference(parts: list[bytes], data: st.DataObject):
     bodies = bodies_of(parts, together=False)
     body = data.draw(st.sampled_from(bodies))
     if not body.buffer:
@@ -130,7 +130,7 @@ def test_a_damaged_byte_never_gives_more_than_the_reference_reads(parts: list[by
     assert plain(decode(hurt, 0, ALL, True)) == plain(expected)
 
 
-def test_damaged_record_with_an_offset_before_its_batch_is_refused():
+def test_record_with_an_offset_before_its_batch_is_rejected():
     records = [Record(0, 0, None, None, (("", None),)), Record(2, 0, None, None, (("a", b"b"),))]
     (body,) = bodies_of([build_batch(records)], together=False)
     damaged = bytearray(body.buffer)
@@ -141,7 +141,7 @@ def test_damaged_record_with_an_offset_before_its_batch_is_refused():
         decode([body._replace(buffer=bytes(damaged))], 0, ALL, True)
 
 
-def test_records_of_one_size_and_of_many_sizes_in_large_batches():
+def test_large_batches_with_equal_and_varying_record_sizes():
     sizes = [100] * 9000 + [os.urandom(1)[0] * 3 for _ in range(3000)]
     records = [
         Record(at, 1_700_000_000_000 + at, None if at % 7 else b"k", bytes(size))
@@ -151,7 +151,7 @@ def test_records_of_one_size_and_of_many_sizes_in_large_batches():
     assert plain(_decode_fast(bodies, 0, ALL, False)) == plain(decode_slowly(bodies, 0, ALL, False))
 
 
-def test_a_record_batch_has_spark_columns_and_times_that_fit():
+def test_record_batch_has_spark_columns_and_valid_times():
     records = [Record(0, -1, None, b"v"), Record(1, (1 << 62), b"k", None, (("h", b"1"), ("n", None)))]
     bodies = bodies_of([build_batch(records)], together=True)
     batch = to_record_batch(decode(bodies, 0, ALL, True), "t", 3, arrow_schema(WITH_HEADERS))
@@ -164,7 +164,7 @@ def test_a_record_batch_has_spark_columns_and_times_that_fit():
     assert (batch.column("topic").to_pylist(), batch.column("partition").to_pylist()) == (["t", "t"], [3, 3])
 
 
-def test_header_names_that_are_no_utf8_become_readable():
+def test_header_names_that_are_not_utf8_become_readable():
     name = b"\xff\xfea".decode("utf-8", "surrogateescape")
     bodies = bodies_of([build_batch([Record(0, 0, None, b"", ((name, b"x"),))])], together=True)
     assert decode(bodies, 0, ALL, True).headers.to_pylist() == [[{"key": "��a", "value": b"x"}]]

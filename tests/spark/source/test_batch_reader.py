@@ -1,4 +1,6 @@
-"""``spark.read.format("millstream")`` on a real broker: columns, ranges, isolation, codecs, sizes, errors."""
+"""``spark.read.format("millstream")`` on a real broker: columns, ranges, isolation, codecs, sizes,
+errors.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def single(admin: Admin, topic_name: str) -> str:
     return topic_name
 
 
-def test_format_is_found_without_registration_and_has_the_columns_of_the_kafka_connector(
+def test_format_is_found_without_registration_with_kafka_connector_columns(
     spark: SparkSession, shared_broker: LocalBroker, topic: str
 ):
     reader = spark.read.format("millstream").option("kafka.bootstrap.servers", shared_broker.bootstrap)
@@ -67,13 +69,11 @@ def test_every_field_of_a_record_arrives(read: Read, shared_broker: LocalBroker,
     first, second = read(topic, includeHeaders="true").orderBy("offset").collect()
     assert (bytes(first.key), bytes(first.value), first.topic, first.partition) == (b"k", b"v", topic, 1)
     assert (first.offset, first.timestampType, first.timestamp.timestamp()) == (0, 0, 1_700_000_000.123)
-    assert [(one.key, one.value) for one in first.headers] == [("a", b"1"), ("b", None)]
+    assert [(header.key, header.value) for header in first.headers] == [("a", b"1"), ("b", None)]
     assert (second.key, second.value, second.headers, second.offset) == (None, None, None, 1)
 
 
-def test_a_schema_may_name_the_columns_that_are_wanted(
-    spark: SparkSession, shared_broker: LocalBroker, topic: str
-):
+def test_schema_may_select_columns(spark: SparkSession, shared_broker: LocalBroker, topic: str):
     produce(shared_broker.bootstrap, topic, [(b"k", b"v")])
     reader = spark.read.format("millstream").option("kafka.bootstrap.servers", shared_broker.bootstrap)
     some = reader.option("subscribe", topic).schema("offset bigint, value binary")
@@ -86,7 +86,7 @@ def test_an_empty_topic_gives_no_rows(read: Read, topic: str):
     assert read(topic).collect() == []
 
 
-def test_subscribe_pattern_and_assign_choose_what_is_read(
+def test_subscribe_pattern_and_assign_select_partitions(
     read: Read, admin: Admin, shared_broker: LocalBroker, topic_name: str
 ):
     for name in ("one", "two"):
@@ -122,7 +122,7 @@ def test_times_bound_a_read(read: Read, shared_broker: LocalBroker, single: str)
         read(single, startingTimestamp=at + 99_000).collect()
 
 
-def test_min_partitions_splits_ranges_and_every_record_comes_once(
+def test_min_partitions_splits_ranges_and_reads_every_record_once(
     read: Read, shared_broker: LocalBroker, topic: str
 ):
     fill(shared_broker, topic, numbered(1000))
@@ -150,7 +150,7 @@ def test_large_messages_are_read(read: Read, admin: Admin, shared_broker: LocalB
     assert len({row.sum for row in rows}) == 4
 
 
-def test_aborted_and_open_transactions_are_left_out_unless_asked_for(
+def test_aborted_and_open_transactions_are_hidden_by_default(
     read: Read, shared_broker: LocalBroker, single: str
 ):
     fill(shared_broker, single, [b"plain"])
@@ -177,9 +177,7 @@ def test_a_read_of_markers_only_ends(read: Read, shared_broker: LocalBroker, sin
     assert values(read(single)) == [b"v"] * 3
 
 
-def test_what_compaction_removed_is_passed_over(
-    read: Read, broker: Callable[..., LocalBroker], spark: SparkSession
-):
+def test_compacted_offsets_are_skipped(read: Read, broker: Callable[..., LocalBroker], spark: SparkSession):
     quick = {"log.cleaner.backoff.ms": 100, "log.retention.check.interval.ms": 100}
     own = broker(quick)
     with Admin(own.bootstrap) as admin:
@@ -194,7 +192,8 @@ def test_what_compaction_removed_is_passed_over(
         produce(own.bootstrap, "compacted", [("end", b"end")])
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            time.sleep(0.3)  # a new record rolls the segment, so that the ones before it may be cleaned
+            # A new record rolls the segment, so that earlier ones can be cleaned.
+            time.sleep(0.3)
             produce(own.bootstrap, "compacted", [("end", b"end")])
             kept = values(read("compacted", bootstrap=own.bootstrap))
             if len(kept) < 400:
@@ -219,7 +218,7 @@ def test_deleted_records_fail_a_read_that_names_them(
     assert values(read(single)) == numbered(6, 4)
 
 
-def test_a_read_that_begins_behind_the_end_is_told(read: Read, shared_broker: LocalBroker, single: str):
+def test_read_that_begins_after_the_end_fails(read: Read, shared_broker: LocalBroker, single: str):
     fill(shared_broker, single, numbered(3))
     starting = json.dumps({single: {"0": 30}})
     with pytest.raises(
@@ -229,22 +228,22 @@ def test_a_read_that_begins_behind_the_end_is_told(read: Read, shared_broker: Lo
     assert values(read(single, startingOffsets=starting, failOnDataLoss="false")) == []
 
 
-def test_a_topic_that_does_not_exist_is_told_with_the_nearest_name(read: Read, topic: str):
+def test_unknown_topic_is_reported_with_the_nearest_name(read: Read, topic: str):
     with pytest.raises(PySparkException) as error:
         read(topic[:-1]).collect()
-    told = str(error.value)
-    assert f"topic '{topic[:-1]}' does not exist; did you mean '{topic}'" in told
-    assert "Traceback" not in told and 'File "' not in told
+    message = str(error.value)
+    assert f"topic '{topic[:-1]}' does not exist; did you mean '{topic}'" in message
+    assert "Traceback" not in message and 'File "' not in message
 
 
-def test_a_broker_that_does_not_answer_is_told_with_what_to_do(read: Read):
+def test_unreachable_broker_is_reported_with_a_remedy(read: Read):
     with pytest.raises(
         PySparkException, match=r"cannot reach a broker .*connection refused.*millstream serve"
     ):
         read("t", bootstrap="127.0.0.1:1").collect()
 
 
-def test_options_are_checked_when_the_data_is_asked_for(read: Read, topic: str):
+def test_options_are_checked_when_data_is_read(read: Read, topic: str):
     with pytest.raises((AnalysisException, PySparkException), match="did you mean 'startingOffsets'"):
         read(topic, startingOffset="earliest").collect()
     with pytest.raises(
@@ -253,5 +252,5 @@ def test_options_are_checked_when_the_data_is_asked_for(read: Read, topic: str):
         read().collect()
     with pytest.raises((AnalysisException, PySparkException), match="a batch read cannot begin there"):
         read(topic, startingOffsets="latest").collect()
-    with pytest.raises((AnalysisException, PySparkException), match="says nothing about"):
+    with pytest.raises((AnalysisException, PySparkException), match="does not name"):
         read(topic, startingOffsets=json.dumps({topic: {"0": 1}})).collect()

@@ -1,4 +1,6 @@
-"""One task's reading, without Spark: trouble that comes after the plan was made, and waiting for records at the broker."""
+"""The reading of one task, without Spark: failures after planning, and waiting for records at the
+broker.
+"""
 
 from __future__ import annotations
 
@@ -32,21 +34,21 @@ ALL = Columns(tuple((name, True) for name in COLUMNS))
 BrokerFactory = Callable[..., LocalBroker]
 
 
-def options(broker: LocalBroker, **given: Any) -> Options:
-    texts = {name: str(value) for name, value in given.items()}
+def options(broker: LocalBroker, **more: Any) -> Options:
+    texts = {name: str(value) for name, value in more.items()}
     return parse({"kafka.bootstrap.servers": broker.bootstrap, "retryTimeoutMs": "20s"} | texts, STREAM)
 
 
-def view_of(broker: LocalBroker, topic: str, **given: Any) -> ClusterView:
-    view = ClusterView(options(broker, subscribe=topic, **given))
+def view_of(broker: LocalBroker, topic: str, **more: Any) -> ClusterView:
+    view = ClusterView(options(broker, subscribe=topic, **more))
     view.refresh()
     return view
 
 
-def task_of(broker: LocalBroker, topic: str, start: int, end: int, **given: Any) -> Task:
-    view = view_of(broker, topic, **given)
+def task_of(broker: LocalBroker, topic: str, start: int, end: int, **more: Any) -> Task:
+    view = view_of(broker, topic, **more)
     made = make_task(
-        view, options(broker, subscribe=topic, **given), Range(TopicPartition(topic, 0), start, end), ALL
+        view, options(broker, subscribe=topic, **more), Range(TopicPartition(topic, 0), start, end), ALL
     )
     view.close()
     return made
@@ -66,14 +68,14 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(start, start + count)]
 
 
-def test_a_range_is_read_in_many_fetches_and_ends_at_its_end(shared_broker: LocalBroker, single: str):
+def test_range_is_read_in_many_fetches_and_ends_at_its_end(shared_broker: LocalBroker, single: str):
     payloads = [b"%d" % number * 1000 for number in range(300)]
     produce(shared_broker.bootstrap, single, payloads, linger_ms=0)
     assert read_values(task_of(shared_broker, single, 7, 295, fetchMaxBytes=5000)) == payloads[7:295]
 
 
-def test_what_was_handed_out_stays_as_it_is_while_more_is_fetched(shared_broker: LocalBroker, single: str):
-    """Fetches use the memory of the ones before, also those of the task before."""
+def test_returned_batches_are_not_overwritten_by_later_fetches(shared_broker: LocalBroker, single: str):
+    """Fetches reuse the memory of earlier fetches, also of the previous task."""
     payloads = [b"%d" % number * 500 for number in range(100)]
     for start in range(0, 100, 10):
         produce(shared_broker.bootstrap, single, payloads[start : start + 10])
@@ -83,7 +85,7 @@ def test_what_was_handed_out_stays_as_it_is_while_more_is_fetched(shared_broker:
     assert [value for batch in batches for value in batch.column("value").to_pylist()] == payloads * 2
 
 
-def test_records_deleted_after_the_plan_fail_the_task_with_what_is_gone(
+def test_records_deleted_after_planning_fail_the_task_with_offsets(
     shared_broker: LocalBroker, admin: Admin, single: str
 ):
     produce(shared_broker.bootstrap, single, numbered(10))
@@ -95,7 +97,7 @@ def test_records_deleted_after_the_plan_fail_the_task_with_what_is_gone(
         read_values(task)
 
 
-def test_records_deleted_after_the_plan_are_skipped_and_told_when_that_is_wanted(
+def test_records_deleted_after_planning_are_skipped_and_reported(
     shared_broker: LocalBroker, admin: Admin, single: str, capfd: pytest.CaptureFixture[str]
 ):
     produce(shared_broker.bootstrap, single, numbered(10))
@@ -107,7 +109,7 @@ def test_records_deleted_after_the_plan_are_skipped_and_told_when_that_is_wanted
     assert read_values(task) == []
 
 
-def test_a_topic_created_again_is_not_taken_for_the_old_one(
+def test_recreated_topic_is_not_mistaken_for_the_old_one(
     shared_broker: LocalBroker, admin: Admin, single: str
 ):
     produce(shared_broker.bootstrap, single, numbered(5))
@@ -150,7 +152,7 @@ def test_a_broker_killed_in_the_middle_is_waited_for(broker: BrokerFactory):
     assert seen == payloads
 
 
-def test_a_broker_that_stays_away_is_told(broker: BrokerFactory):
+def test_read_fails_if_the_broker_stays_down(broker: BrokerFactory):
     own = broker()
     with Admin(own.bootstrap) as admin:
         admin.topics.create("t", partitions=1)
@@ -169,7 +171,7 @@ def test_a_broker_that_stays_away_is_told(broker: BrokerFactory):
     ],
 )
 def test_damaged_batch_fails_the_task(broker: BrokerFactory, verified: str, error: str):
-    """The broker refuses it; one that does not verify what it reads leaves that to the reader."""
+    """The broker rejects the batch, or leaves that to the reader if it does not verify reads."""
     own = broker({"log.read.verification.enable": verified})
     with Admin(own.bootstrap) as admin:
         admin.topics.create("t", partitions=1)
@@ -185,7 +187,7 @@ def test_damaged_batch_fails_the_task(broker: BrokerFactory, verified: str, erro
         read_values(task_of(own, "t", 0, 4))
 
 
-def test_a_reader_that_stops_early_leaves_the_connection_usable(shared_broker: LocalBroker, single: str):
+def test_reader_that_stops_early_leaves_the_connection_usable(shared_broker: LocalBroker, single: str):
     payloads = [b"%d" % number * 1000 for number in range(100)]
     produce(shared_broker.bootstrap, single, payloads, linger_ms=0)
     task = task_of(shared_broker, single, 0, 100, fetchMaxBytes=5000)
@@ -217,9 +219,7 @@ def test_waiting_for_nothing_ends_after_its_time(shared_broker: LocalBroker, sin
     view.close()
 
 
-def test_an_open_transaction_is_no_news_to_a_reader_of_committed_records(
-    shared_broker: LocalBroker, single: str
-):
+def test_open_transaction_does_not_wake_a_read_committed_reader(shared_broker: LocalBroker, single: str):
     view = view_of(shared_broker, single)
     dirty = view_of(shared_broker, single, isolationLevel="read_uncommitted")
     partition = TopicPartition(single, 0)
@@ -230,7 +230,8 @@ def test_an_open_transaction_is_no_news_to_a_reader_of_committed_records(
             assert (view.logs()[partition].latest, dirty.logs()[partition].latest) == (0, 1)
         while (
             view.logs()[partition].latest < 2
-        ):  # the marker may come a little after the answer to the commit
+            # The marker may come a little after the response of the commit.
+        ):
             view.wait_for_records({partition: 0}, 1000)
     view.close()
     dirty.close()

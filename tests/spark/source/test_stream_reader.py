@@ -1,4 +1,6 @@
-"""``spark.readStream.format("millstream")`` on a real broker: triggers, limits, restarts, growth, loss, groups."""
+"""``spark.readStream.format("millstream")`` on a real broker: triggers, limits, restarts, growth,
+loss, groups.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,15 @@ def single(admin: Admin, topic_name: str) -> str:
     return topic_name
 
 
-def test_a_running_query_gets_new_records_partitions_and_topics_and_shows_its_progress_as_a_group(
+def test_running_query_sees_new_partitions_and_topics_and_commits_to_group(
     stream: Stream, start: Start, collector: Any, admin: Admin, shared_broker: LocalBroker, topic_name: str
 ):
     bootstrap = shared_broker.bootstrap
     admin.topics.create(f"{topic_name}-a", partitions=1)
     produce(bootstrap, f"{topic_name}-a", [b"before the start"])
     query = start(stream(subscribePattern=f"{topic_name}-.*", groupId=topic_name), collector)
-    wait_until(lambda: topic_name in admin.groups.names(), query)  # it has begun, at the end of what there is
+    # It has started, at the end of the topic.
+    wait_until(lambda: topic_name in admin.groups.names(), query)
 
     produce(bootstrap, f"{topic_name}-a", [b"first"])
     wait_until(lambda: collector.values() == [b"first"], query)
@@ -71,7 +74,7 @@ def test_a_running_query_gets_new_records_partitions_and_topics_and_shows_its_pr
     expected = {TopicPartition(f"{topic_name}-a", 0): 2, TopicPartition(f"{topic_name}-a", 2): 1}
     expected |= {TopicPartition(f"{topic_name}-a", 1): 0, TopicPartition(f"{topic_name}-b", 0): 1}
     wait_until(lambda: committed(admin, topic_name) == expected, query)
-    source = next(one.sources[0] for one in reversed(query.recentProgress) if one.numInputRows)
+    source = next(progress.sources[0] for progress in reversed(query.recentProgress) if progress.numInputRows)
     assert Offset.parse(source.endOffset).positions == expected
     assert Offset.parse(source.latestOffset).positions == expected
 
@@ -99,7 +102,7 @@ def growing(shared_broker: LocalBroker, single: str) -> Iterator[str]:
     thread.join()
 
 
-def test_available_now_ends_although_the_topic_grows_and_keeps_to_the_limit(
+def test_available_now_ends_on_a_growing_topic_and_respects_the_limit(
     stream: Stream, run_to_end: Callable[..., Any], growing: str, admin: Admin
 ):
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 300, "groupId": growing}
@@ -123,7 +126,7 @@ def test_trigger_once_reads_everything_in_one_batch(
     assert {number: len(rows) for number, rows in collector.batches.items()} == {0: 50}
 
 
-def test_min_offsets_hold_a_batch_back_until_there_are_enough(
+def test_min_offsets_hold_a_batch_until_there_are_enough(
     stream: Stream, start: Start, collector: Any, shared_broker: LocalBroker, single: str
 ):
     produce(shared_broker.bootstrap, single, numbered(5))
@@ -132,14 +135,15 @@ def test_min_offsets_hold_a_batch_back_until_there_are_enough(
     wait_until(lambda: query.status["message"].startswith("Waiting for"), query)
     produce(shared_broker.bootstrap, single, numbered(2, 5))
     time.sleep(1)
-    assert collector.rows == []  # Spark's first batch is made in any case, without any
+    # Spark always runs the first batch, even without records.
+    assert collector.rows == []
     produce(shared_broker.bootstrap, single, numbered(5, 7))
     wait_until(lambda: collector.rows, query)
     assert max(len(rows) for rows in collector.batches.values()) >= 10
 
 
 @pytest.mark.long
-def test_min_offsets_hold_nothing_back_for_longer_than_the_delay(
+def test_min_offsets_hold_records_no_longer_than_the_delay(
     stream: Stream, start: Start, collector: Any, shared_broker: LocalBroker, single: str
 ):
     produce(shared_broker.bootstrap, single, numbered(5))
@@ -150,7 +154,7 @@ def test_min_offsets_hold_nothing_back_for_longer_than_the_delay(
     wait_until(lambda: collector.values() == numbered(5), query)
 
 
-def test_a_killed_broker_that_comes_back_loses_and_repeats_nothing(
+def test_restarted_broker_loses_and_repeats_nothing(
     stream: Stream, start: Start, collector: Any, broker: BrokerFactory
 ):
     own = broker()
@@ -167,7 +171,7 @@ def test_a_killed_broker_that_comes_back_loses_and_repeats_nothing(
     query.stop()
 
 
-def test_a_restarted_query_repeats_the_batch_that_did_not_finish_exactly(
+def test_restarted_query_repeats_the_unfinished_batch_exactly(
     stream: Stream, start: Start, run_to_end: Callable[..., Any], shared_broker: LocalBroker, single: str
 ):
     produce(shared_broker.bootstrap, single, numbered(30))
@@ -198,7 +202,7 @@ def failure(query: StreamingQuery) -> str:
 
 
 @pytest.mark.long
-def test_records_deleted_before_they_were_read_fail_a_query_or_are_skipped(
+def test_unread_deleted_records_fail_a_query_or_are_skipped(
     stream: Stream,
     start: Start,
     run_to_end: Callable[..., Any],
@@ -212,15 +216,15 @@ def test_records_deleted_before_they_were_read_fail_a_query_or_are_skipped(
     run_to_end(df, checkpoint="a")
     produce(shared_broker.bootstrap, single, numbered(5, 5))
     admin.offsets.delete_records({TopicPartition(single, 0): 8})
-    told = failure(start(df, collector, checkpoint="a", availableNow=True))
-    assert f"{single}-0: offsets 5 to 7 (3 offsets) were deleted" in told
-    assert "failOnDataLoss=false" in told and 'File "' not in told
+    message = failure(start(df, collector, checkpoint="a", availableNow=True))
+    assert f"{single}-0: offsets 5 to 7 (3 offsets) were deleted" in message
+    assert "failOnDataLoss=false" in message and 'File "' not in message
     tolerant = stream(single, startingOffsets="earliest", failOnDataLoss="false")
     assert run_to_end(tolerant, checkpoint="a").values() == numbered(2, 8)
 
 
 @pytest.mark.long
-def test_a_topic_created_again_fails_a_query_or_is_read_from_its_beginning(
+def test_recreated_topic_fails_a_query_or_is_read_from_its_start(
     stream: Stream,
     start: Start,
     run_to_end: Callable[..., Any],
@@ -235,15 +239,15 @@ def test_a_topic_created_again_fails_a_query_or_is_read_from_its_beginning(
     admin.topics.delete(single)
     admin.topics.create(single, partitions=1)
     produce(shared_broker.bootstrap, single, [b"other"] * 9)
-    told = failure(start(df, collector, checkpoint="a", availableNow=True))
-    assert f"topic {single} was deleted and created again" in told
+    message = failure(start(df, collector, checkpoint="a", availableNow=True))
+    assert f"topic {single} was deleted and created again" in message
     tolerant = stream(single, startingOffsets="earliest", failOnDataLoss="false")
     assert run_to_end(tolerant, checkpoint="a").values() == [b"other"] * 9
     assert run_to_end(df, checkpoint="a").values() == []
 
 
 @pytest.mark.long
-def test_a_log_that_became_shorter_fails_a_query_or_is_read_on_from_its_end(
+def test_shrunk_log_fails_a_query_or_is_read_from_its_new_end(
     stream: Stream,
     start: Start,
     run_to_end: Callable[..., Any],
@@ -265,8 +269,8 @@ def test_a_log_that_became_shorter_fails_a_query_or_is_read_on_from_its_end(
     shutil.rmtree(own.data_dir)
     shutil.copytree(tmp_path / "backup", own.data_dir)
     own.start()
-    told = failure(start(df, collector, checkpoint="a", availableNow=True))
-    assert "t-0: the log now ends at 5, before 10" in told and "offsets 5 to 9 (5 offsets) were lost" in told
+    message = failure(start(df, collector, checkpoint="a", availableNow=True))
+    assert "t-0: the log now ends at 5, before 10" in message and "lost offsets 5 to 9 (5 offsets)" in message
     tolerant = stream("t", bootstrap=own.bootstrap, startingOffsets="earliest", failOnDataLoss="false")
     assert run_to_end(tolerant, checkpoint="a").values() == []
     produce(own.bootstrap, "t", [b"new"])
@@ -284,15 +288,15 @@ def test_a_deleted_topic_fails_a_running_query(
     assert f"topic {single} was deleted" in failure(query)
 
 
-def test_a_query_on_a_missing_topic_or_broker_fails_in_one_line(
+def test_query_on_a_missing_topic_or_broker_fails_in_one_line(
     stream: Stream, start: Start, collector: Any, topic: str
 ):
-    told = failure(start(stream(topic[:-1]), collector, availableNow=True))
-    assert f"did you mean '{topic}'" in told and 'File "' not in told
-    told = failure(start(stream(topic, minPartitions="many"), collector, availableNow=True))
-    assert "option 'minPartitions' is 'many'" in told and 'File "' not in told
-    told = failure(start(stream("t", bootstrap="127.0.0.1:1"), collector, availableNow=True))
-    assert "millstream serve" in told and 'File "' not in told
+    message = failure(start(stream(topic[:-1]), collector, availableNow=True))
+    assert f"did you mean '{topic}'" in message and 'File "' not in message
+    message = failure(start(stream(topic, minPartitions="many"), collector, availableNow=True))
+    assert "option 'minPartitions' is 'many'" in message and 'File "' not in message
+    message = failure(start(stream("t", bootstrap="127.0.0.1:1"), collector, availableNow=True))
+    assert "millstream serve" in message and 'File "' not in message
 
 
 def test_starting_offsets_of_a_stream_may_be_json_or_times(

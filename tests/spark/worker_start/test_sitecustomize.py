@@ -28,7 +28,7 @@ def environment(*paths: Path, **more: str) -> dict[str, str]:
 
 
 def test_source_process_connects_before_a_slow_import(tmp_path: Path) -> None:
-    """PySpark is made slow to import: the connection comes at once, and the process id on the same one."""
+    """With a slow import of PySpark the connection comes at once, and the process id follows on it."""
     import pyspark
 
     slow = tmp_path / "slow" / "pyspark"
@@ -92,7 +92,7 @@ def test_process_without_another_sitecustomize_starts() -> None:
     assert ran.stdout == "sitecustomize\n"
 
 
-def test_processes_of_sources_are_led_to_it(
+def test_source_processes_find_worker_start(
     spark: SparkSession, stream: Any, topic: str, run_to_end: Any
 ) -> None:
     session: Any = spark

@@ -186,7 +186,7 @@ def test_avro_decimal_with_more_digits_than_declared_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("nanos", "reason"),
-    [(123_456_000, None), (123_456_789, "keeps microseconds"), (1_000_000_000, "no part of a second")],
+    [(123_456_000, None), (123_456_789, "has microseconds"), (1_000_000_000, "not part of a second")],
 )
 def test_protobuf_time_is_exact_or_a_dead_letter(nanos: int, reason: str | None) -> None:
     from google.protobuf import (
@@ -211,7 +211,7 @@ def getters_of_time() -> Any:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("Int64Value", Decimal("1.5"), "whole number"),
+        ("Int64Value", Decimal("1.5"), "is an integer"),
         ("Int64Value", Decimal("2.00"), None),
         ("FloatValue", 0.1, "would round 0.1"),
         ("FloatValue", 0.5, None),
@@ -254,12 +254,12 @@ POSTGRESQL: list[tuple[str, str, Any, str | None]] = [
     ("numeric(10,2)", "double", 1.239, "has more than the 2 decimals"),
     ("numeric(10,2)", "double", float("nan"), None),
     ("money", "decimal(10,3)", Decimal("1.235"), "has more than the 2 decimals of money"),
-    ("timestamp(3) with time zone", "timestamp", AT, "is more exact than timestamp(3) with time zone"),
+    ("timestamp(3) with time zone", "timestamp", AT, "is more precise than timestamp(3) with time zone"),
     ("timestamp(3) with time zone", "timestamp", AT.replace(microsecond=1000), None),
     ("timestamp with time zone", "timestamp", AT, None),
     ("double precision", "bigint", 2**53 + 1, "too large for double precision"),
     ("real", "int", 2**24 + 1, "too large for real"),
-    ("character varying(3)", "string", "abc  ", "has spaces that character varying(3) cuts off"),
+    ("character varying(3)", "string", "abc  ", "has spaces that character varying(3) truncates"),
     ("name", "string", "x" * 64, "longer than name keeps"),
     ('"char"', "string", "ab", 'longer than "char" keeps'),
 ]
@@ -283,7 +283,7 @@ def stored(shop: Shop, declared: str, kind: str, value: Any) -> tuple[str | None
     sink.open()
     try:
         sink._check(schema)
-        with sink._db.transaction():
+        with sink._db.connection.transaction():
             refused = sink._put(["v"], [Change((value,))])
     finally:
         sink.close()
@@ -332,19 +332,19 @@ def test_postgresql_column_that_would_round_every_value_is_refused(
     declared: str, kind: Any, taken: bool
 ) -> None:
     pytest.importorskip("psycopg", reason='needs pip install "millstream[connect]"')
-    from millstream.connect.databases.postgresql import _family
+    from millstream.connect.databases.postgresql.column_types import family_of_sql
 
     db = connect("postgresql://localhost/x")
-    assert db.takes(Column("v", declared, _family(declared)), kind) is taken
+    assert db.types.accepts(Column("v", declared, family_of_sql(declared)), kind) is taken
 
 
 def decoded(spark: Any, shop: Shop, columns: dict[str, str], end: Any) -> list[Any]:
     """The rows of the table ``t`` as a stream reads them."""
     db = connect(shop.url)
     try:
-        values = [one for chunk in db.rows("t", columns, ("id",), None, (end,)) for one in chunk]
+        values = [row for chunk in db.reader.rows("t", columns, ("id",), None, (end,)) for row in chunk]
     finally:
-        db.close()
+        db.connection.close()
     records = spark.createDataFrame([(place, bytearray(one)) for place, one in enumerate(values)], "offset bigint, value binary")  # fmt: skip
     schema = ", ".join(f"{name} {kind}" for name, kind in columns.items())
     rows = value_format("json", schema).decode(records)
@@ -382,5 +382,5 @@ def test_refused_row_with_nan_is_a_letter_in_valid_json(tmp_path: Path) -> None:
     shop = Shop(tmp_path / "shop.db")
     shop.execute("CREATE TABLE t (v REAL)")
     sink = TableSink(table(shop.url, "t"), "w.f")
-    letter = sink._letter(["v", "w"], Change((float("nan"), float("-inf"))), "no")
+    letter = sink._refused_row(["v", "w"], Change((float("nan"), float("-inf"))), "no")
     assert json.loads(letter.value or "", parse_constant=pytest.fail) == {"v": "NaN", "w": "-Infinity"}

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark", reason='needs pip install "millstream[spark]"')
 
 from millstream.connect import delta, table
 from millstream.connect.addresses import parse_address
-from millstream.connect.build import Wishes, connection
+from millstream.connect.build import ConnectOptions, connection
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, topic
 from support.spark.pipeline_world import create, records, run_once, send_keyed
@@ -36,8 +36,8 @@ def lake(
     keyed = {json.dumps({"a b": one["a b"], "a.b": one["a.b"]}): one for one in (ROW, gone)}
     send_keyed(shared_broker.bootstrap, topic_name, keyed)
     send_keyed(shared_broker.bootstrap, topic_name, {json.dumps({"a b": 2, "a.b": "x y"}): None})
-    wishes = Wishes(shared_broker.bootstrap, schema=SCHEMA, key=("a b", "a.b"))
-    made = connection(parse_address(f"topic:{topic_name}"), parse_address("sqlite:///shop.db#odd"), wishes)
+    options = ConnectOptions(shared_broker.bootstrap, schema=SCHEMA, key=("a b", "a.b"))
+    made = connection(parse_address(f"topic:{topic_name}"), parse_address("sqlite:///shop.db#odd"), options)
     made.stream("kept", topic=topic_name, schema=SCHEMA, tombstones="drop", dead_letters=False)
     made.sql("stored", "SELECT * FROM kept WHERE `a b` = 1", to=delta("lake", by=("c`d", "a.b")))
     run_once(made, spark, tmp_path / "checkpoints")

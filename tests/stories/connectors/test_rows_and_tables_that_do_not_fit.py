@@ -30,10 +30,11 @@ def refused(shop: Shop, columns: list[str], rows: list[tuple], key: tuple[str, .
     """The rows that the table ``t`` does not take, in a transaction that is committed."""
     db = connect(shop.url)
     try:
-        with db.transaction():
-            return [one.values for one, _ in db.apply("t", columns, key, list(map(Change, rows)))]
+        with db.connection.transaction():
+            changes = list(map(Change, rows))
+            return [change.values for change, _ in db.writer.apply("t", columns, key, changes)]
     finally:
-        db.close()
+        db.connection.close()
 
 
 @pytest.fixture
@@ -48,16 +49,17 @@ def test_bytes_and_numbers_of_postgresql_are_read_whole(pg: Shop) -> None:
     pg.execute("CREATE TABLE t (id integer PRIMARY KEY, b bytea, n numeric, d date)")
     pg.execute("INSERT INTO t VALUES (1, %s, 12345678901234567.123456789, '2026-03-15')", long)
     db = connect(pg.url)
-    kinds = {one.name: db.spark_type(one) for one in db.columns("t") or ()}
+    kinds = {column.name: db.types.read_type(column) for column in db.catalog.columns("t") or ()}
     assert kinds == {"id": "int", "b": "binary", "n": "decimal(38,18)", "d": "date"}
     pg.execute(
         "INSERT INTO t (id, n, d) VALUES (2, 1.12345678901234567891, '0044-03-15 BC'), (3, NULL, NULL)"
     )
-    ((row, rounded, empty),) = db.rows("t", kinds, ("id",), None, ("3",))
-    db.close()
+    ((row, rounded, empty),) = db.reader.rows("t", kinds, ("id",), None, ("3",))
+    db.connection.close()
     assert json.loads(rounded)["n"] == "1.12345678901234567891 has more digits"
     assert (
-        json.loads(rounded)["d"] == "no time of Spark: 0044-03-15 BC" and json.loads(row)["d"] == "2026-03-15"
+        json.loads(rounded)["d"] == "not a time of Spark: 0044-03-15 BC"
+        and json.loads(row)["d"] == "2026-03-15"
     )
     assert json.loads(empty) == {"id": 3, "b": None, "n": None, "d": None}
     assert (
@@ -99,9 +101,7 @@ def test_sqlite_a_trigger_that_ends_the_transaction_is_told(tmp_path: Path) -> N
     shop.execute(
         "CREATE TRIGGER g BEFORE INSERT ON t WHEN NEW.id = 2 BEGIN SELECT RAISE(ROLLBACK, 'no twos'); END"
     )
-    with pytest.raises(
-        PipelineError, match=r"no twos; a trigger that refuses one row has to say RAISE\(ABORT"
-    ):
+    with pytest.raises(PipelineError, match=r"no twos; a trigger that rejects one row must use RAISE\(ABORT"):
         refused(shop, ["id"], [(1,), (2,)])
     assert shop.execute("SELECT * FROM t") == []
 
@@ -110,11 +110,11 @@ def test_sqlite_decimals_are_not_put_where_they_would_be_rounded(tmp_path: Path)
     shop = Shop(tmp_path / "shop.db")
     shop.execute("CREATE TABLE t (price DECIMAL(30,2), text TEXT)")
     db = connect(shop.url)
-    price, text = db.columns("t") or ()
-    db.close()
-    assert db.takes(price, DecimalType(15, 2)) and db.takes(text, DecimalType(30, 2))
+    price, text = db.catalog.columns("t") or ()
+    db.connection.close()
+    assert db.types.accepts(price, DecimalType(15, 2)) and db.types.accepts(text, DecimalType(30, 2))
     with pytest.raises(PipelineError, match=r"keeps 15 digits.*declare the column TEXT"):
-        db.takes(price, DecimalType(16, 2))
+        db.types.accepts(price, DecimalType(16, 2))
 
 
 def test_the_letter_of_a_removal_is_a_removal_and_has_no_key_where_there_was_none(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_the_letter_of_a_removal_is_a_removal_and_has_no_key_where_there_was_non
     sink = TableSink(table(shop.url, "t", key="id", deletes="gone"), "w.f")
     sink.open()
     changes = [Change((None, None), deleted=True), Change((None, "x")), Change((1, None))]
-    with sink._db.transaction():
+    with sink._db.connection.transaction():
         found = sink._put(["id", "name"], changes)
     sink.close()
     assert [one[:2] for one in found] == [
@@ -138,7 +138,7 @@ def test_looking_for_a_database_that_is_not_there_does_not_make_it(tmp_path: Pat
     given = {"url": url, "table": "t", "order": ["id"], "columns": {}, "rows": 1, "lag_ms": 0, "poll_ms": 1}
     with pytest.raises(PipelineError, match=r"table t of \S+typo\.db does not exist"):
         TableReader(given).latestOffset({"after": None}, ReadMaxRows(1))
-    assert connect(url).columns("t") is None and not (tmp_path / "typo.db").exists()
+    assert connect(url).catalog.columns("t") is None and not (tmp_path / "typo.db").exists()
 
 
 def test_only_the_columns_that_differ_are_named(spark: object, tmp_path: Path) -> None:
@@ -188,6 +188,6 @@ def test_a_delta_table_with_generated_columns_is_refused(tmp_path: Path) -> None
     sink = DeltaSink(delta(str(tmp_path)), "w.f")
     ours = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in "nm"]
     with pytest.raises(
-        PipelineError, match=r"has delta\.generationExpression, which this writer cannot keep to"
+        PipelineError, match=r"has delta\.generationExpression, which this writer does not support"
     ):
         sink._check(deltalake.DeltaTable(str(tmp_path)), {"type": "struct", "fields": ours})

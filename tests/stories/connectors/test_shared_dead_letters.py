@@ -15,9 +15,9 @@ import pyarrow.dataset
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import consume
 from millstream.client.dead_letters.letters import DeadLetter, dead_letter, summary
-from millstream.client.dead_letters.redrive import Target, Wish, execute
+from millstream.client.dead_letters.redrive import RedriveRequest, Target, execute
 from millstream.connect.addresses import parse_address
-from millstream.connect.build import Wishes, connection
+from millstream.connect.build import ConnectOptions, connection
 from millstream.local.broker import LocalBroker
 from millstream.pipelines import Pipeline, parquet
 from support.spark.pipeline_world import create, run_once, send, send_keyed
@@ -36,13 +36,15 @@ class Readers:
         self.directory = directory
         self._spark = spark
 
-    def connector(self, target: str, **wishes: Any) -> Pipeline:
-        given = Wishes(self.bootstrap, f"{self.topic}-{len(target)}", schema=SCHEMA, **wishes)
-        return connection(parse_address(f"topic:{self.topic}"), parse_address(target), given)
+    def connector(self, target: str, **options: Any) -> Pipeline:
+        connect_options = ConnectOptions(
+            self.bootstrap, f"{self.topic}-{len(target)}", schema=SCHEMA, **options
+        )
+        return connection(parse_address(f"topic:{self.topic}"), parse_address(target), connect_options)
 
-    def run(self, **wishes: Any) -> None:
+    def run(self, **options: Any) -> None:
         for target in (f"parquet:{self.directory}/lake", f"delta:{self.directory}/delta-lake"):
-            self.once(self.connector(target, **wishes))
+            self.once(self.connector(target, **options))
         self.once(self.connector(f"sqlite:///{self.directory}/shop-of-orders.db#orders", key=("id",)))
 
     def once(self, pipeline: Pipeline) -> None:
@@ -73,16 +75,16 @@ def test_bad_record_that_three_connectors_refuse_goes_back_once(readers: Readers
     found = readers.letters()
     assert [one.record.value for one in found] == [b"oops"] * 3
     assert len({one.pipeline for one in found}) == 3 and len({one.identity for one in found}) == 1
-    wish = Wish(f"{readers.topic}.dlq")
+    request = RedriveRequest(f"{readers.topic}.dlq")
     with Admin(readers.bootstrap) as admin:
-        done = execute(admin, wish)
+        done = execute(admin, request)
         assert (done.sent, done.repeated) == ({Target(readers.topic, 0): 1}, 2)
-        assert summary(admin, wish.topic).left == 0
+        assert summary(admin, request.topic).left == 0
         assert [one.value for one in consume(readers.bootstrap, readers.topic)][1:] == [b"oops", b"oops"]
         # It is still bad: three letters about the record that was sent back, which is another one.
         readers.run()
         assert [one.redriven for one in readers.letters()] == [0, 0, 0, 1, 1, 1]
-        assert execute(admin, wish).count == 1
+        assert execute(admin, request).count == 1
 
 
 def test_tombstone_is_no_letter_and_a_redrive_deletes_no_live_row(readers: Readers) -> None:
@@ -104,7 +106,7 @@ def test_tombstone_is_no_letter_and_a_redrive_deletes_no_live_row(readers: Reade
             (b"1", "the value is null"),
         ]
         send_keyed(readers.bootstrap, readers.topic, {"1": {"id": 1, "name": "again"}})
-        done = execute(admin, Wish(f"{readers.topic}.dlq"))
+        done = execute(admin, RedriveRequest(f"{readers.topic}.dlq"))
         assert (done.count, done.newer, done.examples[0].key) == (1, 1, b"1")
     readers.run()
     assert readers.table() == [(1, "again"), (2, "n2")]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster.coordinators import host
+from millstream.cluster.coordinators import replay
 from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS
-from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas import follower_logs
 from millstream.core.errors import ErrorCode as E
 from millstream.core.hashing import partition_of
 from millstream.wire.messages.describe_groups import DescribeGroupsRequest
@@ -240,13 +240,13 @@ def test_a_coordinator_that_is_being_read_says_so(
     with cluster.client(old) as client:
         assert commit(client, "slow", 3) == 0
     go_on = threading.Event()
-    read = host._read_chunk
+    read = replay._read_chunk
 
     def read_slowly(*arguments: Any) -> Any:
         assert go_on.wait(30)
         return read(*arguments)
 
-    monkeypatch.setattr(host, "_read_chunk", read_slowly)
+    monkeypatch.setattr(replay, "_read_chunk", read_slowly)
     cluster.move_leader(OFFSETS, partition_of("slow", PARTITIONS), new)
     with cluster.client(new) as client:
         wait_until(
@@ -266,13 +266,13 @@ class Followers:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held = False
-        take = fetcher._LeaderLoop._take_data
+        take = follower_logs.FollowerLogs.apply
 
         def take_unless_held(loop: Any, partition: Any, row: Any) -> None:
             if not (self.held and partition.tp.topic == OFFSETS):
                 take(loop, partition, row)
 
-        monkeypatch.setattr(fetcher._LeaderLoop, "_take_data", take_unless_held)
+        monkeypatch.setattr(follower_logs.FollowerLogs, "apply", take_unless_held)
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from millstream.broker.handlers import fetch
+from millstream.broker.fetch.delayed import DelayedFetch
+from millstream.broker.fetch.state import Fetch
 from millstream.cluster.replicas import fetcher
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -133,14 +134,14 @@ def test_a_consumer_reads_from_the_broker_in_its_rack(
     end = write(cluster, 5)
     fetched: list[int] = []
     served_by: set[int] = set()
-    answer = fetch.Fetch.answer
+    respond = Fetch.respond
 
-    def note_and_answer(one: Any) -> Any:
-        if one.replica_id < 0 and one.size:
-            served_by.add(one.services.node_id)
-        return answer(one)
+    def note_and_respond(fetch: Fetch) -> Any:
+        if fetch.replica_id < 0 and fetch.size:
+            served_by.add(fetch.services.node_id)
+        return respond(fetch)
 
-    monkeypatch.setattr(fetch.Fetch, "answer", note_and_answer)
+    monkeypatch.setattr(Fetch, "respond", note_and_respond)
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -225,21 +226,21 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
     in_process_cluster: Callable[..., InProcessCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its read, which found nothing, and the moment from which it is told of changes."""
-    watch = fetch.Fetch.watch
+    watch = DelayedFetch._watch
     appended: list[int] = []
 
-    def append_and_watch(one: Any, *arguments: Any) -> Any:
-        if one.replica_id >= 0 and not appended:
-            partition = one.services.replicas.leader(TOPIC, 0)
+    def append_and_watch(delayed: Any) -> None:
+        if delayed._fetch.replica_id >= 0 and not appended:
+            partition = delayed._fetch.services.replicas.leader(TOPIC, 0)
             batch = build_batch([Record(0, 0, None, b"v", ())])
             partition.append(memoryview(bytearray(batch)), now_ms=0, needs_all=False)
             appended.append(partition.online_log.log_end_offset)
-        return watch(one, *arguments)
+        watch(delayed)
 
     with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         log = cluster.brokers[1].broker.parts.replicas.replica(TOPIC, 0).online_log
-        monkeypatch.setattr(fetch.Fetch, "watch", append_and_watch)
+        monkeypatch.setattr(DelayedFetch, "_watch", append_and_watch)
         write(cluster)  # after it the follower fetches again, and finds nothing
         leader = cluster.brokers[0].broker.parts.replicas.replica(TOPIC, 0).online_log
         wait_until(

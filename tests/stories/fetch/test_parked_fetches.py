@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from millstream.cluster.replicas import partition as partition_module
+from millstream.cluster.replicas import waiters as waiters_module
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.errors import ErrorCode
 from millstream.log.errors import ColdRead
@@ -70,7 +70,7 @@ def partition_of(broker: InProcessBroker, topic: str, index: int) -> Partition:
 
 def parked(broker: InProcessBroker, topic: str, index: int = PARTITIONS - 1) -> int:
     """How many fetches watch a partition: the last one, so that they watch all."""
-    return broker.run(lambda: len(partition_of(broker, topic, index).watchers or ()))
+    return broker.run(lambda: len(partition_of(broker, topic, index).waiters.watchers or ()))
 
 
 def park(broker: InProcessBroker, topic: str, fetches: list[RawClient], asked: FetchRequest) -> None:
@@ -160,7 +160,7 @@ def test_a_fetch_that_waits_leaves_nothing_behind(broker, producer, clients):
     for client in waiting:
         client.close()
     wait_until(lambda: parked(broker, "t") == 0, "the fetches of closed connections are forgotten")
-    assert broker.run(lambda: [partition_of(broker, "t", n).watchers for n in range(PARTITIONS)]) == (
+    assert broker.run(lambda: [partition_of(broker, "t", n).waiters.watchers for n in range(PARTITIONS)]) == (
         [None] * PARTITIONS
     )
 
@@ -232,17 +232,17 @@ def test_no_record_is_missed_however_fetch_and_append_meet(broker, producer, cli
 
 
 def test_an_append_in_the_turn_in_which_the_wait_begins_is_seen(broker, producer, clients, monkeypatch):
-    from millstream.broker.handlers import fetch
+    from millstream.broker.fetch import delayed
 
     create_topic(producer, "t", PARTITIONS)
-    wait = fetch.Fetch.wait
+    wait = delayed.wait
 
-    def append_first(self: fetch.Fetch, seconds: float) -> Any:
-        waiting = wait(self, seconds)
+    def append_first(fetch: Any, seconds: float) -> Any:
+        waiting = wait(fetch, seconds)
         partition_of(broker, "t", 3).append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
         return waiting
 
-    monkeypatch.setattr(fetch.Fetch, "wait", append_first)
+    monkeypatch.setattr(delayed, "wait", append_first)
     (client,) = clients(1)
     client.send(request("t", 1), 12)
     assert sizes(client) == {3: len(BATCH)}
@@ -274,20 +274,20 @@ def test_what_is_not_in_memory_when_the_waiting_ends_comes_from_a_thread(
 def test_a_defect_while_the_waiting_ends_closes_the_connection_and_is_told(
     broker, producer, clients, monkeypatch, caplog
 ):
-    from millstream.broker.handlers import fetch
+    from millstream.broker.fetch.state import Fetch
 
     create_topic(producer, "t", PARTITIONS)
     broken, other = clients(2)
     park(broker, "t", [broken, other], request("t", 1))
-    answer, failed = fetch.Fetch.answer, []
+    respond, failed = Fetch.respond, []
 
-    def fails_for_the_first(self: fetch.Fetch) -> Any:
+    def fails_for_the_first(self: Fetch) -> Any:
         if not failed or failed[0] is self:
             failed[:] = [self]
             raise RuntimeError("planted")
-        return answer(self)
+        return respond(self)
 
-    monkeypatch.setattr(fetch.Fetch, "answer", fails_for_the_first)
+    monkeypatch.setattr(Fetch, "respond", fails_for_the_first)
     append(producer, "t", 3)
     assert sizes(other) == {3: len(BATCH)}
     with pytest.raises(Closed):
@@ -341,9 +341,9 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
         def wake() -> None:
             ends.append(partition.online_log.high_watermark)
 
-        partition.wait(wake)
+        partition.waiters.add(wake)
         partition.append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
-        partition.forget(wake)
+        partition.waiters.remove(wake)
         partition.append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
         return list(ends)
 
@@ -353,7 +353,7 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
 def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypatch):
     """Two at a time, and two such portions in a turn without time; one that stops watching in between is not told."""
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
-    monkeypatch.setattr(partition_module, "_TOLD_AT_ONCE", 2)
+    monkeypatch.setattr(waiters_module, "_WATCHERS_PER_TURN", 2)
     create_topic(producer, "t")
     told: list[tuple[int, int]] = []  # turn and watcher
 
@@ -366,16 +366,16 @@ def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypa
 
         watchers = [watcher(number) for number in range(7)]
         for one in watchers:
-            partition.watch(one, PartitionFetch("t", 0, 0, 1, -1, -1))
+            partition.waiters.watch(one, PartitionFetch("t", 0, 0, 1, -1, -1))
         turns.has_time()  # the turn has none left
-        partition.tell_watchers()
+        partition.waiters.notify_watchers()
         while len(told) < 6:
             await asyncio.sleep(0)
             turn += 1
-            partition.unwatch(watchers[4])
+            partition.waiters.unwatch(watchers[4])
             turns.has_time()
         for one in watchers:
-            partition.unwatch(one)
+            partition.waiters.unwatch(one)
 
     broker.wait(watch())
     assert [number for _, number in told] == [0, 1, 2, 3, 5, 6]

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from millstream.cli.demo.driver import FLOWS
-from millstream.pipelines.dead_letters.ownership import plan_letters
+from millstream.pipelines.dead_letters.ownership import plan_dead_letters
 from millstream.pipelines.load import load_pipeline
 
 MOST_QUERIES = 4
@@ -22,7 +22,7 @@ def test_demo_needs_at_most_four_queries() -> None:
     """One for each flow, and one for the dead letters of the table; those of streams come out of the flows."""
     pipeline = load_pipeline(str(FLOWS))
     flows = list(pipeline.flows.values())
-    plan = plan_letters(pipeline, flows, {}, lambda flow: False)
+    plan = plan_dead_letters(pipeline, flows, {}, lambda flow: False)
     names = [flow.name for flow in (*flows, *plan.queries)]
     assert len(names) <= MOST_QUERIES, names
     assert set(plan.owned) == {"orders", "payments", "paid_orders"}

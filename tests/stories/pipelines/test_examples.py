@@ -114,7 +114,7 @@ def test_revenue_by_minute_follows_orders_payments_and_a_table_that_changes(
             "archive",
             "big_orders",
         }
-        with pytest.raises(Exception, match="pipeline revenue runs already"):
+        with pytest.raises(Exception, match="pipeline revenue is already running"):
             run_once(example("revenue.py", own), spark, checkpoint)
     assert running.run.state == "stopped"
     assert latest_revenue(bootstrap) == {

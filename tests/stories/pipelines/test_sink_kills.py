@@ -67,6 +67,6 @@ def test_whoever_was_stopped_and_wakes_up_later_changes_nothing(
     old.go()
     old.signal(signal.SIGCONT)
     assert old.wait() == FAILED
-    assert "shut out" in old.output()
+    assert "fenced this one" in old.output()
     assert Counter(world.values()) == Counter(map(str, range(300)))
     assert len(messages(world.bootstrap, world.target, isolation="read_uncommitted")) == before

@@ -20,7 +20,7 @@ def replicas(admin: Admin) -> dict[TopicPartition, list[int]]:
 def look_after(cluster: InProcessCluster) -> None:
     """What the controller does every second."""
     (controller,) = [one for one in cluster.brokers if one.broker.parts.member.state.active]
-    controller.wait(controller.broker.parts.member._grow_internal_topics())
+    controller.wait(controller.broker.parts.member.housekeeping.grow_internal_topics())
 
 
 def test_who_takes_replicas_away_does_not_get_them_back(tmp_path: Path, zookeeper: LocalZooKeeper) -> None:

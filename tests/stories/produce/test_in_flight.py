@@ -73,14 +73,14 @@ def test_nothing_is_written_behind_the_first_batch_of_a_producer_when_that_is_re
 ) -> None:
     """The broker knows nothing of the producer yet, and would take any sequence."""
     millstream.topic("orders", partitions=2)
-    check, left = Partition.check_in_sync, [code]
+    check, left = Partition.check_min_isr, [code]
 
     def fail_once(self: Partition) -> None:
         if self.tp == ("orders", 0) and left:
             raise ApiError(left.pop())
         check(self)
 
-    monkeypatch.setattr(Partition, "check_in_sync", fail_once)
+    monkeypatch.setattr(Partition, "check_min_isr", fail_once)
     told = deliver(millstream)
     assert not left
     assert_all_there(millstream, told)

@@ -47,7 +47,7 @@ def move(cluster: InProcessCluster, node: int, path: str, topic: str = TOPIC) ->
 
 def log_of(cluster: InProcessCluster, node: int) -> Any:
     broker: Any = cluster.brokers[node].broker.parts
-    partition = broker.replicas._topics.get(TOPIC, {}).get(0)
+    partition = broker.replicas.partitions.get(TOPIC, {}).get(0)
     return partition.log if partition is not None else None
 
 

@@ -46,7 +46,7 @@ def write(cluster: InProcessCluster, node: int = 0) -> int:
 
 def end_at(cluster: InProcessCluster, node: int) -> int:
     broker: Any = cluster.brokers[node].broker.parts
-    partition = broker.replicas._topics.get(TOPIC, {}).get(0)
+    partition = broker.replicas.partitions.get(TOPIC, {}).get(0)
     return partition.log.log_end_offset if partition is not None and partition.log is not None else -1
 
 

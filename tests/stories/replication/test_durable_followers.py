@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.log.flushing import FlushJob
+from millstream.log.flush.job import FlushJob
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster

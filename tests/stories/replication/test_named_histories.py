@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas import fetcher, follower_session
 from millstream.cluster.replicas.partition import Partition
 from millstream.log.state import LogState
 from millstream.sim.checks.history_checks import Violation
@@ -21,20 +21,20 @@ from support.sim.stories import HOST, KEY, Story, Worst, play
 @pytest.fixture
 def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Followers as they were before KIP-101: they say nothing of epochs, and begin by cutting their log to the high watermark."""
-    row, add = fetcher._Followed.row, fetcher._LeaderLoop.add
+    row, add = follower_session.FollowedPartition.row, fetcher._LeaderLoop.add
 
-    def row_without(self: fetcher._Followed, max_bytes: int) -> Any:
+    def row_without(self: follower_session.FollowedPartition, max_bytes: int) -> Any:
         made = row(self, max_bytes)
         made.last_fetched_epoch = -1
         return made
 
     def cut_and_add(self: fetcher._LeaderLoop, partition: Partition) -> None:
-        known = self._followed.get(partition.tp)
+        known = self.session.followed.get(partition.tp)
         if known is None or known.partition is not partition or not known.current:
             partition.online_log.truncate_to(partition.online_log.high_watermark)
         add(self, partition)
 
-    monkeypatch.setattr(fetcher._Followed, "row", row_without)
+    monkeypatch.setattr(follower_session.FollowedPartition, "row", row_without)
     monkeypatch.setattr(fetcher._LeaderLoop, "add", cut_and_add)
 
 
@@ -227,10 +227,10 @@ def test_a_replica_that_was_away_for_long_brings_nothing_back() -> None:
 
 
 def test_deletions_that_are_forgotten_too_early_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(LogState, "may_forget_deletions")
+    monkeypatch.delattr(LogState, "may_drop_deletions")
     monkeypatch.setattr(
         LogState,
-        "may_forget_deletions",
+        "may_drop_deletions",
         property(lambda log: True, lambda log, value: None),
         raising=False,
     )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from millstream.cluster.replicas.manager import ReplicaManager
+from millstream.cluster.replicas.hosting import ReplicaHosting
 from millstream.control.image import TopicImage
 from millstream.sim.checks.history_checks import Violation
 from millstream.wire.messages.create_topics import (
@@ -26,14 +26,14 @@ BUSY_S = 2.5
 @pytest.fixture
 def busy_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics with thousands of partitions take time, in which others have their turns."""
-    host = ReplicaManager._host
+    host = ReplicaHosting._host
 
-    async def take_time(self: ReplicaManager, topic: TopicImage, slices: Any) -> None:
+    async def take_time(self: ReplicaHosting, topic: TopicImage, slices: Any) -> None:
         if topic.name.startswith(BUSY) and self._node_id == 1:
             await asyncio.sleep(BUSY_S)
         await host(self, topic, slices)
 
-    monkeypatch.setattr(ReplicaManager, "_host", take_time)
+    monkeypatch.setattr(ReplicaHosting, "_host", take_time)
 
 
 class MadeAnewMeanwhile(Story):
@@ -58,7 +58,7 @@ class MadeAnewMeanwhile(Story):
 
     async def _create(self, rows: Iterable[CreatableTopic]) -> None:
         request = CreateTopicsRequest(topics=list(rows), timeout_ms=5000)
-        answer = await self.client._ask_any(request, 5)
+        answer = await self.client.request_any(request, 5)
         assert all(topic.error_code == 0 for topic in answer.topics)
 
     def _large(self, name: str) -> CreatableTopic:

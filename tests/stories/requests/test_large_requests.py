@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from millstream.broker import chunks
 from millstream.broker.handlers import describe_configs, fetch, offset_fetch
 from millstream.broker.handlers import produce as produce_handler
 from millstream.broker.net import dispatch
+from millstream.broker.requests import chunks
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports import turns
 from millstream.sim.world.disk import SimDisk
@@ -83,7 +83,7 @@ def slice_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request is a large one, and one step is all that fits into a turn."""
     monkeypatch.setattr(dispatch, "LARGE_BYTES", 0)
     monkeypatch.setattr(fetch, "_MANY", 0)
-    monkeypatch.setattr(chunks, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(chunks, "MAX_PER_CHUNK", 3)
     monkeypatch.setattr(turns, "_QUANTUM_S", 0.0)
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
 
@@ -178,13 +178,15 @@ def test_answer_beyond_the_bound_closes_the_connection_and_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "millstream")
-    monkeypatch.setattr(dispatch, "MOST_ANSWER_BYTES", 1_000_000)
+    monkeypatch.setattr(dispatch, "MAX_RESPONSE_BYTES", 1_000_000)
     client.send(DescribeConfigsRequest(resources=[resource(BROKER, "0")] * 5000), 4)
     with RawClient(broker.bootstrap) as other:
         other.call(MetadataRequest(topics=None), 9)
     with pytest.raises(Closed):
         client.read_frame()
-    assert "the answer to DescribeConfigs has more than 1000000 bytes: ask for less at a time" in caplog.text
+    assert (
+        "the response to DescribeConfigs has more than 1000000 bytes; request less at a time" in caplog.text
+    )
 
 
 # ---- coordinators: in chunks ---------------------------------------------------------------------------------
@@ -244,7 +246,7 @@ def test_offset_fetch_in_slices_answers_the_same(
         async def refuse(*what: Any, **more: Any) -> Any:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
 
-        monkeypatch.setattr(offset_fetch, "ask", refuse)
+        monkeypatch.setattr(offset_fetch, "call_group", refuse)
     indexes = list(range(PARTITIONS))
     if version < 8:
         topics = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name in ("wide", "none")]
@@ -331,7 +333,7 @@ def test_large_fetch_ends_its_wait_when_the_time_is_over(broker: InProcessBroker
     partitions = broker.run(
         lambda: [broker.broker.parts.replicas.leader("wide", n) for n in range(PARTITIONS)]
     )
-    assert broker.run(lambda: [one.watchers for one in partitions]) == [None] * PARTITIONS
+    assert broker.run(lambda: [partition.waiters.watchers for partition in partitions]) == [None] * PARTITIONS
 
 
 @pytest.mark.usefixtures("sliced")

@@ -11,7 +11,7 @@ import pytest
 
 from millstream import testing
 from millstream.broker.net import dispatch
-from millstream.broker.net.dispatch import MOST_BYTES
+from millstream.broker.net.dispatch import MAX_DECODED_BYTES
 from millstream.cluster.controller.changes import Controller
 from millstream.control.topics import NewTopic
 from millstream.core.errors import ErrorCode
@@ -184,10 +184,12 @@ def test_largest_request_is_passed_on_to_the_controller(cluster: Cluster) -> Non
     other = other_of(cluster)
     topic = CreatableTopic(name="named more than once", num_partitions=1, replication_factor=1)
     request = CreateTopicsRequest(topics=[topic] * 1000, timeout_ms=10_000, validate_only=True)
-    request.topics *= MOST_BYTES // len(request.encode(7)) + 1
+    request.topics *= MAX_DECODED_BYTES // len(request.encode(7)) + 1
     width = len(request.encode(7)) / len(request.topics)
-    del request.topics[int((MOST_BYTES - 20) / width) :]
-    assert MOST_BYTES - 60 < len(request.encode(7)) < MOST_BYTES - 14, "the rest is for the header"
+    del request.topics[int((MAX_DECODED_BYTES - 20) / width) :]
+    assert MAX_DECODED_BYTES - 60 < len(request.encode(7)) < MAX_DECODED_BYTES - 14, (
+        "the rest is for the header"
+    )
     with RawClient(other.bootstrap, timeout_s=60) as client:
         (answer,) = client.call(request, 7).topics
         assert answer.error_code == ErrorCode.INVALID_REQUEST
@@ -203,7 +205,7 @@ def test_forwarded_answer_beyond_the_bound_closes_the_connection_of_its_client_a
         small = CreateTopicsRequest(topics=topics[:1], timeout_ms=10_000, validate_only=True)
         neighbour.send(small, 7)
         wait_until(lambda: stuck.waiting == 1, "the neighbour's request is at the controller")
-        monkeypatch.setattr(dispatch, "MOST_ANSWER_BYTES", 50_000)
+        monkeypatch.setattr(dispatch, "MAX_RESPONSE_BYTES", 50_000)
         with RawClient(other.bootstrap) as client:
             client.send(large, 7)
             wait_until(lambda: stuck.waiting == 2, "the large request is at the controller")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millstream.broker.net.dispatch import MOST_BYTES
+from millstream.broker.net.dispatch import MAX_DECODED_BYTES
 from millstream.wire.apis import APIS, BY_NAME, Api
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -32,7 +32,7 @@ from support.timed_broker import Busiest, TimedBroker
 BUDGET_MS = 50.0
 # A turn may be slow by chance: the garbage collector looks at all objects, or a cache is cold.
 RUNS = 3
-SMALL, LARGE = 64 * 1024, MOST_BYTES - 1024
+SMALL, LARGE = 64 * 1024, MAX_DECODED_BYTES - 1024
 # Produce has a limit on partitions, which is reached before that of its bytes.
 LARGEST_PRODUCE = 1024 * 1024
 LONG_S = 300.0

@@ -70,7 +70,7 @@ def test_serve_existing_refuses_a_new_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     refused = serve(data, "--existing")
     assert refused.returncode == 1
-    assert "--existing refuses new directories" in refused.stderr
+    assert "--existing rejects new directories" in refused.stderr
     assert not data.exists(), "nothing is made"
 
 

@@ -130,7 +130,7 @@ def test_leader_stays_while_no_replica_has_room(in_process_cluster: InProcess) -
             disk.full = True
         for broker in cluster.brokers:
             for path in list(broker.broker.parts.logs.dirs):
-                broker.run(lambda logs=broker.broker.parts.logs, at=path: logs.full.refused(at))  # type: ignore[misc]
+                broker.run(lambda logs=broker.broker.parts.logs, at=path: logs.full.write_rejected(at))  # type: ignore[misc]
         for broker in cluster.brokers:
             wait_until(lambda of=broker: set(of.broker.image.full) == {0, 1}, "both to be known as full")  # type: ignore[misc]
         leader = partition(cluster, 0).leader_id

@@ -11,7 +11,7 @@ import pytest
 
 from millstream.cluster.coordinators import markers as marker_sender
 from millstream.cluster.coordinators.internal_topics import TRANSACTIONS
-from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas import follower_logs
 from millstream.core.errors import ErrorCode as E
 from millstream.core.hashing import partition_of
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -251,14 +251,14 @@ def test_a_marker_is_answered_when_it_is_durable(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not before the followers have it."""
-    take = fetcher._LeaderLoop._take_data
+    take = follower_logs.FollowerLogs.apply
     held = True
 
     def take_unless_held(loop: Any, partition: Any, row: Any) -> None:
         if not (held and partition.tp.topic == TOPIC):
             take(loop, partition, row)
 
-    monkeypatch.setattr(fetcher._LeaderLoop, "_take_data", take_unless_held)
+    monkeypatch.setattr(follower_logs.FollowerLogs, "apply", take_unless_held)
     monkeypatch.setattr(marker_sender, "_WAIT_S", 0.2)
     producer = Producer(cluster)
     marker = WritableTxnMarker(

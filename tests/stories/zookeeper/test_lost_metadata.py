@@ -114,7 +114,7 @@ def test_an_emptied_zookeeper_is_not_taken_for_the_cluster(
             for name in client.get_children("/"):
                 client.delete(f"/{name}", recursive=True)
             wait_until(lambda: not controllers(cluster), "the end of the controller's term")
-            wait_until(lambda: "there is no cluster in ZooKeeper, where" in caplog.text, "a word about it")
+            wait_until(lambda: "ZooKeeper has no cluster where" in caplog.text, "a word about it")
             # Who has a connection sees nothing of it.
             send(cluster, 100)
             assert read(cluster, 100) == 100
@@ -169,7 +169,7 @@ async def vanish(broker: Parts, *, noted: bool) -> None:
         note = znodes.encode_deleted_topic([broker.image.topics[TOPIC].topic_id], [0])
         broker.image.apply(znodes.deleted_topic_path(TOPIC), note)
     broker.image.apply(znodes.topic_path(TOPIC), None)
-    await broker.replicas.follow([Change(TOPIC)])
+    await broker.replicas.hosting.follow([Change(TOPIC)])
 
 
 def test_a_deletion_that_is_noted_deletes_files(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_topic_that_nobody_deleted_has_its_records_when_it_is_back(
         broker = one.broker.parts
         topic = broker.image.topics[TOPIC]
         one.wait(vanish(broker, noted=False))
-        assert "is not in the metadata any more, and nobody has deleted it" in caplog.text
+        assert "has disappeared from the metadata without being deleted" in caplog.text
         with RawClient(one.bootstrap) as client:
             assert fetch(client, TOPIC).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         # Neither retention nor compaction touches it meanwhile.
@@ -197,7 +197,7 @@ def test_a_topic_that_nobody_deleted_has_its_records_when_it_is_back(
 
         async def back() -> None:
             broker.image.topics[TOPIC] = topic
-            await broker.replicas.follow([Change(TOPIC)])
+            await broker.replicas.hosting.follow([Change(TOPIC)])
 
         one.wait(back())
         send_one(one, b"after")
@@ -220,7 +220,7 @@ def test_older_metadata_neither_takes_a_role_away_nor_a_replica(
 
         async def follow(state: PartitionState, replicas: tuple[int, ...] = (0,)) -> None:
             topic.states[0], topic.replicas[0] = state, replicas
-            await broker.replicas.follow([Change(TOPIC)])
+            await broker.replicas.hosting.follow([Change(TOPIC)])
 
         one.wait(follow(PartitionState(0, 5, (0,), partition_epoch=7)))
         one.wait(follow(PartitionState(1, 3, (1,), partition_epoch=4)))
@@ -240,7 +240,7 @@ def test_a_replica_is_not_deleted_while_its_state_names_this_broker(tmp_path: Pa
 
         async def follow(state: PartitionState, change: Change) -> None:
             topic.states[0] = state
-            await broker.replicas.follow([change])
+            await broker.replicas.hosting.follow([change])
 
         one.wait(follow(PartitionState(0, 5, (0,), partition_epoch=7), Change(TOPIC)))
         topic.replicas[0] = (1,)
@@ -252,14 +252,14 @@ def test_a_replica_is_not_deleted_while_its_state_names_this_broker(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("there", "complaint"),
-    [(None, "there is no cluster in ZooKeeper"), ("theirs", "in ZooKeeper is the cluster theirs")],
+    [(None, "ZooKeeper has no cluster"), ("theirs", "ZooKeeper has cluster theirs")],
 )
 def test_another_tree_is_told_from_ours(there: str | None, complaint: str) -> None:
     async def test() -> None:
         session = await SharedTree().open()
         identity = ClusterIdentity(session, OURS)
         await session.multi([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
-        await session.multi([(await identity.look()).same])
+        await session.multi([(await identity.look()).unchanged])
         if there is None:
             await session.multi([Delete(znodes.CLUSTER_ID)])
         else:
@@ -347,12 +347,12 @@ def test_a_node_that_is_no_registration_counts_for_no_broker_and_is_told_once(
             await election.look()
         await session.multi([Create(f"{znodes.BROKERS}/{name}", data)])
         for _ in range(3):
-            election._brokers_may_have_changed()
+            election._on_brokers_changed()
             await election.look()
         assert state.active
         assert {node: one.rack for node, one in state.image.brokers.items()} == {2: None}
         assert caplog.text.count(f"{znodes.BROKERS}/{name}") == 1
-        assert "Delete it: brokers register by themselves" in caplog.text
+        assert "Delete it: brokers register automatically" in caplog.text
 
     asyncio.run(test())
 
@@ -391,7 +391,7 @@ def test_a_broker_that_starts_deletes_nothing_that_the_metadata_places_elsewhere
 
         async def find_moved() -> None:
             topic.states[0], topic.replicas[0] = PartitionState(1, 0, (1,)), (1,)
-            adoption.put_moved_aside(broker.image, broker.logs, node_id=0)
+            adoption.move_away_reassigned(broker.image, broker.logs, node_id=0)
 
         one.wait(find_moved())
         assert [name.rpartition("-")[2] for name in directories(tmp_path)] == ["stray"]

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millstream.broker.net.buffers import BufferPool
-from millstream.broker.net.connection import Connection, Outcome
+from millstream.broker.net.connection import Connection
 from millstream.broker.net.request_memory import RequestMemory
-from millstream.broker.net.responses import Encoded
+from millstream.broker.net.responses import Encoded, Outcome
 from millstream.ports.network import SocketStream
 
 SIZE = struct.Struct(">i")
@@ -29,7 +29,7 @@ def echo(body: bytes) -> Encoded:
 
 
 class Pair:
-    """``handle`` gets a copy of each frame and answers it; ``seen`` has those that were handled."""
+    """``handle`` gets a copy of each frame. ``seen`` has the frames that were handled."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Pair:
             await self.loop.sock_sendall(self.client, data)
 
     async def receive(self) -> bytes:
-        """The next answer; empty at the end of the stream."""
+        """Return the next response; empty at the end of the stream."""
         head = await self._read(4)
         return await self._read(SIZE.unpack(head)[0]) if head else b""
 
@@ -93,11 +93,11 @@ class Pair:
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110 - any condition, not one that somebody sets
+            while not condition():  # noqa: ASYNC110 - any condition, not an event
                 await asyncio.sleep(0.001)
 
     async def settle(self) -> None:
-        """Lets the loop do everything that it can do now."""
+        """Let the loop do everything that it can do now."""
         for _ in range(20):
             await asyncio.sleep(0)
 
@@ -107,7 +107,7 @@ class Pair:
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """Runs a test in an event loop of its own; whatever it leaves unawaited or unseen fails it."""
+    """Run a test in a new event loop. Unawaited coroutines and unseen errors fail it."""
     problems: list[dict[str, Any]] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""What the tests of followers share: their fetchers, before a leader that the test plays."""
+"""Shared by the tests of followers: fetchers of a leader that the test plays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _nothing(*partitions: Partition) -> None:
 
 
 def fetchers_before(leader: Any) -> ReplicaFetchers:
-    """Of broker 0. ``leader`` answers in the place of the connections to others."""
+    """Return the fetchers of broker 0; ``leader`` responds instead of connections."""
     config = BrokerConfig.from_texts({"replica.fetch.backoff.ms": "10"})
     return ReplicaFetchers(
         0,

@@ -1,4 +1,4 @@
-"""What the tests of coordinator hosts share: a real log behind a partition that fails when told to, and a shard that only counts."""
+"""Shared by the tests of coordinator hosts: a partition with faults, and a counting shard."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from millstream.cluster.coordinators.host import CoordinatorHost
 from millstream.cluster.replicas.partition import Partition
-from millstream.cluster.replicas.pending_sequences import ProducerGaps
+from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.core.decisions import (
     Arm,
     CoordinatorRecord,
@@ -24,7 +24,7 @@ from millstream.core.decisions import (
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
-from millstream.log.host import LogHost
+from millstream.log.management.host import LogHost
 from millstream.log.partition_log import PartitionLog
 from millstream.log.producers.state import Origin
 from millstream.log.segments.open_files import OpenFiles
@@ -51,17 +51,20 @@ def new_log(directory: Path, index: int = 0) -> PartitionLog:
 
 
 class FaultyPartition(Partition):
-    """``fail`` makes the next appends raise; with ``isr`` of two the high watermark moves only by ``commit``."""
+    """A partition whose appends raise ``fail``.
+
+    Unless it is ``alone``, its high watermark moves only by ``commit``.
+    """
 
     __slots__ = ("alone", "fail")
 
     def __init__(self, log: PartitionLog, *, alone: bool = True, index: int = 0) -> None:
-        super().__init__(TopicPartition(TOPIC, index), bytes(16), log, ProducerGaps(lambda: 0))
+        super().__init__(TopicPartition(TOPIC, index), bytes(16), log, PendingSequences(lambda: 0))
         self.alone = alone
         self.leader, self.isr = 0, (0,) if alone else (0, 1)
         self.fail: ErrorCode | None = None
         if alone:
-            self.advance()
+            self.advance_alone()
 
     @property
     def replica_count(self) -> int:
@@ -73,10 +76,10 @@ class FaultyPartition(Partition):
         return super().append(*arguments, **more)
 
     def commit(self) -> None:
-        """The followers have everything."""
+        """Let the followers have all records."""
         log = self.online_log
         if log.advance_high_watermark(log.log_end_offset):
-            self.wake()
+            self.waiters.wake()
 
     def append_marker(self, producer_id: int, *, commit: bool) -> None:
         marker = build_marker(
@@ -95,19 +98,19 @@ class FaultyPartition(Partition):
 class Sent:
     """An effect that leaves the shard."""
 
-    what: str
+    name: str
 
 
 @dataclass(frozen=True)
 class Seen:
-    """An effect of the shard's own."""
+    """An effect on the shard itself."""
 
-    what: str
+    name: str
 
 
 @dataclass
 class CountingShard:
-    """Names and numbers. ``durable`` is what the log says, ``seen`` and ``fired`` what happened meanwhile."""
+    """Names and numbers: ``durable`` from the log, ``seen`` from effects, ``fired`` from timers."""
 
     durable: dict[str, int] = field(default_factory=dict)
     pending: dict[int, dict[str, int]] = field(default_factory=dict)
@@ -127,7 +130,7 @@ class CountingShard:
             self.durable |= offsets
 
     def perform(self, effect: Any) -> None:
-        self.seen.append(effect.what)
+        self.seen.append(effect.name)
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         self.loaded += 1
@@ -154,7 +157,7 @@ class CountingShard:
 
 
 class NumberCodec:
-    """Names as keys, numbers as values; a key that starts with "?" is of a kind that this version does not know."""
+    """Names as keys, numbers as values; a key that starts with "?" has an unknown type."""
 
     def encode(self, record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
         return record.key.encode(), b"%d" % record.value
@@ -166,10 +169,10 @@ class NumberCodec:
 
 
 class World:
-    """A host with its shards in the order in which they were made."""
+    """A host with its shards in the order of their creation."""
 
     def __init__(self, **more: Any) -> None:
-        """``more``: for the host."""
+        """``more`` are arguments of the host."""
         self.shards: list[CountingShard] = []
         self.sent: list[str] = []
         self.resigned: list[int] = []
@@ -178,7 +181,7 @@ class World:
             SystemClock(),
             NumberCodec(),
             self._make_shard,
-            {Sent: lambda index, effect: self.sent.append(effect.what)},
+            {Sent: lambda index, effect: self.sent.append(effect.name)},
             on_resign=self.resigned.append,
             **more,
         )
@@ -198,14 +201,14 @@ class World:
         return self.host.call(index, lambda shard, waiter, now_ms: shard.decide_look(name, waiter))
 
 
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Gives the loop its turns until the condition holds."""
+async def until(condition: Callable[[], object], goal: str) -> None:
+    """Let the event loop run until the condition holds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + PATIENCE_S
     for _ in itertools.count():
         if condition():
             return
-        assert loop.time() < deadline, f"waited in vain: {what}"
+        assert loop.time() < deadline, f"timed out waiting for {goal}"
         await asyncio.sleep(0.001)
 
 

@@ -1,4 +1,7 @@
-"""Fixtures of the connector tests: one PostgreSQL for all of them, since it takes seconds to start, and an empty database of each kind."""
+"""Fixtures of the connector tests: an empty database of each kind.
+
+All tests share one PostgreSQL server, because it takes seconds to start.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from support.connect.store_world import Shop
 def postgres_server() -> Iterator[postgres.Postgres]:
     postgres.needed()
     pytest.importorskip("psycopg", reason='needs pip install "millstream[connect]"')
-    with postgres.server() as made:
-        yield made
+    with postgres.server() as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -12,7 +12,7 @@ from millstream.client.admin.client import Admin
 from millstream.client.producer import Producer
 from millstream.connect.mirror.declare import directions
 from millstream.connect.mirror.direction import Direction, Ids, find_ids
-from millstream.connect.mirror.groups import GroupKeeper
+from millstream.connect.mirror.groups import GroupSync
 from millstream.connect.mirror.policy import HEADER, Origin
 from millstream.core.ids import id_text
 
@@ -27,9 +27,9 @@ class World(NamedTuple):
         ends = f"a={self.a.connection.bootstrap}", f"b={self.b.connection.bootstrap}"
         return directions(*ends, topics=f"{self.topic}.*", **{"groups": self.group, **given})[0]
 
-    def groups(self, **given: Any) -> GroupKeeper:
+    def groups(self, **given: Any) -> GroupSync:
         direction = self.direction(**given)
-        return GroupKeeper(direction, find_ids(direction), "own", self.a, self.b)
+        return GroupSync(direction, find_ids(direction), "own", self.a, self.b)
 
     def ids(self) -> Ids:
         return find_ids(self.direction())

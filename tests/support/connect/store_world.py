@@ -1,4 +1,4 @@
-"""The databases of the connector tests behind one face: a URL, and a plain reader that knows nothing of millstream."""
+"""The databases of the connector tests: a URL, and a plain connection to check the rows."""
 
 from __future__ import annotations
 

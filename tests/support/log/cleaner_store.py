@@ -15,7 +15,7 @@ from typing import Any
 from millstream.core.types import TopicPartition
 from millstream.log.cleaner.background import Cleaner, CleanerSettings, CleanReport
 from millstream.log.config import LogConfig
-from millstream.log.manager import LogManager, ManagerSettings
+from millstream.log.management.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import Origin, PartitionLog
 from millstream.ports.files import Files, RealFiles
 from millstream.ports.worker_child import resolve

@@ -160,7 +160,7 @@ class LogFiles:
             options.pop("active", {}),
             {},
             options.pop("max_decompressed_bytes", 1 << 30),
-            options.pop("forget_deletions", True),
+            options.pop("drop_deletions", True),
         )
         closed = [base for base in self.bases if base < end]
         segments = tuple(SourceSegment(base, os.path.getsize(self.path(base))) for base in closed)

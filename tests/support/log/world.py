@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from millstream.core.types import TopicPartition
 from millstream.log.config import LogConfig
-from millstream.log.events import LogEvents
-from millstream.log.host import LogHost
-from millstream.log.manager import LogManager, ManagerSettings
+from millstream.log.management.events import LogEvents
+from millstream.log.management.host import LogHost
+from millstream.log.management.manager import LogManager, ManagerSettings
 from millstream.log.partition_log import AppendResult, Origin, PartitionLog
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import Files, RealFiles

@@ -1,4 +1,4 @@
-"""Bad records, and the dead letters that came of them."""
+"""Bad records, and their dead letters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BAD = [b"{broken", b'{"n":1}', b'{"id":"x","n":"many"}']
 
 
 def letters(bootstrap: str, topic: str) -> list[DeadLetter]:
-    found = [dead_letter(one) for one in consume(bootstrap, topic + ".dlq")]
-    return sorted(found, key=lambda one: (one.partition or 0, one.offset or 0))
+    rejected = [dead_letter(record) for record in consume(bootstrap, topic + ".dlq")]
+    return sorted(rejected, key=lambda letter: (letter.partition or 0, letter.offset or 0))
 
 
-def values(found: list[DeadLetter]) -> list[bytes | None]:
-    return sorted((one.record.value or b"") for one in found)
+def values(rejected: list[DeadLetter]) -> list[bytes | None]:
+    return sorted((letter.record.value or b"") for letter in rejected)
 
 
 def queries(pipeline: Pipeline, spark: SparkSession, checkpoint: Path) -> list[str]:

@@ -13,7 +13,7 @@ from millstream.sim.broker import SimBroker
 from millstream.sim.checks.history import OK
 from millstream.sim.checks.history_checks import Violation
 from millstream.sim.checks.observe import partitions_of, replica
-from millstream.sim.checks.state_checks import Replica, acknowledged_survive, replicas_agree
+from millstream.sim.checks.state_checks import Replica, acknowledged_records_survive, replicas_agree
 from millstream.sim.clients.channel import Client
 from millstream.sim.clients.producers import Producer
 from millstream.sim.world.machines import Process, World
@@ -110,13 +110,13 @@ class Story:
             assignments=[assignment],
             configs=[CreatableTopicConfig(name=n, value=str(v)) for n, v in self.configs.items()],
         )
-        answer = await self.client._ask_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
+        answer = await self.client.request_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
         assert answer.topics[0].error_code == 0
         await self.until(lambda: all(self.has(node) for node in self.replicas if node != away))
 
     async def delete_topic(self) -> None:
         request = DeleteTopicsRequest(topic_names=["data"], timeout_ms=5000)
-        answer = await self.client._ask_any(request, 5)
+        answer = await self.client.request_any(request, 5)
         assert answer.responses[0].error_code == 0
         self.client.forget_leader("data", 0)
 
@@ -125,7 +125,7 @@ class Story:
         request = DeleteRecordsRequest(
             topics=[DeleteRecordsTopic(name="data", partitions=[row])], timeout_ms=5000
         )
-        answer = await self.client.ask(await self.client.leader("data", 0), request, 2)
+        answer = await self.client.request(await self.client.leader("data", 0), request, 2)
         assert answer.topics[0].partitions[0].error_code == 0
 
     async def reassign(self, replicas: list[int] | None) -> None:
@@ -133,7 +133,7 @@ class Story:
         row = ReassignablePartition(partition_index=0, replicas=replicas)
         topic = ReassignableTopic(name="data", partitions=[row])
         request = AlterPartitionReassignmentsRequest(timeout_ms=5000, topics=[topic])
-        answer = await self.client._ask_any(request, 0)
+        answer = await self.client.request_any(request, 0)
         assert answer.responses[0].partitions[0].error_code == 0
 
     # ---- looking --------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Story:
         """What was acknowledged is on the leader, and who is there has the same."""
         logs = [self.log(node) for node in self.replicas if self.has(node)]
         return [
-            *acknowledged_survive(self.acknowledged, {KEY: self.log(leader)}),
+            *acknowledged_records_survive(self.acknowledged, {KEY: self.log(leader)}),
             *replicas_agree({KEY: logs}),
         ]
 

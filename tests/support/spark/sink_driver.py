@@ -1,19 +1,23 @@
-"""A driver in a process of its own, to be killed, stopped and started again: ``python sink_driver.py '{"bootstrap": ...}'``.
+"""A driver in a separate process, to kill, stop and restart.
 
-It copies a topic to another with the sink, in small batches, and ends when there is nothing more. What it is asked to do on the way:
+It runs as ``python sink_driver.py '{"bootstrap": ...}'``. It copies a topic to another with the sink,
+in small batches, and ends at the end of the topic. Its JSON argument may have:
 
-``die_after``    a step of the sink (``_write``, ``_end``, ...), after which it kills itself with -9; ``times``: the n-th time
-``pause_before`` a step before which it waits: it makes the file ``paused`` and waits for the file ``go``
-``pause_task``   the same in the middle of a writing task
-``kill_task``    a writing task kills itself half-way, once
-``pause_between`` it waits between the two steps of opening the sink
-``mutant``       ``any-attempt``: the check that a task runs for the first time is left out; ``read-first``: progress is read before
-                 the older driver is fenced
-``shuffle``      batches go through a shuffle to their writers, as on a cluster
-``slow_s``       every writing task waits so long half-way, and the driver when all is written, so that transactions are open most of the time
-``few``          small batches are written by the driver itself (otherwise tasks write, whatever the size)
-``counted``      a running count by value in update mode, instead of the plain copy
-Exit code 3 and the error on standard output where the query failed.
+- ``die_after``: a step of the sink (``_write``, ``_end``, ...) after which it kills itself with -9;
+  ``times``: the n-th time
+- ``pause_before``: a step before which it creates the file ``paused`` and waits for the file ``go``
+- ``pause_task``: the same in the middle of a writing task
+- ``kill_task``: a writing task kills itself half-way, once
+- ``pause_between``: it waits between the two steps of opening the sink
+- ``mutant``: ``any-attempt`` omits the check for repeated tasks; ``read-first`` reads the progress
+  before fencing
+- ``shuffle``: batches go through a shuffle to their writers, as on a cluster
+- ``slow_s``: seconds that every writing task waits half-way, and the driver after writing, to keep
+  transactions open
+- ``few``: the driver writes small batches itself (otherwise tasks always write)
+- ``counted``: a running count by value in update mode, instead of the plain copy
+
+If the query fails, the exit code is 3 and the error is on standard output.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ def wait_for_go(directory: Path) -> None:
 
 @dataclass(frozen=True)
 class DisturbedJob(WriteJob):
-    """The second stage, with what the test wants to happen in it."""
+    """The second stage, with the failures that the test requests."""
 
     pause: bool = False
     kill: bool = False
@@ -97,15 +101,15 @@ class DisturbedJob(WriteJob):
 
 
 class DisturbedSink(TopicSink):
-    """The sink, with each step a place to die or to wait at."""
+    """The sink; it can die or wait at each step."""
 
     asked: dict[str, Any]
 
-    def _step(self, name: str, *args: Any, **more: Any) -> Any:
+    def _step(self, name: str, *args: Any) -> Any:
         if self.asked.get("pause_before") == name:
             del self.asked["pause_before"]
             wait_for_go(Path(self.asked["directory"]))
-        result = getattr(super(), name)(*args, **more)
+        result = getattr(super(), name)(*args)
         if self.asked.get("die_after") == name:
             self.asked["times"] = self.asked.get("times", 1) - 1
             if self.asked["times"] == 0:
@@ -138,8 +142,8 @@ class DisturbedSink(TopicSink):
     def _record_progress(self, *args: Any) -> Any:
         return self._step("_record_progress", *args)
 
-    def _end(self, **more: Any) -> Any:
-        return self._step("_end", **more)
+    def _end(self, *args: Any) -> Any:
+        return self._step("_end", *args)
 
 
 def run(asked: dict[str, Any]) -> None:

@@ -65,7 +65,7 @@ def shard(
     if known is not None:
         made.apply(record(known))
     if last_epoch != -1:
-        made._soft.last_epochs[ID] = last_epoch
+        made.state.last_epochs[ID] = last_epoch
     return made
 
 

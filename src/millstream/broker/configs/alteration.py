@@ -1,4 +1,4 @@
-"""Carries out a change of settings, for AlterConfigs and IncrementalAlterConfigs alike."""
+"""Applies changes of settings, for AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from millstream.core.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from millstream.broker.services import ConfigServices
 
-# Settings of one resource in one request: more than there are, and about what a node of the metadata can hold.
-MOST_CHANGES = 10_000
+# Maximum number of settings of one resource in a request: more than exist, and about as many as a
+# node of the metadata store can hold.
+MAX_CHANGES = 10_000
 
 _LEVELS = {
     "TRACE": logging.DEBUG,
@@ -54,7 +55,7 @@ async def alter(
     replace: bool,
     validate_only: bool,
 ) -> None:
-    """Applies the changes to one resource, all or none; raises ApiError where they may not be."""
+    """Apply the changes to one resource, all or none; raise ApiError if they are not allowed."""
     if kind == TOPIC:
 
         def plan(image: ClusterImage) -> Mapping[str, str]:
@@ -112,7 +113,7 @@ def _alter_loggers(
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist!")
         if operation == SET and (level or "").upper() not in _LEVELS:
             raise ApiError(
-                ErrorCode.INVALID_CONFIG, f"{level} is no log level; one of {', '.join(_LEVELS)} is"
+                ErrorCode.INVALID_CONFIG, f"{level} is not a log level; use one of {', '.join(_LEVELS)}"
             )
     if not validate_only:
         for operation, logger, level in changes:

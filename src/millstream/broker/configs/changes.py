@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs would change, decided purely; errors as Kafka gives them."""
+"""The effect of AlterConfigs and IncrementalAlterConfigs, without I/O. Errors are Kafka's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from millstream.core.group_settings import (
     METRICS_INTERVAL_BOUNDS,
     METRICS_MATCHES,
 )
+from millstream.core.kafka_settings import refusal
 from millstream.core.regex import compiled
 from millstream.core.settings import Setting, SettingError, Type, Update, Value
 from millstream.core.topic_settings import TOPIC_SETTINGS
@@ -35,7 +36,7 @@ Change = tuple[int, str, str | None]
 
 
 def check_changes(changes: Sequence[Change]) -> None:
-    """What is wrong with a list of changes, whatever they are for."""
+    """Raise ApiError if a list of changes is invalid for any resource."""
     names = [name for _, name, _ in changes]
     if len(set(names)) < len(names):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -49,7 +50,7 @@ def check_changes(changes: Sequence[Change]) -> None:
 def topic_overrides(
     image: ClusterImage, broker: BrokerConfig, topic: str, changes: Sequence[Change], *, replace: bool
 ) -> dict[str, str]:
-    """A topic's overrides after the changes."""
+    """Return the overrides of a topic after the changes."""
     if not topic:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     problem = name_problem(topic)
@@ -66,7 +67,7 @@ def topic_overrides(
 
     changed = _changed(current, changes, TOPIC_SETTINGS, effective)
     try:
-        # Names that are stored already may be of a later version.
+        # Stored names may be those of a later version.
         parse_topic_overrides(
             {n: text for n, text in changed.items() if n in TOPIC_SETTINGS or n not in current}
         )
@@ -84,7 +85,7 @@ def broker_overrides(
     *,
     replace: bool,
 ) -> dict[str, str]:
-    """The dynamic settings of a broker (or, for an empty name, of all brokers) after the changes."""
+    """Return the dynamic settings of a broker, or of all (empty name), after the changes."""
     if name:
         _check_broker_name(name, node_id, image)
     check_changes(changes)
@@ -99,6 +100,10 @@ def broker_overrides(
         raise ApiError(
             ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
         )
+    for key, text in changed.items():
+        reason = refusal(key, text) if key not in current else None
+        if reason is not None:
+            raise ApiError(ErrorCode.INVALID_CONFIG, f"{key} is refused: {reason}")
     try:
         # Kafka stores unknown settings: they may belong to a plugin, or to a later version.
         values = {
@@ -111,9 +116,9 @@ def broker_overrides(
 
 
 def _check_connection_limits(broker: BrokerConfig, values: Mapping[str, Value], altered: Source) -> None:
-    """Refuse limits that would lock out every client, the one that could lift them included.
+    """Reject limits that would lock out every client, including one that could lift them.
 
-    ``values`` are those of the ``altered`` layer after the change; the other layers stay as they are.
+    ``values`` are those of the ``altered`` layer after the change. The other layers do not change.
     """
     if values.get("max.connections") == 0:
         raise SettingError("Invalid max.connections 0", "max.connections")
@@ -126,7 +131,7 @@ def _check_connection_limits(broker: BrokerConfig, values: Mapping[str, Value], 
 def group_overrides(
     image: ClusterImage, broker: BrokerConfig, group: str, changes: Sequence[Change], *, replace: bool
 ) -> dict[str, str]:
-    """The settings of a group, which need not exist, after the changes."""
+    """Return the settings of a group, which need not exist, after the changes."""
     if not group:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     check_changes(changes)
@@ -142,13 +147,15 @@ def group_overrides(
 def client_metrics_overrides(
     image: ClusterImage, subscription: str, changes: Sequence[Change], *, replace: bool
 ) -> dict[str, str]:
-    """A subscription to metrics of clients (KIP-714) after the changes. It is kept and shown, but nobody receives metrics here, so
-    no client is asked for any."""
+    """Return a subscription to client metrics (KIP-714) after the changes.
+
+    It is stored and shown, but there is no metrics receiver, so no client pushes any.
+    """
     if not subscription:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
     check_changes(changes)
     current = {} if replace else image.client_metrics_configs.get(subscription, {})
-    # Kafka lets nothing be appended to its lists either.
+    # Kafka does not support appending to its lists either.
     changed = _changed(current, changes, {}, lambda name: "")
     for name, text in changed.items():
         _check_client_metrics(name, text)
@@ -175,23 +182,27 @@ def _check_client_metrics(name: str, text: str) -> None:
 
 
 def _check_match(pattern: str) -> None:
-    """``name=expression``, as in client_id=orders-.*"""
+    """Raise unless a pattern is ``name=expression``, as in client_id=orders-.*"""
     name, _, expression = pattern.partition("=")
     try:
         compiled(expression.strip())
-        sound = name.strip() in METRICS_MATCHES and bool(expression) and "=" not in expression
+        is_valid = name.strip() in METRICS_MATCHES and bool(expression) and "=" not in expression
     except ApiError:
-        sound = False
-    if not sound:
+        is_valid = False
+    if not is_valid:
         raise ApiError(ErrorCode.INVALID_CONFIG, f"Illegal client matching pattern: {pattern}")
 
 
 def _check_broker_name(name: str, node_id: int, image: ClusterImage) -> None:
-    """Any broker of the cluster: whoever asked it, the controller is the one that answers. Also one that is away, which would come back with a
-    throttle that nobody wants any more; and one whose last setting is gone, because a request that got no answer comes again."""
+    """Raise unless the name is the id of a broker of the cluster.
+
+    The controller handles the request, whichever broker received it. Brokers that are down are
+    valid: one could return with a throttle that is no longer wanted. So is a broker whose last
+    setting is gone, because a request whose response was lost comes again.
+    """
     try:
-        there = int(name) == node_id or int(name) in image.brokers or name in image.broker_configs
-        if not there and int(name) not in image.known_brokers():
+        is_known = int(name) == node_id or int(name) in image.brokers or name in image.broker_configs
+        if not is_known and int(name) not in image.known_brokers():
             raise ApiError(
                 ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}"
             )
@@ -200,7 +211,7 @@ def _check_broker_name(name: str, node_id: int, image: ClusterImage) -> None:
 
 
 def _is_fixed(name: str) -> bool:
-    """Whether a setting is known and can only be given at startup."""
+    """Return whether a setting is known and can only be given at startup."""
     row = BROKER_SETTINGS.get(name)
     return row is not None and row.update is not Update.CLUSTER_WIDE
 
@@ -211,7 +222,6 @@ def _changed(
     rows: Mapping[str, Setting],
     effective: Callable[[str], str],
 ) -> dict[str, str]:
-
     changed = dict(current)
     for operation, name, value in changes:
         if operation == DELETE:
@@ -231,7 +241,7 @@ def _changed(
 
 def _edit_list(current: str, value: str, operation: int) -> str:
     items = [item for item in current.split(",") if item]
-    given = [item.strip() for item in value.split(",") if item.strip()]
+    edited = [item.strip() for item in value.split(",") if item.strip()]
     if operation == APPEND:
-        return ",".join(items + [item for item in given if item not in items])
-    return ",".join(item for item in items if item not in given)
+        return ",".join(items + [item for item in edited if item not in items])
+    return ",".join(item for item in items if item not in edited)

@@ -1,4 +1,4 @@
-"""Settings as answers show them: value, source, synonyms, documentation."""
+"""Settings as responses describe them: value, source, synonyms, documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_SETTIN
 from millstream.core.settings import Setting, Type, Update, Value
 from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 
-# Broker settings of which one stands in for the other, the finest unit first.
+# Broker settings that replace each other, the finest unit first.
 _GROUPS = tuple(
     tuple(synonym.name for synonym in synonyms) for synonyms in TOPIC_SYNONYMS.values() if len(synonyms) > 1
 )
@@ -24,7 +24,11 @@ _BROKER_SYNONYMS = {name: group for group in _GROUPS for name in group if name !
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a resource. ``synonyms``: (name, text, source), the effective one first. ``doc`` is None of an unknown one."""
+    """One setting of a resource.
+
+    ``synonyms`` are (name, text, source), the effective one first. ``doc`` is None if the setting is
+    unknown here.
+    """
 
     name: str
     text: str | None
@@ -37,7 +41,7 @@ class ConfigEntry:
 
 
 def topic_entries(broker: BrokerConfig, overrides: Mapping[str, Value]) -> list[ConfigEntry]:
-    """Every setting of a topic; internal ones only where they were set."""
+    """Return every setting of a topic; internal ones only if they are set."""
     return [
         _topic_entry(broker, overrides, row)
         for name, row in TOPIC_SETTINGS.items()
@@ -55,13 +59,16 @@ def _topic_entry(broker: BrokerConfig, overrides: Mapping[str, Value], row: Sett
 
 
 def _from_name(name: str, layers: Sequence[Layered]) -> list[Layered]:
-    """Return the layers from the first of this name on, as Kafka shows them. A setting that only has a value in another unit
-    (log.retention.hours for log.retention.ms) is shown without synonyms, as a default."""
+    """Return the layers from the first one with this name on, as Kafka shows them.
+
+    A setting that only has a value in another unit (log.retention.hours for log.retention.ms) is
+    shown without synonyms, as a default.
+    """
     return list(dropwhile(lambda layer: layer.name != name, layers))
 
 
 def broker_entries(config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]) -> list[ConfigEntry]:
-    """Every setting of this broker. ``stored`` are the dynamic settings, of which some may be unknown here."""
+    """Return every setting of this broker. Some of the ``stored`` dynamic ones may be unknown."""
     own, cluster = stored.get(str(config.node_id), {}), stored.get(DEFAULT_BROKER, {})
     entries = [_broker_entry(config, row) for row in BROKER_SETTINGS.values()]
     for name in dict.fromkeys(name for name in (*own, *cluster) if name not in BROKER_SETTINGS):
@@ -79,7 +86,7 @@ def _broker_entry(config: BrokerConfig, row: Setting) -> ConfigEntry:
 
 
 def cluster_entries(config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]) -> list[ConfigEntry]:
-    """The cluster-wide dynamic settings alone."""
+    """Return the cluster-wide dynamic settings only."""
     entries = [
         _entry(BROKER_SETTINGS[name], value, [Layered(name, value, Source.CLUSTER, value)], read_only=False)
         for name, value in config.cluster.items()
@@ -89,13 +96,16 @@ def cluster_entries(config: BrokerConfig, stored: Mapping[str, Mapping[str, str]
 
 
 def _unknown_entry(name: str, sources: Sequence[Source]) -> ConfigEntry:
-    """A setting that is stored and unknown here, as Kafka shows it: it may be a secret, so its value is hidden."""
+    """Return a stored setting that is unknown here, as Kafka shows it.
+
+    It may be a secret, so its value is hidden.
+    """
     synonyms = [(name, None, int(source)) for source in sources]
     return ConfigEntry(name, None, int(sources[0]), True, True, int(Type.UNKNOWN), None, synonyms)
 
 
 def group_entries(config: BrokerConfig, texts: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every setting of a group, also of one that does not exist."""
+    """Return every setting of a group, even if the group does not exist."""
     known = {name: text for name, text in texts.items() if name in GROUP_SETTINGS}
     overrides = {name: GROUP_SETTINGS[name].parse(text) for name, text in known.items()}
     entries = []
@@ -106,7 +116,7 @@ def group_entries(config: BrokerConfig, texts: Mapping[str, str]) -> list[Config
 
 
 def client_metrics_entries(texts: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every setting of a subscription; Kafka shows no synonym for a default."""
+    """Return every setting of a subscription. Kafka shows no synonym for a default."""
     entries = []
     for name, row in CLIENT_METRICS_SETTINGS.items():
         value = row.parse(texts[name]) if name in texts else row.default
@@ -116,7 +126,7 @@ def client_metrics_entries(texts: Mapping[str, str]) -> list[ConfigEntry]:
 
 
 def _entry(row: Setting, value: Value, shown: Sequence[Layered], *, read_only: bool) -> ConfigEntry:
-    """``shown`` are the layers that count as synonyms. Without any, the value is a default."""
+    """Return the entry of a setting. ``shown`` are its synonyms; without any it is a default."""
     synonyms = [(layer.name, _shown(row, layer.given), int(layer.source)) for layer in shown]
     return ConfigEntry(
         row.name,
@@ -135,7 +145,7 @@ def _shown(row: Setting, value: Value) -> str | None:
 
 
 def logger_entries() -> list[ConfigEntry]:
-    """The levels of this program's loggers, which can be changed while it runs."""
+    """Return the levels of the loggers, which can be changed while the broker runs."""
     return [
         ConfigEntry(
             name,

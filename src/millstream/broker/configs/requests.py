@@ -1,8 +1,9 @@
 """AlterConfigs and IncrementalAlterConfigs: one module behind two handlers.
 
-The requests differ in what a row says (a value, or an operation with a value) and in whether the
-rows replace all settings of the resource. Everything else is here: a resource named twice, too many
-settings, the loggers of this broker beside resources of the controller, one response per resource.
+The requests differ in the content of a row (a value, or an operation with a value), and in whether
+the rows replace all settings of the resource. Everything else is here: duplicate resources, too
+many settings, the loggers of this broker beside resources of the controller, one response for each
+resource.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker.configs.alteration import MOST_CHANGES, alter
+from millstream.broker.configs.alteration import MAX_CHANGES, alter
 from millstream.broker.configs.changes import LOGGER, Change
-from millstream.broker.forwarding import in_two_parts
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.forwarding import in_two_parts
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Form(NamedTuple):
-    """The differences between the two APIs. The classes are declarations of ``wire/messages``."""
+    """The differences between the two APIs. The classes are from ``wire/messages``."""
 
     response: type[Any]
     row: type[Any]
@@ -33,7 +34,10 @@ class Form(NamedTuple):
 
 
 def is_local(request: Any) -> bool:
-    """Whether this broker answers: loggers are its own. It passes other resources on itself."""
+    """Return whether this broker handles a request: it has loggers, which are the broker's own.
+
+    The broker then forwards the other resources itself.
+    """
     return any(map(_is_logger, request.resources))
 
 
@@ -71,7 +75,7 @@ async def _alter_resource(
         await alter(services, kind, name, changes, replace=form.replace, validate_only=validate_only)
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
-            raise  # the next controller is asked
+            raise  # the request goes to the next controller
         response.error_code, response.error_message = error.code, error.message
     return response
 
@@ -81,8 +85,8 @@ def _check(form: Form, resource: Any, repeated: bool) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
     if form.replace and _is_logger(resource):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.resource_type}")
-    if len(resource.configs) > MOST_CHANGES:
+    if len(resource.configs) > MAX_CHANGES:
         raise ApiError(
             ErrorCode.INVALID_REQUEST,
-            f"A resource may have at most {MOST_CHANGES:,} settings altered at once.",
+            f"A resource may have at most {MAX_CHANGES:,} settings altered at once.",
         )

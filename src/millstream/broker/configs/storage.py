@@ -1,12 +1,12 @@
-"""The settings of logs, housekeeping, cleaner and scrubber, as they are in force."""
+"""The current settings of logs, housekeeping, cleaner and scrubber."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from millstream.core.config import BrokerConfig
-from millstream.log.housekeeping import HousekeepingSettings
-from millstream.log.manager import ManagerSettings
+from millstream.log.management.housekeeping import HousekeepingSettings
+from millstream.log.management.manager import ManagerSettings
 
 if TYPE_CHECKING:
     from millstream.log.cleaner.background import CleanerSettings

@@ -1,1 +1,1 @@
-"""Fetch beside its handler: fetches of thousands of partitions, and down-conversion for old clients."""
+"""Fetch beside its handler: reading, waiting, followers, old clients, thousands of partitions."""

@@ -1,36 +1,36 @@
-"""Fetched batches for clients of before Kafka 0.11: message sets of magic 0 or 1, converted in a thread or child process."""
+"""Converts fetched batches to message sets of magic 0 or 1, for clients of before Kafka 0.11."""
 
 from __future__ import annotations
 
 import asyncio
 
-from millstream.broker.net.responses import Part
+from millstream.broker.net.responses import ResponsePart
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.files import FileSlice
 from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
 from millstream.wire.fetch_response import PartitionData
 from millstream.wire.records.convert import down_convert
 
-# What the event loop may convert itself, packed and unpacked: about a millisecond of work.
+# Limits of what the event loop converts itself: about a millisecond of work.
 _INLINE_BYTES = 16 * 1024
 _INLINE_DECOMPRESSED_BYTES = 256 * 1024
 
 
 def magic_of_version(version: int) -> int:
-    """The newest message format that a Fetch version can carry, below v2 batches."""
+    """Return the newest message format that an old Fetch version can carry."""
     return 0 if version < 2 else 1
 
 
 async def convert_for_old_client(
     worker: JobRunner,
-    data: PartitionData[Part],
+    data: PartitionData[ResponsePart],
     records: FileSlice,
     *,
     first_offset: int,
     magic: int,
     max_decompressed_bytes: int,
-) -> PartitionData[Part]:
-    """The partition with its records converted, or with the error that prevents it."""
+) -> PartitionData[ResponsePart]:
+    """Return the partition with converted records, or with the error that prevented it."""
     batches = await asyncio.get_running_loop().run_in_executor(None, records.read)
     try:
         converted = _convert_inline(batches, magic, first_offset)
@@ -45,7 +45,7 @@ async def convert_for_old_client(
 
 
 def _convert_inline(batches: bytes, magic: int, first_offset: int) -> bytes | None:
-    """The converted batches, or None when that is too much work for the event loop."""
+    """Return the converted batches, or None if that is too much work for the event loop."""
     if len(batches) > _INLINE_BYTES:
         return None
     try:
@@ -57,7 +57,7 @@ def _convert_inline(batches: bytes, magic: int, first_offset: int) -> bytes | No
 
 
 def convert_job(batches: bytes, magic: int, first_offset: int, max_decompressed_bytes: int) -> bytes:
-    """What the child process runs."""
+    """Convert batches; runs in the child process."""
     return down_convert(
         batches, magic, first_offset=first_offset, max_decompressed_bytes=max_decompressed_bytes
     )

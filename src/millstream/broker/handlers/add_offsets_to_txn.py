@@ -1,4 +1,9 @@
-"""AddOffsetsToTxn: the partition that holds a group's offsets joins a transaction (classic clients)."""
+"""AddOffsetsToTxn: the partition that holds a group's offsets joins a transaction.
+
+* v2: PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH (KIP-588).
+
+Clients of transaction.version 2 do not send it: their TxnOffsetCommit joins by itself.
+"""
 
 from __future__ import annotations
 

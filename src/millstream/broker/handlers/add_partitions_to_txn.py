@@ -1,4 +1,13 @@
-"""AddPartitionsToTxn: partitions join a transaction; from v4 many transactions at once, also only verified (KIP-890)."""
+"""AddPartitionsToTxn: partitions join a transaction, or are verified to be part of it.
+
+* v0-v3 are sent by clients, with one transaction. Internal topics are rejected: offsets join with
+  AddOffsetsToTxn.
+* v2: PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH (KIP-588).
+* v4 and later are sent by brokers: many transactions in one request, which may only be verified
+  (KIP-890).
+
+All partitions of a transaction join, or none.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +32,7 @@ if TYPE_CHECKING:
     from millstream.broker.services import TransactionServices
 
 _FROM_CLIENTS = 3
-# Transactions that are decided at the same time; each waits until its records are safe.
+# Maximum number of transactions decided at the same time. Each waits until its records are durable.
 _AT_ONCE = 50
 
 
@@ -31,16 +40,16 @@ async def handle(
     services: TransactionServices, context: RequestContext, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse:
     pace = Pace()
-    asked = answers.transactions_of(request, context.version)
+    transactions = answers.transactions_of(request, context.version)
     results: list[AddPartitionsToTxnResult] = []
-    for start in range(0, len(asked), _AT_ONCE):
-        some = asked[start : start + _AT_ONCE]
-        results += await asyncio.gather(*(_one(services, context.version, one, pace) for one in some))
+    for start in range(0, len(transactions), _AT_ONCE):
+        chunk = transactions[start : start + _AT_ONCE]
+        results += await asyncio.gather(*(_add(services, context.version, t, pace) for t in chunk))
         await pace.rest()
     return answers.add_partitions(results, context.version)
 
 
-async def _one(
+async def _add(
     services: TransactionServices, version: int, transaction: AddPartitionsToTxnTransaction, pace: Pace
 ) -> AddPartitionsToTxnResult:
     await _merge_topics(transaction, pace)
@@ -48,11 +57,11 @@ async def _one(
     for topic in transaction.topics:
         for index in topic.partitions:
             tp = TopicPartition(topic.name, index)
-            if code := _refusal(services, version, tp):
+            if code := _rejection(services, version, tp):
                 codes[tp] = code
             await pace.rest()
     if codes:
-        # All of them or none: the others are told that nothing was attempted.
+        # All of them or none: the others get OPERATION_NOT_ATTEMPTED.
         return await in_slices(answers.partition_results_steps(transaction, codes))
     try:
         result: AddPartitionsToTxnResult = await services.transactions.call(
@@ -67,7 +76,7 @@ async def _one(
 
 
 async def _merge_topics(transaction: AddPartitionsToTxnTransaction, pace: Pace) -> None:
-    """Each topic once, and each of its partitions: a transaction has a set of them."""
+    """Name each topic and each of its partitions once."""
     partitions: dict[str, dict[int, None]] = {}
     for topic in transaction.topics:
         partitions.setdefault(topic.name, {}).update(dict.fromkeys(topic.partitions))
@@ -78,8 +87,8 @@ async def _merge_topics(transaction: AddPartitionsToTxnTransaction, pace: Pace) 
         await pace.rest()
 
 
-def _refusal(services: TransactionServices, version: int, tp: TopicPartition) -> ErrorCode:
-    """NONE where the partition may join. Clients (up to v3) add internal topics in other ways."""
+def _rejection(services: TransactionServices, version: int, tp: TopicPartition) -> ErrorCode:
+    """Return NONE if the partition may join. Clients (up to v3) may not add internal topics."""
     if version <= _FROM_CLIENTS and tp.topic in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = services.image.topics.get(tp.topic)

@@ -1,4 +1,7 @@
-"""AllocateProducerIds: a broker fetches a block of producer ids from the controller."""
+"""AllocateProducerIds: the controller gives a block of producer ids to a broker.
+
+Between brokers only. A broker that has registered again since gets STALE_BROKER_EPOCH.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""AlterClientQuotas: refused. A quota that is stored and not enforced would protect nobody."""
+"""AlterClientQuotas: rejected with UNSUPPORTED_VERSION.
+
+Different from Kafka: there are no client quotas. A quota that is stored but not enforced would
+protect nothing.
+"""
 
 from __future__ import annotations
 

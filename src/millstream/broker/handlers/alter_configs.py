@@ -1,4 +1,8 @@
-"""AlterConfigs: replace all settings of a resource. Loggers can only be altered incrementally."""
+"""AlterConfigs: replace all settings of a resource.
+
+The controller executes it. Loggers belong to the broker that received the request, and can only be
+altered incrementally, as in Kafka.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""AlterPartitionReassignments: move replicas to other brokers, or (null) stop moving them. v1 may forbid another factor."""
+"""AlterPartitionReassignments: reassign replicas to other brokers, or cancel that (null replicas).
+
+* v1: the request may forbid a change of the replication factor. v0 allows it.
+
+The controller executes it. The response says that the reassignment has begun (KIP-455).
+"""
 
 from __future__ import annotations
 
@@ -23,13 +28,15 @@ async def handle(
     services: MemberServices, context: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     pace = Pace()
-    wishes: dict[TopicPartition, list[int] | None] = {}
+    targets: dict[TopicPartition, list[int] | None] = {}
     for topic in request.topics:
-        for one in topic.partitions:
-            wishes[TopicPartition(topic.name, one.partition_index)] = one.replicas
+        for row in topic.partitions:
+            targets[TopicPartition(topic.name, row.partition_index)] = row.replicas
             await pace.rest()
     may_change_factor = request.allow_replication_factor_change
-    outcomes = await services.member.partitions.reassign(wishes, may_change_factor=may_change_factor)
+    outcomes = await services.member.partitions.reassignments.reassign(
+        targets, may_change_factor=may_change_factor
+    )
     by_topic: dict[str, list[ReassignablePartitionResponse]] = {}
     for tp, error in outcomes.items():
         await pace.rest()

@@ -1,6 +1,8 @@
-"""AlterReplicaLogDirs: move replicas to another log directory of this broker; answered when the move has begun.
+"""AlterReplicaLogDirs: relocate replicas to another log directory of this broker.
 
-Whoever leads them. For a replica that is not here (REPLICA_NOT_AVAILABLE) the directory is remembered: it is made there when it comes.
+The response says that the relocation has begun, or why not. It does not matter whether this broker
+leads them. For a replica that it does not have (REPLICA_NOT_AVAILABLE) it remembers the directory,
+and creates the replica there later, as Kafka does.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 def handle(
     services: LogDirectoryServices, context: RequestContext, request: AlterReplicaLogDirsRequest
 ) -> Steps[AlterReplicaLogDirsResponse]:
-    """Of a partition that is named more than once the last directory counts, as in Kafka."""
+    # If a partition is named more than once, the last directory counts, as in Kafka.
     paths: dict[TopicPartition, str] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -52,8 +54,8 @@ def _begin(services: LogDirectoryServices, topic: str, index: int, path: str) ->
         if services.logs.get(tp) is None:
             services.logs.prefer(tp, directory)
         services.replicas.replica(topic, index)
-        services.maintenance.begin_move(tp, path)
+        services.maintenance.begin_relocation(tp, path)
     except ApiError as error:
-        elsewhere = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.REPLICA_NOT_AVAILABLE if elsewhere else error.code
+        not_here = error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.REPLICA_NOT_AVAILABLE if not_here else error.code
     return ErrorCode.NONE

@@ -1,6 +1,12 @@
-"""ApiVersions: the table of APIs, the features, and what is wrong with the asking client's name.
+"""ApiVersions: the APIs and versions of this broker, and its features.
 
-Any version is answered. Brokers hear of the APIs among themselves as well. v5 names the cluster and node that the client means; a wrong one is told to bootstrap again.
+* v3: the client's name and version, which must be well-formed, and the features (KIP-511, KIP-584).
+* v4: features whose lowest level is 0. Older clients cannot read those (KAFKA-17011).
+* v5: the cluster and node that the client wants to reach. If they are others, it gets
+  REBOOTSTRAP_REQUIRED.
+* An unknown version gets UNSUPPORTED_VERSION in a v0 body, with the versions of ApiVersions.
+
+Other brokers (``BROKER_SOFTWARE``) also get the internal APIs.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ def handle(
         if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.client_software = (name, version)
-    if context.version >= 5 and not _is_meant(services, request):
+    if context.version >= 5 and not _is_intended_target(services, request):
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     # Before v4 clients cannot read a feature whose lowest level is 0.
     features = [feature for feature in FEATURES if feature.lowest > 0 or context.version >= 4]
@@ -62,14 +68,14 @@ def handle(
     )
 
 
-def _is_meant(services: MetadataServices, request: ApiVersionsRequest) -> bool:
+def _is_intended_target(services: MetadataServices, request: ApiVersionsRequest) -> bool:
     if request.cluster_id is not None and request.cluster_id != services.image.cluster_id:
         return False
     return request.node_id in (-1, services.node_id)
 
 
 def unsupported() -> ApiVersionsResponse:
-    """The answer to a version nobody knows: a v0 body that still says which ApiVersions can be asked."""
+    """Return the response to an unknown version: a v0 body with the versions of ApiVersions."""
     api = BY_KEY[API_VERSIONS_KEY]
     known = ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[known])

@@ -1,4 +1,7 @@
-"""ControllerFeed: a broker follows the controller. Between our own brokers only."""
+"""ControllerFeed: a broker follows the metadata changes of the controller.
+
+Between Millstream brokers only. Kafka has no such API: in KRaft, brokers fetch the metadata log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateAcls: there is no authorizer, and the answer says so for each list."""
+"""CreateAcls: rejected with SECURITY_DISABLED, as by a Kafka broker without an authorizer."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 def handle(services: NoServices, context: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
-    refusal = AclCreationResult(error_code=code, error_message=message)
-    return CreateAclsResponse(results=[refusal] * len(request.creations))
+    rejection = AclCreationResult(error_code=code, error_message=message)
+    return CreateAclsResponse(results=[rejection] * len(request.creations))

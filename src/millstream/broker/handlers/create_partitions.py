@@ -1,4 +1,8 @@
-"""CreatePartitions: raise the partition count of topics; it can never be lowered."""
+"""CreatePartitions: raise the partition count of topics. It can never be lowered.
+
+The controller executes it. One request may add at most ``MAX_CREATED`` partitions, which is also
+the limit of CreateTopics.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ async def handle(
         counts[topic.name] += 1
         await pace.rest()
     outcomes: dict[str, Outcome] = {}
-    left = MAX_CREATED
+    room = MAX_CREATED
     for topic in request.topics:
         await pace.rest()
         if counts[topic.name] > 1:
@@ -38,9 +42,9 @@ async def handle(
         else:
             known = services.image.topics.get(topic.name)
             added = topic.count - (known.partition_count if known is not None else 0)
-            outcome = outcomes[topic.name] = await _grow(services, topic, request.validate_only, left)
+            outcome = outcomes[topic.name] = await _grow(services, topic, request.validate_only, room)
             if not outcome.code:
-                left -= added
+                room -= added
     response = CreatePartitionsResponse()
     for name, outcome in outcomes.items():
         response.results.append(
@@ -51,11 +55,11 @@ async def handle(
 
 
 async def _grow(
-    services: ControllerServices, topic: CreatePartitionsTopic, validate_only: bool, left: int
+    services: ControllerServices, topic: CreatePartitionsTopic, validate_only: bool, room: int
 ) -> Outcome:
     assignments = None
     if topic.assignments is not None:
         assignments = [tuple(row.broker_ids) for row in topic.assignments]
     return await services.local_controller.grow_topic(
-        topic.name, topic.count, assignments, validate_only=validate_only, left=left
+        topic.name, topic.count, assignments, validate_only=validate_only, left=room
     )

@@ -1,6 +1,11 @@
-"""CreateTopics: create topics, or only check that they could be.
+"""CreateTopics: create topics, or only validate the request.
 
-v4 lets the broker choose partitions and replication factor (-1); v5 answers with the settings of the new topic, v7 with its id.
+* v4: -1 partitions or replicas mean the broker's default (KIP-464).
+* v5: the response has the settings of the new topic (KIP-525).
+* v7: the response has the topic id.
+
+The controller executes it. Different from Kafka: ``topic_config_error_code`` is always 0, because
+there are no ACLs that could hide the settings.
 """
 
 from __future__ import annotations
@@ -32,17 +37,17 @@ async def handle(
 ) -> CreateTopicsResponse:
     pace = Pace()
     counts: Counter[str] = Counter()
-    wanted: dict[str, NewTopic] = {}
+    topics: dict[str, NewTopic] = {}
     for topic in request.topics:
         counts[topic.name] += 1
         if counts[topic.name] == 1:
-            wanted[topic.name] = await _new_topic(topic, pace)
+            topics[topic.name] = await _new_topic(topic, pace)
         await pace.rest()
     repeated = [name for name, count in counts.items() if count > 1]
     for name in repeated:
-        del wanted[name]
+        del topics[name]
     outcomes = await services.local_controller.create_topics(
-        list(wanted.values()), validate_only=request.validate_only
+        list(topics.values()), validate_only=request.validate_only
     )
     for name in repeated:
         outcomes[name] = Outcome(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

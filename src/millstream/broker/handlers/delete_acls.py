@@ -1,4 +1,4 @@
-"""DeleteAcls: there is no authorizer, and the answer says so for each filter."""
+"""DeleteAcls: rejected with SECURITY_DISABLED, as by a Kafka broker without an authorizer."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ if TYPE_CHECKING:
 
 def handle(services: NoServices, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
-    refusal = DeleteAclsFilterResult(error_code=code, error_message=message)
-    return DeleteAclsResponse(filter_results=[refusal] * len(request.filters))
+    rejection = DeleteAclsFilterResult(error_code=code, error_message=message)
+    return DeleteAclsResponse(filter_results=[rejection] * len(request.filters))

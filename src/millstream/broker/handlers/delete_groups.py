@@ -1,11 +1,14 @@
-"""DeleteGroups: delete groups that have no members, with their offsets."""
+"""DeleteGroups: delete groups that have no members, with their offsets.
+
+* v3: the result of a group may have an error message. This broker sends none.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import call_group
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
@@ -26,14 +29,14 @@ async def handle(
     pace = Pace()
     for group_id in request.groups_names:
         if group_id not in results:
-            results[group_id] = await _one(services, context, group_id)
+            results[group_id] = await _delete(services, context, group_id)
         await pace.rest()
     return DeleteGroupsResponse(results=list(results.values()))
 
 
-async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DeletableGroupResult:
+async def _delete(services: GroupServices, context: RequestContext, group_id: str) -> DeletableGroupResult:
     try:
-        part = await ask(
+        response = await call_group(
             services,
             context,
             group_id,
@@ -42,4 +45,4 @@ async def _one(services: GroupServices, context: RequestContext, group_id: str) 
         )
     except ApiError as error:
         return DeletableGroupResult(group_id=group_id, error_code=error.code)
-    return part.results[0]
+    return response.results[0]

@@ -1,7 +1,8 @@
-"""DeleteRecords: move the log start of partitions forward; -1 means up to the high watermark.
+"""DeleteRecords: advance the log start of partitions; -1 means up to the high watermark.
 
-Answered when no replica whose broker is there has the records any more, as in Kafka: until then a follower that is read from, or takes over,
-could still show them.
+The response comes when no replica of a live broker has the records any more, as in Kafka. Until
+then a follower could still serve them to a consumer, or become the leader. A topic that is only
+compacted gets POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -28,27 +29,30 @@ if TYPE_CHECKING:
 
 
 class _Deleted(NamedTuple):
-    """What was deleted here, and in whose reign: only that leader can say that the others have deleted it too."""
+    """A deletion on this broker, with its leadership.
+
+    Only the leader of that time can say whether the other replicas have deleted the records too.
+    """
 
     result: DeleteRecordsPartitionResult
     partition: Partition
-    reign: int
+    leader_since_epoch: int
 
 
 async def handle(
     services: LogServices, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     pace = Pace()
-    # Of a partition that is named more than once the last offset counts, as in Kafka.
-    asked: dict[TopicPartition, DeleteRecordsPartition] = {}
+    # If a partition is named more than once, the last offset counts, as in Kafka.
+    requested: dict[TopicPartition, DeleteRecordsPartition] = {}
     for topic in request.topics:
         for row in topic.partitions:
-            asked[TopicPartition(topic.name, row.partition_index)] = row
+            requested[TopicPartition(topic.name, row.partition_index)] = row
             await pace.rest()
     deleted: list[_Deleted] = []
     rows: dict[str, list[DeleteRecordsPartitionResult]] = defaultdict(list)
-    for tp, row in asked.items():
-        rows[tp.topic].append(_one(services, tp.topic, row, deleted))
+    for tp, row in requested.items():
+        rows[tp.topic].append(_delete(services, tp.topic, row, deleted))
         await pace.rest()
     topics = []
     for name, results in rows.items():
@@ -62,39 +66,42 @@ async def handle(
         return DeleteRecordsResponse(topics=topics)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + max(request.timeout_ms, 0) / 1000
-    for one in deleted:
-        await _everywhere(services, one, deadline - loop.time())
+    for deletion in deleted:
+        await _wait_for_replicas(services, deletion, deadline - loop.time())
         await pace.rest()
     return DeleteRecordsResponse(topics=topics)
 
 
-def _one(
+def _delete(
     services: LogServices,
     topic: str,
-    asked: DeleteRecordsPartition,
+    row: DeleteRecordsPartition,
     deleted: list[_Deleted],
 ) -> DeleteRecordsPartitionResult:
-    result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+    result = DeleteRecordsPartitionResult(partition_index=row.partition_index, low_watermark=-1)
     try:
-        partition = services.replicas.leader(topic, asked.partition_index)
+        partition = services.replicas.leader(topic, row.partition_index)
         log = partition.online_log
         if log.config.compact and not log.config.delete:
             raise ApiError(ErrorCode.POLICY_VIOLATION)
-        before = log.high_watermark if asked.offset == -1 else asked.offset
+        before = log.high_watermark if row.offset == -1 else row.offset
         if before < 0:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         result.low_watermark = log.delete_records(before)
     except ApiError as error:
         result.error_code = error.code
     else:
-        partition.tell_watchers()  # followers move theirs when they hear of it
-        deleted.append(_Deleted(result, partition, partition.reign))
+        # Followers advance their log start with the next fetch.
+        partition.waiters.notify_watchers()
+        deleted.append(_Deleted(result, partition, partition.leader_since_epoch))
     return result
 
 
-async def _everywhere(services: LogServices, deleted: _Deleted, timeout_s: float) -> None:
-    result, partition, reign = deleted
+async def _wait_for_replicas(services: LogServices, deleted: _Deleted, timeout_s: float) -> None:
+    result, partition, leader_since_epoch = deleted
     try:
-        await services.replicas.wait_low_watermark(partition, result.low_watermark, reign, timeout_s)
+        await services.replicas.wait_low_watermark(
+            partition, result.low_watermark, leader_since_epoch, timeout_s
+        )
     except ApiError as error:
         result.error_code, result.low_watermark = error.code, -1

@@ -1,4 +1,11 @@
-"""DeleteTopics: delete by name or, from v6, by id. Directories are renamed at once and removed in the background."""
+"""DeleteTopics: delete topics. Their directories are renamed at once and removed in the background.
+
+* v5: the response has error messages.
+* v6: topics by name or by id (KIP-516).
+
+The controller executes it. With ``delete.topic.enable=false`` the response is
+TOPIC_DELETION_DISABLED in all versions. Kafka sends INVALID_REQUEST below v3.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +31,16 @@ async def handle(
     services: ControllerServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     if context.version < 6:
-        asked = [DeleteTopicState(name=name) for name in request.topic_names]
+        topics = [DeleteTopicState(name=name) for name in request.topic_names]
     else:
-        asked = request.topics
-    results = await in_slices(_check(services, asked))
-    doomed = {r.name: r.topic_id for r in results if not r.error_code and r.name is not None}
-    if doomed and not services.config.flag("delete.topic.enable"):
+        topics = request.topics
+    results = await in_slices(_check(services, topics))
+    deletions = {r.name: r.topic_id for r in results if not r.error_code and r.name is not None}
+    if deletions and not services.config.flag("delete.topic.enable"):
         for result in results:
             _fail(result, result.error_code or ErrorCode.TOPIC_DELETION_DISABLED)
     else:
-        outcomes = await services.local_controller.delete_topics(doomed)
+        outcomes = await services.local_controller.delete_topics(deletions)
         for result in results:
             outcome = outcomes.get(result.name or "")
             if outcome is not None and outcome.code and not result.error_code:
@@ -41,11 +48,11 @@ async def handle(
     return DeleteTopicsResponse(responses=results)
 
 
-def _check(services: ControllerServices, asked: list[DeleteTopicState]) -> Steps[list[DeletableTopicResult]]:
-    """One result for each topic; one that is named twice is refused, once."""
+def _check(services: ControllerServices, topics: list[DeleteTopicState]) -> Steps[list[DeletableTopicResult]]:
+    """Return a result for each topic. A topic that is named twice gets one error."""
     results: list[DeletableTopicResult] = []
     counts: Counter[str] = Counter()
-    for topic in asked:
+    for topic in topics:
         result = _look_up(services, topic)
         results.append(result)
         if result.name is not None:
@@ -63,9 +70,8 @@ def _check(services: ControllerServices, asked: list[DeleteTopicState]) -> Steps
 
 
 def _look_up(services: ControllerServices, topic: DeleteTopicState) -> DeletableTopicResult:
-    image = (
-        services.member.state.image
-    )  # the controller's, which may be ahead of what its broker has taken in
+    # The controller's image, which may be ahead of its broker's.
+    image = services.member.state.image
     result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
     if topic.name is not None and topic.topic_id != NULL_UUID:
         return _fail(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")

@@ -1,4 +1,4 @@
-"""DescribeAcls: there is no authorizer, and the answer says so."""
+"""DescribeAcls: rejected with SECURITY_DISABLED, as by a Kafka broker without an authorizer."""
 
 from __future__ import annotations
 

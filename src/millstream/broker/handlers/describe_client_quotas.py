@@ -1,4 +1,4 @@
-"""DescribeClientQuotas: no client has a quota, because none can be set."""
+"""DescribeClientQuotas: always empty, because no quota can be set (``alter_client_quotas.py``)."""
 
 from __future__ import annotations
 

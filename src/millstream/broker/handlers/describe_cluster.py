@@ -1,11 +1,16 @@
-"""DescribeCluster: cluster id, controller, brokers. v1 adds the type of endpoint, v2 fenced brokers."""
+"""DescribeCluster: cluster id, controller and brokers, at the addresses of the client's listener.
+
+* v1: the type of endpoint (KIP-919). There are only brokers here: a client that expects
+  controllers gets MISMATCHED_ENDPOINT_TYPE.
+* v2: fenced brokers on request: registered brokers that are down, at their last known addresses.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -38,29 +43,29 @@ def handle(
         brokers=_brokers(services, context.connection.listener, fenced=request.include_fenced_brokers),
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
     )
 
 
 def _brokers(services: MetadataServices, listener: str, *, fenced: bool) -> list[DescribeClusterBroker]:
-    """Return live brokers and, if asked for, registered ones that are away, at their last known addresses."""
-    found = [
+    """Return the live brokers and, if requested, the registered brokers that are down."""
+    brokers = [
         DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
         for node in services.nodes.reached_by(listener)
     ]
     if fenced:
         image = services.image
         for node_id in sorted(image.registered.keys() - image.brokers.keys()):
-            away = image.registered[node_id]
-            endpoint = away.endpoint(listener)
+            registration = image.registered[node_id]
+            endpoint = registration.endpoint(listener)
             if endpoint is not None:
-                found.append(
+                brokers.append(
                     DescribeClusterBroker(
                         broker_id=node_id,
                         host=endpoint.host,
                         port=endpoint.port,
-                        rack=away.rack,
+                        rack=registration.rack,
                         is_fenced=True,
                     )
                 )
-    return found
+    return brokers

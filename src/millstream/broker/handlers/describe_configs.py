@@ -1,5 +1,13 @@
-"""DescribeConfigs: settings of topics (2), brokers (4), loggers (8), client metrics (16) and groups (32), with where each value
-comes from."""
+"""DescribeConfigs: the settings of a resource, with the source of each value.
+
+Types of resources are topic (2), broker (4), logger (8), client metrics subscription (16) and group
+(32).
+
+* v1: sources and synonyms.
+* v3: types and documentation (KIP-569).
+
+A resource that is named several times is described as often, as in Kafka, but worked out once.
+"""
 
 from __future__ import annotations
 
@@ -32,40 +40,40 @@ if TYPE_CHECKING:
     from millstream.broker.services import ConfigServices
 
 
-# A resource as it is asked for: kind, name, and the names of its settings (None: all).
-_Asked = tuple[int, str, frozenset[str] | None]
+# A requested resource: type, name, and the names of its settings (None: all).
+_Resource = tuple[int, str, frozenset[str] | None]
 
 
 def handle(
     services: ConfigServices, context: RequestContext, request: DescribeConfigsRequest
 ) -> Steps[DescribeConfigsResponse]:
-    """Kafka answers a resource as often as it is named. It is worked out once, and shares its rows with equal ones."""
-    results: dict[_Asked, DescribeConfigsResult] = {}
+    results: dict[_Resource, DescribeConfigsResult] = {}
     rows: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}
     response = DescribeConfigsResponse()
     for resource in request.resources:
-        keys = resource.configuration_keys
-        asked = resource.resource_type, resource.resource_name, frozenset(keys) if keys else None
-        if asked not in results:
-            results[asked] = _resource(services, request, asked, rows)
-        response.results.append(results[asked])
+        names = resource.configuration_keys
+        key = resource.resource_type, resource.resource_name, frozenset(names) if names else None
+        if key not in results:
+            results[key] = _describe(services, request, key, rows)
+        response.results.append(results[key])
         yield
     return response
 
 
-def _resource(
+def _describe(
     services: ConfigServices,
     request: DescribeConfigsRequest,
-    asked: _Asked,
+    resource: _Resource,
     rows: dict[tuple[object, ...], list[DescribeConfigsResourceResult]],
 ) -> DescribeConfigsResult:
-    kind, name, wanted = asked
+    kind, name, setting_names = resource
     result = DescribeConfigsResult(error_message=None, resource_type=kind, resource_name=name)
     own = {GROUP: services.image.group_configs, CLIENT_METRICS: services.image.client_metrics_configs}.get(
         kind
     )
-    # Groups and subscriptions have settings whether they exist or not: all without their own have the same.
-    shared = (kind, wanted) if own is not None and name and name not in own else None
+    # Groups and subscriptions have settings even if they do not exist. All without overrides share
+    # the same rows.
+    shared = (kind, setting_names) if own is not None and name and name not in own else None
     if shared is not None and shared in rows:
         result.configs = rows[shared]
         return result
@@ -74,7 +82,9 @@ def _resource(
     except ApiError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
-    result.configs = [_row(request, entry) for entry in entries if wanted is None or entry.name in wanted]
+    result.configs = [
+        _row(request, entry) for entry in entries if setting_names is None or entry.name in setting_names
+    ]
     if shared is not None:
         rows[shared] = result.configs
     return result

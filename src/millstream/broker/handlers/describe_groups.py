@@ -1,12 +1,18 @@
-"""DescribeGroups: state, protocol and members of classic groups, wherever their shard is."""
+"""DescribeGroups: state, protocol and members of classic groups.
+
+* v3: authorized operations on request.
+* v4: the instance ids of static members.
+* v6: an unknown group gets GROUP_ID_NOT_FOUND with a message (KIP-1043). Before, it is Dead without
+  an error.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import ask, describe_each
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import call_group, describe_each
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.wire.messages.describe_groups import (
@@ -23,16 +29,18 @@ async def handle(
     services: GroupServices, context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
     groups = await describe_each(
-        request.groups, partial(_one, services, context), operations=request.include_authorized_operations
+        request.groups,
+        partial(_describe, services, context),
+        operations=request.include_authorized_operations,
     )
     return DescribeGroupsResponse(groups=groups)
 
 
-async def _one(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
+async def _describe(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
     try:
-        part = await ask(
+        response = await call_group(
             services, context, group_id, GroupShard.decide_describe, DescribeGroupsRequest(groups=[group_id])
         )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, group_id=group_id)
-    return part.groups[0]
+    return response.groups[0]

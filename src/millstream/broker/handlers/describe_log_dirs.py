@@ -1,6 +1,8 @@
-"""DescribeLogDirs: the log directories, what is in them and how much room is left; null topics mean all.
+"""DescribeLogDirs: the log directories, their replicas and free space; null topics mean all.
 
-v3 adds an error for the whole answer, v4 total and usable bytes, v5 cordoned directories (there are none).
+* v3: an error for the whole response. This broker has none.
+* v4: total and usable bytes (KIP-827).
+* v5: cordoned directories. There are none here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.log.directories.replica_move import ReplicaMove
-from millstream.log.manager import LogDir
+from millstream.log.management.manager import LogDir
 from millstream.log.partition_log import PartitionLog
 from millstream.ports.turns import Pace, Steps, in_slices
 from millstream.wire.messages.describe_log_dirs import (
@@ -33,33 +35,33 @@ if TYPE_CHECKING:
 async def handle(
     services: LogDirectoryServices, context: RequestContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
-    wanted = await in_slices(_filter(request))
+    is_requested = await in_slices(_filter(request))
     return DescribeLogDirsResponse(
-        results=[await _directory(services, log_dir, wanted) for log_dir in services.logs.dirs.values()]
+        results=[await _directory(services, log_dir, is_requested) for log_dir in services.logs.dirs.values()]
     )
 
 
 def _filter(request: DescribeLogDirsRequest) -> Steps[Callable[[TopicPartition], bool]]:
     if request.topics is None:
         return lambda tp: True
-    asked: dict[str, list[list[int]]] = {}
+    partitions: dict[str, list[list[int]]] = {}
     for topic in request.topics:
-        asked.setdefault(topic.topic, []).append(topic.partitions)
+        partitions.setdefault(topic.topic, []).append(topic.partitions)
         yield
     known: dict[str, frozenset[int]] = {}
 
-    def wanted(tp: TopicPartition) -> bool:
-        if tp.topic not in asked:
+    def is_requested(tp: TopicPartition) -> bool:
+        if tp.topic not in partitions:
             return False
         if tp.topic not in known:
-            known[tp.topic] = frozenset(chain.from_iterable(asked[tp.topic]))
+            known[tp.topic] = frozenset(chain.from_iterable(partitions[tp.topic]))
         return tp.partition in known[tp.topic]
 
-    return wanted
+    return is_requested
 
 
 async def _directory(
-    services: LogDirectoryServices, log_dir: LogDir, wanted: Callable[[TopicPartition], bool]
+    services: LogDirectoryServices, log_dir: LogDir, is_requested: Callable[[TopicPartition], bool]
 ) -> DescribeLogDirsResult:
     if not log_dir.online:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=log_dir.path)
@@ -75,7 +77,7 @@ async def _directory(
         *((True, tp, log) for tp, log in services.logs.futures.items()),
     ]
     for is_future, tp, log in rows:
-        if log.log_dir == log_dir.path and wanted(tp):
+        if log.log_dir == log_dir.path and is_requested(tp):
             topics[tp.topic].append(_partition(services, log, is_future))
         await pace.rest()
     return DescribeLogDirsResult(
@@ -89,7 +91,7 @@ async def _directory(
 def _partition(
     services: LogDirectoryServices, log: PartitionLog | ReplicaMove, is_future: bool
 ) -> DescribeLogDirsPartition:
-    """The lag of a replica that is being moved is how far its copy is behind."""
+    """Describe a replica. The lag of a future replica is its distance to the current one."""
     lag = max(log.high_watermark - log.log_end_offset, 0)
     if is_future:
         current = services.logs.logs.get(log.tp)

@@ -1,4 +1,7 @@
-"""DescribeProducers: the producers that a partition remembers, and their open transactions (KIP-664); any replica answers."""
+"""DescribeProducers: the producers with state in a partition, and their transactions (KIP-664).
+
+Any replica responds.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,20 @@ def handle(
         for index in topic.partition_indexes:
             tp = TopicPartition(topic.name, index)
             if tp not in described:
-                described[tp] = yield from _one(services, topic.name, index)
+                described[tp] = yield from _describe(services, topic.name, index)
             rows.append(described[tp])
             yield
     return response
 
 
-def _one(services: LogServices, topic: str, index: int) -> Steps[PartitionResponse]:
+def _describe(services: LogServices, topic: str, index: int) -> Steps[PartitionResponse]:
     try:
         check_name(topic)
         log = services.replicas.replica(topic, index).online_log
     except ApiError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
     rows = []
-    # A copy of the ids: producers come and go between the steps.
+    # A copy of the ids: producers may be added and expire between the steps.
     for producer_id in list(log.producer_state.producers):
         producer = log.producer_state.saved(producer_id)
         if producer is not None:

@@ -1,4 +1,8 @@
-"""DescribeTopicPartitions: topics and partitions in pages; the cursor names the first partition of the next page."""
+"""DescribeTopicPartitions: topics and partitions in pages (KIP-966).
+
+The cursor names the first partition of the next page. Different from Kafka: there are no eligible
+leader replicas (ELR), so these lists are empty.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,9 @@ from collections.abc import Iterable
 from heapq import merge
 from typing import TYPE_CHECKING
 
-from millstream.broker.authorized import TOPIC_OPERATIONS
 from millstream.broker.handlers.metadata import describe_partition, reachable_nodes
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.authorized_operations import TOPIC_OPERATIONS
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.core.errors import ErrorCode
@@ -33,13 +37,13 @@ def handle(
     services: MetadataServices, context: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> Steps[DescribeTopicPartitionsResponse]:
     limit = services.config.integer("max.request.partition.size.limit")
-    left = min(limit, max(request.response_partition_limit, 1))
+    room = min(limit, max(request.response_partition_limit, 1))
     first_topic, first_index = "", 0
     if request.cursor is not None:
         first_topic, first_index = request.cursor.topic_name, request.cursor.partition_index
-        asked = [topic.name for topic in request.topics]
-        if first_index < 0 or (asked and first_topic not in asked):
-            return (yield from _refused(asked))
+        requested = [topic.name for topic in request.topics]
+        if first_index < 0 or (requested and first_topic not in requested):
+            return (yield from _invalid_cursor(requested))
     response = DescribeTopicPartitionsResponse()
     reachable = reachable_nodes(services, context)
     names = yield from _names(services, request, first_topic)
@@ -50,14 +54,14 @@ def handle(
             response.topics.append(_missing(name))
             continue
         start = first_index if name == first_topic else 0
-        if left <= 0:
+        if room <= 0:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=start
             )
             break
-        page = yield from _page(services, topic, start, left, reachable)
+        page = yield from _page(services, topic, start, room, reachable)
         response.topics.append(page)
-        left -= len(page.partitions)
+        room -= len(page.partitions)
         if start + len(page.partitions) < topic.partition_count:
             response.next_cursor = DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=start + len(page.partitions)
@@ -66,7 +70,7 @@ def handle(
     return response
 
 
-def _refused(names: list[str]) -> Steps[DescribeTopicPartitionsResponse]:
+def _invalid_cursor(names: list[str]) -> Steps[DescribeTopicPartitionsResponse]:
     response = DescribeTopicPartitionsResponse()
     for name in names:
         response.topics.append(_problem(name, ErrorCode.INVALID_REQUEST))
@@ -77,17 +81,17 @@ def _refused(names: list[str]) -> Steps[DescribeTopicPartitionsResponse]:
 def _names(
     services: MetadataServices, request: DescribeTopicPartitionsRequest, first: str
 ) -> Steps[Iterable[str]]:
-    """The topics asked for (none: all), in order, from the cursor on. A hundred thousand are sorted in steps."""
-    asked: dict[str, None] = {}
+    """Return the requested topics (none: all), sorted, from the cursor on. Sorts in steps."""
+    requested: dict[str, None] = {}
     for topic in request.topics:
-        asked[topic.name] = None
+        requested[topic.name] = None
         yield
-    names = list(asked or services.image.topics)
-    parts = []
+    names = list(requested or services.image.topics)
+    chunks = []
     for start in range(0, len(names), _SORTED_AT_ONCE):
-        parts.append(sorted(name for name in names[start : start + _SORTED_AT_ONCE] if name >= first))
+        chunks.append(sorted(name for name in names[start : start + _SORTED_AT_ONCE] if name >= first))
         yield
-    return merge(*parts)
+    return merge(*chunks)
 
 
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:

@@ -1,4 +1,4 @@
-"""DescribeTransactions: state, producer and partitions of transactional ids."""
+"""DescribeTransactions: state, producer and partitions of transactional ids (KIP-664)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 async def handle(
     services: TransactionServices, context: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    states = await once_each(request.transactional_ids, lambda name: _one(services, name))
+    states = await once_each(request.transactional_ids, lambda name: _describe(services, name))
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-async def _one(services: TransactionServices, transactional_id: str) -> TransactionState:
-    asked = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+async def _describe(services: TransactionServices, transactional_id: str) -> TransactionState:
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     try:
-        part: DescribeTransactionsResponse = await services.transactions.call(
+        response: DescribeTransactionsResponse = await services.transactions.call(
             transactional_id,
-            lambda shard, waiter, now_ms: shard.decide_describe_transactions(asked, waiter, now_ms=now_ms),
+            lambda shard, waiter, now_ms: shard.decide_describe_transactions(request, waiter, now_ms=now_ms),
         )
     except ApiError as error:
         return TransactionState(error_code=error.code, transactional_id=transactional_id)
-    return part.transaction_states[0]
+    return response.transaction_states[0]

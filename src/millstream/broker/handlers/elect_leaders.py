@@ -1,4 +1,10 @@
-"""ElectLeaders: preferred or (v1) unclean elections. v0 has no error of its own; null partitions mean all that need it."""
+"""ElectLeaders: elect preferred or unclean leaders; null partitions mean all that need it.
+
+* v0 elects preferred leaders only, and has no error for the whole response.
+* v1: the type of election (KIP-460).
+
+The controller executes it.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +32,12 @@ async def handle(
 ) -> ElectLeadersResponse:
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
-    asked = None
+    partitions = None
     if request.topic_partitions is not None:
-        asked = list(await in_slices(_asked(request)))
-    outcomes = await services.member.partitions.elect_leaders(asked, unclean=request.election_type == UNCLEAN)
+        partitions = list(await in_slices(_partitions(request)))
+    outcomes = await services.member.partitions.elections.elect_leaders(
+        partitions, unclean=request.election_type == UNCLEAN
+    )
     pace = Pace()
     by_topic: dict[str, list[PartitionResult]] = {}
     for tp, code in outcomes.items():
@@ -45,11 +53,11 @@ async def handle(
     return response
 
 
-def _asked(request: ElectLeadersRequest) -> Steps[dict[TopicPartition, None]]:
-    """Each partition once, as in Kafka."""
-    asked: dict[TopicPartition, None] = {}
+def _partitions(request: ElectLeadersRequest) -> Steps[dict[TopicPartition, None]]:
+    """Return each requested partition once, as in Kafka."""
+    partitions: dict[TopicPartition, None] = {}
     for topic in request.topic_partitions or ():
         for index in topic.partitions:
-            asked[TopicPartition(topic.topic, index)] = None
+            partitions[TopicPartition(topic.topic, index)] = None
             yield
-    return asked
+    return partitions

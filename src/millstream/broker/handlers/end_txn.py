@@ -1,4 +1,10 @@
-"""EndTxn: commit or abort; answered when the outcome is durable, the markers follow. From v5 with the next epoch (KIP-890)."""
+"""EndTxn: commit or abort a transaction. The response comes when the decision is durable.
+
+The coordinator then writes the markers.
+
+* v2: PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH (KIP-588).
+* v5: the producer gets a new epoch with each end, in the response (transaction.version 2, KIP-890).
+"""
 
 from __future__ import annotations
 

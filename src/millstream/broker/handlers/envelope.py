@@ -1,6 +1,8 @@
-"""Envelope: a request that another broker passes on; answered by the controller as if the client had asked it.
+"""Envelope: a client's request that another broker forwards to the controller (KIP-590).
 
-The request within is decoded, and its answer encoded, in slices of turns, as a client's own request is.
+Between brokers only. The controller handles it as if the client had sent it directly. The request
+is decoded, and its response encoded, in slices of turns, as a client's own request is. Different
+from Kafka: there is no principal, because there is no authentication.
 """
 
 from __future__ import annotations
@@ -40,25 +42,26 @@ async def handle(
     api = BY_KEY.get(key)
     if api is None or not api.forwarded:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    if not api.supports(version):  # the broker that the client asked is of a newer release
+    # The broker that forwards it may be of a newer release.
+    if not api.supports(version):
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     inner = RequestContext(context.connection, version, correlation_id, client_id)
     try:
         message = await decode_large(services.request_memory, api.request_class(), frame, version, body)
-        # Typed by the member alone, the services are those of every handler.
+        # At run time the services are those of all handlers (``broker/parts.py``).
         handler = importlib.import_module(f"millstream.broker.handlers.{api.module}")
         result = handler.handle(services, inner, message)
-        answer = await result if isinstance(result, Awaitable) else result
+        response = await result if isinstance(result, Awaitable) else result
     except ApiError as error:
         return EnvelopeResponse(error_code=error.code)
     except DecodeError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
-    assert isinstance(answer, Struct), "what is forwarded is answered with a message"
+    assert isinstance(response, Struct), "forwarded APIs respond with a message"
     try:
-        encoded: Encoded = await run_steps(encode_steps(api, inner, answer))
+        encoded: Encoded = await run_steps(encode_steps(api, inner, response))
     except CloseConnection:
-        # An answer beyond all bounds: the client's connection is closed for it, not that of its broker.
+        # The response is too large. That closes the client's connection, not this one.
         return EnvelopeResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-    (whole,) = encoded.parts
-    assert not isinstance(whole, FileSlice)
-    return EnvelopeResponse(response_data=bytes(memoryview(whole)[_SIZE_BYTES:]))
+    (response_frame,) = encoded.parts
+    assert not isinstance(response_frame, FileSlice)
+    return EnvelopeResponse(response_data=bytes(memoryview(response_frame)[_SIZE_BYTES:]))

@@ -1,7 +1,11 @@
-"""FindCoordinator: the broker that coordinates a group or a transactional id, which is the leader of its partition of the internal topic.
-Any broker may be asked; the first time the topic is made.
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
 
-v1 adds the key type, v4 asks for many at once, v6 knows share groups, which have no coordinator here.
+It is the leader of the key's partition of the internal topic. Any broker responds, and the first
+request creates the topic.
+
+* v1: the key type, group or transaction.
+* v4: many keys in one request (KIP-699).
+* v6: share groups (KIP-932). They are not supported: a valid key gets COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""GetTelemetrySubscriptions: this broker wants no client metrics, and says so properly (KIP-714)."""
+"""GetTelemetrySubscriptions: the client metrics to push (KIP-714). This broker requests none.
+
+Different from Kafka: subscriptions are stored as settings, but there is no metrics receiver. Every
+client gets the empty subscription, and asks again after five minutes.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from millstream.wire.schema import NULL_UUID
 if TYPE_CHECKING:
     from millstream.broker.services import TelemetryServices
 
-# The id of the empty subscription; a push that names another must ask again.
+# The id of the empty subscription. A client that pushes under another one must ask again.
 EMPTY_SUBSCRIPTION = 0
 TELEMETRY_MAX_BYTES = 1024 * 1024
 _ASK_AGAIN_MS = 300_000
-# zstd, lz4, gzip, snappy, in the order the broker would like them
+# zstd, lz4, gzip, snappy, in order of preference.
 _CODECS = [4, 3, 1, 2]
 
 

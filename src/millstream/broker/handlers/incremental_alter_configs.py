@@ -1,5 +1,8 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, brokers,
-groups, client metrics and loggers (KIP-339)."""
+"""IncrementalAlterConfigs: set, delete, append to or subtract from settings (KIP-339).
+
+Resources are topics, brokers, groups, client metrics subscriptions and loggers. The controller
+executes it, except for loggers, which belong to the broker that received the request.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
-"""InitProducerId: a fresh id for an idempotent producer; id and epoch of a transactional id, fencing whoever had it before.
+"""InitProducerId: a producer id and epoch.
 
-v3 lets a producer ask for a bumped epoch (KIP-360), v4 tells PRODUCER_FENCED, v6 takes part in two-phase commit (KIP-939).
+For a transactional id, earlier producers are fenced, and an open transaction is aborted.
+
+* v3: a producer may request the next epoch of its id (KIP-360).
+* v4: PRODUCER_FENCED. Older clients get INVALID_PRODUCER_EPOCH (KIP-588).
+* v6: two-phase commit (KIP-939). It is only offered with ``transaction.two.phase.commit.enable``.
+
+Different from Kafka: two-phase commit without a transactional id gets INVALID_REQUEST. Kafka
+ignores these fields.
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ async def handle(
     try:
         if request.transactional_id is None:
             return await _idempotent(services, request)
-        # As Apache Kafka does, before it is asked who coordinates: the same is said about it everywhere.
+        # As in Kafka, before the coordinator is looked up, so that all brokers respond alike.
         intent_of(request, services.transactions.settings)
         response: InitProducerIdResponse = await services.transactions.call(
             request.transactional_id,
@@ -40,9 +47,8 @@ async def handle(
 async def _idempotent(
     services: TransactionServices, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    halves = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
-    # Apache Kafka overlooks the flags here; there is nothing that they could mean.
-    if halves or request.enable_two_phase_commit or request.keep_prepared_txn:
+    incomplete = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
+    if incomplete or request.enable_two_phase_commit or request.keep_prepared_txn:
         raise ApiError(ErrorCode.INVALID_REQUEST)
-    # KIP-360: without a transactional id a bumped epoch would mean nothing, a fresh id does the same.
+    # KIP-360: without a transactional id, a new id serves as well as a new epoch.
     return InitProducerIdResponse(producer_id=await services.producer_ids.next_id(), producer_epoch=0)

@@ -1,11 +1,15 @@
-"""ListGroups: the groups of every shard that this broker leads; filters by state (v4) and type (v5)."""
+"""ListGroups: the groups of every shard that this broker leads.
+
+* v4: filter by state (KIP-518).
+* v5: filter by type, classic or consumer (KIP-848).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.group_requests import group_context
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.groups import group_context
 from millstream.core.errors import ApiError
 from millstream.groups.classic.group import KIND as CLASSIC
 from millstream.groups.classic.states import State as ClassicState
@@ -26,32 +30,32 @@ _KNOWN = frozenset(
         CONSUMER,
     )
 )
-# No state or type is called so.
+# Not the name of any state or type.
 _UNKNOWN = "?"
 
 
 async def handle(
     services: GroupServices, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    # Once for all shards.
+    # Normalized once for all shards.
     request.states_filter = await in_slices(_names(request.states_filter))
     request.types_filter = await in_slices(_names(request.types_filter))
-    who = group_context(context)
+    client = group_context(context)
     try:
-        parts = await services.groups.list_all(
+        responses = await services.groups.list_all(
             lambda ids: (
                 lambda shard, waiter, now_ms: shard.decide_list(
-                    request, who, waiter, now_ms=now_ms, group_ids=ids
+                    request, client, waiter, now_ms=now_ms, group_ids=ids
                 )
             )
         )
     except ApiError as error:
         return ListGroupsResponse(error_code=error.code)
-    return ListGroupsResponse(groups=[group for part in parts for group in part.groups])
+    return ListGroupsResponse(groups=[group for response in responses for group in response.groups])
 
 
 def _names(filters: list[str]) -> Steps[list[str]]:
-    """Each once; of those that no state or type has, one is enough to match nothing."""
+    """Return each filter once. One unknown name is enough to match nothing."""
     names: dict[str, None] = {}
     for name in filters:
         name = name.strip().lower()

@@ -1,4 +1,7 @@
-"""ListPartitionReassignments: which replicas are on their way; null asks for all."""
+"""ListPartitionReassignments: the ongoing reassignments; null topics mean all (KIP-455).
+
+The controller executes it.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +24,25 @@ if TYPE_CHECKING:
 async def handle(
     services: MemberServices, context: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    asked = None
+    requested = None
     if request.topics is not None:
         pace = Pace()
-        asked = []
+        requested = []
         topics = services.member.state.image.topics
         for topic in request.topics:
-            moving = topics[topic.name].reassigning if topic.name in topics else {}
-            if moving:
+            reassigning = topics[topic.name].reassigning if topic.name in topics else {}
+            if reassigning:
                 indexes = dict.fromkeys(topic.partition_indexes)
-                asked += [TopicPartition(topic.name, index) for index in indexes if index in moving]
+                requested += [TopicPartition(topic.name, index) for index in indexes if index in reassigning]
             await pace.rest()
     by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
-    for tp, one in services.member.partitions.moving(asked).items():
+    for tp, reassignment in services.member.partitions.reassignments.in_progress(requested).items():
         by_topic.setdefault(tp.topic, []).append(
             OngoingPartitionReassignment(
                 partition_index=tp.partition,
-                replicas=list(one.replicas),
-                adding_replicas=list(one.adding),
-                removing_replicas=list(one.removing),
+                replicas=list(reassignment.replicas),
+                adding_replicas=list(reassignment.adding),
+                removing_replicas=list(reassignment.removing),
             )
         )
     return ListPartitionReassignmentsResponse(

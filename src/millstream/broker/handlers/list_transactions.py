@@ -1,4 +1,10 @@
-"""ListTransactions: those of every shard that this broker leads, filtered by state, producer, duration and pattern."""
+"""ListTransactions: the transactions of every shard that this broker leads, filtered.
+
+Filters are states and producer ids.
+
+* v1: minimum duration (KIP-994).
+* v2: a pattern of transactional ids (KIP-1152).
+"""
 
 from __future__ import annotations
 
@@ -18,25 +24,26 @@ if TYPE_CHECKING:
 async def handle(
     services: TransactionServices, context: RequestContext, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
-    unknown = await in_slices(_sort_out_states(request))
+    unknown = await in_slices(_split_state_filters(request))
     try:
-        parts: list[ListTransactionsResponse] = await services.transactions.list_all(
+        responses: list[ListTransactionsResponse] = await services.transactions.list_all(
             lambda ids: (
                 lambda shard, waiter, now_ms: shard.decide_list_transactions(
                     request, waiter, now_ms=now_ms, transactional_ids=ids
                 )
             )
         )
-        listing.check(request)  # also where there is no shard to check it
+        # Also if this broker leads no shard that would check it.
+        listing.check(request)
     except ApiError as error:
         return ListTransactionsResponse(error_code=error.code)
-    response = listing.merged(parts)
+    response = listing.merged(responses)
     response.unknown_state_filters = unknown if not response.error_code else []
     return response
 
 
-def _sort_out_states(request: ListTransactionsRequest) -> Steps[list[str]]:
-    """The filters that name no state, which the answer tells. The request keeps one of them: it matches nothing."""
+def _split_state_filters(request: ListTransactionsRequest) -> Steps[list[str]]:
+    """Return the filters that name no state. The request keeps one of them, to match nothing."""
     known: dict[str, None] = {}
     unknown: dict[str, None] = {}
     for title in request.state_filters:

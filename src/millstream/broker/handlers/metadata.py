@@ -1,17 +1,30 @@
-"""Metadata: brokers, topics and leaders; begins to create a missing topic when settings and client allow it.
+"""Metadata: brokers, topics and leaders, at the addresses of the client's listener.
 
-A topic whose creation begins is unknown in this answer, as in Kafka: the client asks again.
+It begins to create a missing topic if settings and client allow it. The topic is unknown in this
+response, as in Kafka, and the client retries.
 
-In v0 an empty list means all topics, from v1 null does; replicas that cannot be reached are left out of its lists. From v6 a leader without
-the listener of whoever asks has an error of its own. Topics are looked up by id from v12 (null name).
+* v0: an empty list means all topics; from v1 on null does. Replicas that the client cannot reach
+  are left out of the lists.
+* v4: the client may forbid auto-creation. Older clients always allow it.
+* v5: offline replicas (KIP-112).
+* v6: LISTENER_NOT_FOUND if the leader does not have the client's listener. Older clients get
+  LEADER_NOT_AVAILABLE.
+* v7: leader epochs (KIP-320).
+* v8: authorized operations on request. v11 removes those of the cluster (see DescribeCluster).
+* v10: topic ids in the response. v12: lookup by id, with a null name (KIP-516). A topic id in v10
+  or v11 gets INVALID_REQUEST for all topics.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.authorized import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.authorized_operations import (
+    CLUSTER_OPERATIONS,
+    NOT_REQUESTED,
+    TOPIC_OPERATIONS,
+)
 from millstream.control.image import INTERNAL_TOPICS, TopicImage
 from millstream.control.topics import name_problem
 from millstream.control.znodes import PartitionState
@@ -34,23 +47,24 @@ if TYPE_CHECKING:
     from millstream.broker.services import MetadataServices
 
 _KNOWS_LISTENERS = 6
-# Of a partition that is being made: a large creation comes in slices, the topic before its last partitions.
-_NOT_YET = PartitionState(NO_LEADER, -1, ())
+# The state of a partition whose creation is in progress: a large topic is created in slices.
+_NOT_CREATED_YET = PartitionState(NO_LEADER, -1, ())
 
 
 def handle(
     services: MetadataServices, context: RequestContext, request: MetadataRequest
 ) -> Steps[MetadataResponse]:
-    every = request.topics is None or (context.version == 0 and not request.topics)
-    if every:
+    is_all = request.topics is None or (context.version == 0 and not request.topics)
+    if is_all:
         return _describe_all(services, context, request)
     assert request.topics is not None
     if context.version < 12 and any(
-        asked.name is None or asked.topic_id != NULL_UUID for asked in request.topics
+        topic.name is None or topic.topic_id != NULL_UUID for topic in request.topics
     ):
-        return _refuse_all(services, context, request)
-    # A topic named many times is described once, as in Kafka: a small request must not ask for a huge answer.
-    request.topics = list({(asked.name, asked.topic_id): asked for asked in request.topics}.values())
+        return _reject_all(services, context, request)
+    # A topic named many times is described once, as in Kafka: a small request must not cause a huge
+    # response.
+    request.topics = list({(topic.name, topic.topic_id): topic for topic in request.topics}.values())
     return _describe(services, context, request)
 
 
@@ -59,22 +73,22 @@ def _describe_all(
 ) -> Steps[MetadataResponse]:
     describe = _Describer(services, context)
     topics = []
-    # The names as they are now: a topic may come or go between two slices.
+    # A copy of the names: topics may be created and deleted between two slices.
     for name in list(services.image.topics):
         topic = services.image.topics.get(name)
         if topic is not None:
             topics.append((yield from describe.topic(topic)))
-    return _answer(services, context, request, topics)
+    return _respond(services, context, request, topics)
 
 
-def _refuse_all(
+def _reject_all(
     services: MetadataServices, context: RequestContext, request: MetadataRequest
 ) -> Steps[MetadataResponse]:
-    refused = []
+    rejected = []
     for topic in request.topics or ():
-        refused.append(_problem(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id))
+        rejected.append(_error(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id))
         yield
-    return _answer(services, context, request, refused)
+    return _respond(services, context, request, rejected)
 
 
 def _describe(
@@ -84,18 +98,18 @@ def _describe(
     topics = []
     creatable: list[str] = []
     may_create = _may_create(services, context, request)
-    for asked in request.topics or ():
-        topic = yield from _look_up(describe, asked)
+    for requested in request.topics or ():
+        topic = yield from _look_up(describe, requested)
         topics.append(topic)
-        # With a topic id in the request no topic is created, as in Kafka.
-        may_create = may_create and asked.topic_id == NULL_UUID
+        # A request with a topic id creates no topic, as in Kafka.
+        may_create = may_create and requested.topic_id == NULL_UUID
         if may_create and topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            assert asked.name is not None
-            creatable.append(asked.name)
+            assert requested.name is not None
+            creatable.append(requested.name)
         yield
     if may_create and creatable:
         services.auto_creation.begin(creatable, context.connection)
-    return _answer(services, context, request, topics)
+    return _respond(services, context, request, topics)
 
 
 def _may_create(services: MetadataServices, context: RequestContext, request: MetadataRequest) -> bool:
@@ -103,33 +117,33 @@ def _may_create(services: MetadataServices, context: RequestContext, request: Me
     return allowed and services.config.flag("auto.create.topics.enable")
 
 
-def _look_up(describe: _Describer, asked: MetadataRequestTopic) -> Steps[MetadataResponseTopic]:
+def _look_up(describe: _Describer, requested: MetadataRequestTopic) -> Steps[MetadataResponseTopic]:
     image = describe.services.image
-    if asked.name is None or asked.topic_id != NULL_UUID:
-        name = image.names_by_id.get(asked.topic_id)
+    if requested.name is None or requested.topic_id != NULL_UUID:
+        name = image.names_by_id.get(requested.topic_id)
         if name is None:
-            return _problem(ErrorCode.UNKNOWN_TOPIC_ID, None, asked.topic_id)
+            return _error(ErrorCode.UNKNOWN_TOPIC_ID, None, requested.topic_id)
         return (yield from describe.topic(image.topics[name]))
-    topic = image.topics.get(asked.name)
+    topic = image.topics.get(requested.name)
     if topic is not None:
         return (yield from describe.topic(topic))
-    wrong_name = name_problem(asked.name) is not None
+    wrong_name = name_problem(requested.name) is not None
     code = ErrorCode.INVALID_TOPIC_EXCEPTION if wrong_name else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _problem(code, asked.name, NULL_UUID)
+    return _error(code, requested.name, NULL_UUID)
 
 
-def _problem(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
+def _error(code: ErrorCode, name: str | None, topic_id: bytes) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=code,
         name=name,
         topic_id=topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=NOT_ASKED,
+        topic_authorized_operations=NOT_REQUESTED,
     )
 
 
 class _Describer:
-    """What the clients of a listener are told of topics, in one version of Metadata."""
+    """Describes topics to a client of one listener, for one version of Metadata."""
 
     def __init__(self, services: MetadataServices, context: RequestContext) -> None:
         self.services = services
@@ -150,29 +164,29 @@ class _Describer:
         if row.error_code == ErrorCode.LISTENER_NOT_FOUND and self._version < _KNOWS_LISTENERS:
             row.error_code = ErrorCode.LEADER_NOT_AVAILABLE
         if self._version == 0:
-            self._leave_out(row)
+            self._remove_unreachable(row)
         return row
 
-    def _leave_out(self, row: MetadataResponsePartition) -> None:
-        """Clients of v0 expect the address of every replica among the brokers."""
+    def _remove_unreachable(self, row: MetadataResponsePartition) -> None:
+        """Clients of v0 expect every replica among the brokers of the response."""
         replicas = [node for node in row.replica_nodes if node in self._reachable]
         isr = [node for node in row.isr_nodes if node in self._reachable]
-        lacking = len(replicas) < len(row.replica_nodes) or len(isr) < len(row.isr_nodes)
-        if lacking and not row.error_code:
+        incomplete = len(replicas) < len(row.replica_nodes) or len(isr) < len(row.isr_nodes)
+        if incomplete and not row.error_code:
             row.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
         row.replica_nodes, row.isr_nodes = replicas, isr
 
 
 def reachable_nodes(services: MetadataServices, context: RequestContext) -> frozenset[int]:
-    """The brokers that whoever asks finds in Metadata."""
+    """Return the brokers that the client can reach through its listener."""
     return frozenset(node.node_id for node in services.nodes.reached_by(context.connection.listener))
 
 
 def describe_partition(
     services: MetadataServices, topic: TopicImage, index: int, reachable: Container[int]
 ) -> MetadataResponsePartition:
-    """To a client that can reach these brokers."""
-    state, replicas = topic.states.get(index, _NOT_YET), topic.replicas[index]
+    """Describe a partition to a client that can reach these brokers."""
+    state, replicas = topic.states.get(index, _NOT_CREATED_YET), topic.replicas[index]
     offline = [
         node
         for node in replicas
@@ -181,8 +195,8 @@ def describe_partition(
     leader = -1 if state.leader in offline else state.leader
     code = ErrorCode.NONE
     if leader < 0:
-        lives = state.leader in services.image.brokers and state.leader not in reachable
-        code = ErrorCode.LISTENER_NOT_FOUND if lives else ErrorCode.LEADER_NOT_AVAILABLE
+        is_live = state.leader in services.image.brokers and state.leader not in reachable
+        code = ErrorCode.LISTENER_NOT_FOUND if is_live else ErrorCode.LEADER_NOT_AVAILABLE
     return MetadataResponsePartition(
         error_code=code,
         partition_index=index,
@@ -194,7 +208,7 @@ def describe_partition(
     )
 
 
-def _answer(
+def _respond(
     services: MetadataServices,
     context: RequestContext,
     request: MetadataRequest,
@@ -202,7 +216,7 @@ def _answer(
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS if not topic.error_code else NOT_ASKED
+            topic.topic_authorized_operations = TOPIC_OPERATIONS if not topic.error_code else NOT_REQUESTED
     return MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
@@ -213,5 +227,5 @@ def _answer(
         topics=topics,
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
-        else NOT_ASKED,
+        else NOT_REQUESTED,
     )

@@ -1,14 +1,22 @@
-"""OffsetCommit: store how far a group has read; answered when the offsets are durable."""
+"""OffsetCommit: store how far a group has read. The response comes when the offsets are durable.
+
+* v2-v4: the retention time of the offsets. From v5 on only the broker's setting counts (KIP-211).
+* v6: the leader epoch of the offset (KIP-320).
+* v7: the instance id of a static member (KIP-345).
+* v9: members of consumer groups (KIP-848). They get UNSUPPORTED_VERSION before. An unknown group
+  gets GROUP_ID_NOT_FOUND, and ILLEGAL_GENERATION before.
+* v10: topics by id (KIP-848).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.group_requests import answer
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import Hold
+from millstream.broker.requests.chunks import add_response, chunks, is_large
+from millstream.broker.requests.groups import respond
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 def handle(
     services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    return answer(
+    return respond(
         services,
         context,
         request.group_id,
@@ -39,7 +47,7 @@ def handle(
 def handle_large(
     services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse] | Hold:
-    """Called for frames above `dispatch.LARGE_BYTES`: a smaller one has hardly more partitions than a chunk."""
+    """Handle frames above ``dispatch.LARGE_BYTES``. Smaller ones hardly exceed a chunk."""
     if is_large(request.topics, "partitions"):
         return Hold(_in_chunks(services, context, request))
     return handle(services, context, request)
@@ -48,16 +56,16 @@ def handle_large(
 async def _in_chunks(
     services: OffsetServices, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse:
-    """Each partition is committed or refused on its own, so that they need not share one batch of records."""
-    pace, whole = Pace(), OffsetCommitResponse()
+    """Commit in chunks: each partition succeeds or fails alone, so one batch is not needed."""
+    pace, merged = Pace(), OffsetCommitResponse()
     for chunk in chunks(request.topics, "partitions"):
         values = {field.name: getattr(request, field.name) for field in request.fields}
-        some = OffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        result = handle(services, context, some)
+        part = OffsetCommitRequest(**(values | {"topics": chunk.topics}))
+        result = handle(services, context, part)
         response = await result if isinstance(result, Awaitable) else result
-        add_answer(whole.topics, response.topics, chunk.continues)
+        add_response(merged.topics, response.topics, chunk.continues)
         await pace.rest()
-    return whole
+    return merged
 
 
 def _failure(request: OffsetCommitRequest, error: ApiError) -> OffsetCommitResponse:

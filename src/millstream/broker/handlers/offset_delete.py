@@ -1,12 +1,12 @@
-"""OffsetDelete: forget offsets of topics that the group does not subscribe to."""
+"""OffsetDelete: delete committed offsets of topics without a subscription (KIP-496)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.group_requests import ask
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.chunks import add_response, chunks, is_large
+from millstream.broker.requests.groups import call_group
 from millstream.core.errors import ApiError
 from millstream.groups.shard import GroupShard
 from millstream.ports.turns import Pace
@@ -21,21 +21,21 @@ async def handle(
 ) -> OffsetDeleteResponse:
     if not is_large(request.topics, "partitions"):
         return await _delete(services, context, request)
-    pace, whole = Pace(), OffsetDeleteResponse()
+    pace, merged = Pace(), OffsetDeleteResponse()
     for chunk in chunks(request.topics, "partitions"):
-        some = OffsetDeleteRequest(group_id=request.group_id, topics=chunk.topics)
-        response = await _delete(services, context, some)
+        part = OffsetDeleteRequest(group_id=request.group_id, topics=chunk.topics)
+        response = await _delete(services, context, part)
         if response.error_code:
             return response
-        add_answer(whole.topics, response.topics, chunk.continues)
+        add_response(merged.topics, response.topics, chunk.continues)
         await pace.rest()
-    return whole
+    return merged
 
 
 async def _delete(
     services: OffsetServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     try:
-        return await ask(services, context, request.group_id, GroupShard.decide_offset_delete, request)
+        return await call_group(services, context, request.group_id, GroupShard.decide_offset_delete, request)
     except ApiError as error:
         return OffsetDeleteResponse(error_code=error.code)

@@ -1,4 +1,11 @@
-"""OffsetForLeaderEpoch: where an epoch ended, so that a reader can tell whether what it read still exists (KIP-320)."""
+"""OffsetForLeaderEpoch: the end of a leader epoch, to detect truncation (KIP-320).
+
+* v2: the leader epoch of the client, for fencing. Older versions are not served.
+
+Different from Kafka: if the requested epoch is later than this leader's, some reader has seen a
+later leader. This leader then asks its followers whether it was replaced. Kafka responds that the
+epoch is unknown, which readers interpret as truncation, and start over elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
-from millstream.cluster.replicas.partition import Partition, unconfirmed
+from millstream.cluster.replicas.partition import Partition, unconfirmed_leaders
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 from millstream.wire.messages.offset_for_leader_epoch import (
@@ -19,7 +26,8 @@ from millstream.wire.messages.offset_for_leader_epoch import (
 
 if TYPE_CHECKING:
     from millstream.broker.services import LogServices
-# So long it may take until followers have confirmed who leads; then the client asks again.
+
+# Maximum time to wait for followers to confirm the leader. After it the client retries.
 _CONFIRM_S = 5.0
 
 
@@ -32,8 +40,8 @@ async def handle(
     for topic in request.topics:
         rows: list[EpochEndOffset] = []
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=rows))
-        for one in topic.partitions:
-            rows.append(_one(services, topic.topic, one, confirmed))
+        for requested in topic.partitions:
+            rows.append(_end_offset(services, topic.topic, requested, confirmed))
             await pace.rest()
     return response
 
@@ -41,41 +49,42 @@ async def handle(
 async def _confirmed(
     services: LogServices, request: OffsetForLeaderEpochRequest, pace: Pace
 ) -> Container[Partition]:
-    """Of those that are asked for a later epoch than this leader's: somebody has read in it. Unless that was in an earlier topic of the same name, this leader
-    has been replaced without knowing it. Apache Kafka's says all the same that no such epoch is known, and the reader takes that for a log that was cut, and
-    begins elsewhere."""
+    """Return the partitions requested for a later epoch that this broker still leads.
+
+    Such an epoch may also be that of a deleted topic of the same name.
+    """
     later = []
     for topic in request.topics:
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             await pace.rest()
             try:
-                partition = _find(services, topic.topic, asked)
+                partition = _find(services, topic.topic, requested)
             except ApiError:
-                continue  # told by the answer
-            if asked.leader_epoch > partition.leader_epoch:
+                continue  # the response reports it
+            if requested.leader_epoch > partition.leader_epoch:
                 later.append(partition)
-    refused = await unconfirmed(later, _CONFIRM_S)
-    return {partition for partition in later if partition not in refused}
+    not_confirmed = await unconfirmed_leaders(later, _CONFIRM_S)
+    return {partition for partition in later if partition not in not_confirmed}
 
 
-def _find(services: LogServices, topic: str, asked: OffsetForLeaderPartition) -> Partition:
-    partition = services.replicas.leader(topic, asked.partition)
-    partition.check_epoch(asked.current_leader_epoch)
+def _find(services: LogServices, topic: str, requested: OffsetForLeaderPartition) -> Partition:
+    partition = services.replicas.leader(topic, requested.partition)
+    partition.check_epoch(requested.current_leader_epoch)
     return partition
 
 
-def _one(
-    services: LogServices, topic: str, asked: OffsetForLeaderPartition, confirmed: Container[Partition]
+def _end_offset(
+    services: LogServices, topic: str, requested: OffsetForLeaderPartition, confirmed: Container[Partition]
 ) -> EpochEndOffset:
     try:
-        partition = _find(services, topic, asked)
-        if asked.leader_epoch > partition.leader_epoch and partition not in confirmed:
+        partition = _find(services, topic, requested)
+        if requested.leader_epoch > partition.leader_epoch and partition not in confirmed:
             raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
         log = partition.online_log
     except ApiError as error:
-        return EpochEndOffset(error_code=error.code, partition=asked.partition)
-    if asked.leader_epoch == partition.leader_epoch:
-        epoch, end_offset = asked.leader_epoch, log.log_end_offset
+        return EpochEndOffset(error_code=error.code, partition=requested.partition)
+    if requested.leader_epoch == partition.leader_epoch:
+        epoch, end_offset = requested.leader_epoch, log.log_end_offset
     else:
-        epoch, end_offset = log.epochs.end_offset(asked.leader_epoch, log.log_end_offset)
-    return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+        epoch, end_offset = log.epochs.end_offset(requested.leader_epoch, log.log_end_offset)
+    return EpochEndOffset(partition=requested.partition, leader_epoch=epoch, end_offset=end_offset)

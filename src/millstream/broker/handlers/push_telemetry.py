@@ -1,4 +1,7 @@
-"""PushTelemetry: accepted and dropped under the empty subscription, refused otherwise as KIP-714 says."""
+"""PushTelemetry: accepted and dropped under the empty subscription; otherwise errors as in KIP-714.
+
+See ``get_telemetry_subscriptions.py``: no client is asked for metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,16 +1,23 @@
-"""TxnOffsetCommit: offsets that count when the transaction commits, pending until its marker.
+"""TxnOffsetCommit: offsets that take effect when the transaction commits.
 
-The transaction coordinator is asked first: up to v4 whether the group's offsets are part of the transaction, from v5 they join it
-with this request (KIP-890). v3 checks the member (KIP-447).
+The transaction coordinator is asked first, as for a produce (``produce.py``).
+
+* v0-v4: it verifies that the group's offsets are part of the transaction.
+* v2: COORDINATOR_LOAD_IN_PROGRESS. Older clients treat it as fatal and get
+  COORDINATOR_NOT_AVAILABLE (KAFKA-7296). Also the leader epoch of the offset.
+* v3: the member is checked (KIP-447).
+* v4: clients know TRANSACTION_ABORTABLE. Older clients get INVALID_TXN_STATE (KIP-890).
+* v5: the offsets join the transaction with this request (transaction.version 2, KIP-890).
+* v6: topics by id, GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH. Older clients get ILLEGAL_GENERATION.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.chunks import add_answer, chunks, is_large
-from millstream.broker.group_requests import group_context
 from millstream.broker.net.context import RequestContext
+from millstream.broker.requests.chunks import add_response, chunks, is_large
+from millstream.broker.requests.groups import group_context
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.groups.offsets import commit
@@ -27,7 +34,7 @@ from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, T
 if TYPE_CHECKING:
     from millstream.broker.services import TransactionalOffsetServices
 
-# Clients before this version take COORDINATOR_LOAD_IN_PROGRESS for a fatal error (KAFKA-7296).
+# Clients before this version treat COORDINATOR_LOAD_IN_PROGRESS as fatal (KAFKA-7296).
 _KNOWS_LOADING = 2
 
 
@@ -36,15 +43,15 @@ async def handle(
 ) -> TxnOffsetCommitResponse:
     if not is_large(request.topics, "partitions"):
         return await _commit(services, context, request)
-    # Nothing of it counts before the transaction commits, so that it need not be one batch of records.
-    pace, whole = Pace(), TxnOffsetCommitResponse()
+    # Nothing takes effect before the transaction commits, so it need not be one batch of records.
+    pace, merged = Pace(), TxnOffsetCommitResponse()
     for chunk in chunks(request.topics, "partitions"):
         values = {field.name: getattr(request, field.name) for field in request.fields}
-        some = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
-        response = await _commit(services, context, some)
-        add_answer(whole.topics, response.topics, chunk.continues)
+        part = TxnOffsetCommitRequest(**(values | {"topics": chunk.topics}))
+        response = await _commit(services, context, part)
+        add_response(merged.topics, response.topics, chunk.continues)
         await pace.rest()
-    return whole
+    return merged
 
 
 async def _commit(
@@ -56,8 +63,8 @@ async def _commit(
     try:
         if not request.group_id:
             raise ApiError(ErrorCode.INVALID_GROUP_ID)
-        where = await groups.offsets_partition(request.group_id)
-        guard = await _verified(services, context, request, where)
+        offsets_partition = await groups.offsets_partition(request.group_id)
+        guard = await _verify(services, context, request, offsets_partition)
         return await groups.call(
             request.group_id,
             GroupShard.decide_txn_offset_commit,
@@ -72,21 +79,24 @@ async def _commit(
         return commit.rejected_transactional(request, version, groups.topics, code)
 
 
-async def _verified(
+async def _verify(
     services: TransactionalOffsetServices,
     context: RequestContext,
     request: TxnOffsetCommitRequest,
-    where: TopicPartition,
+    offsets_partition: TopicPartition,
 ) -> Verification | None:
-    """The guard to append with, once the coordinator agreed; None where the transaction is known there already."""
+    """Return the guard to append with, once the coordinator has agreed.
+
+    None if the partition already knows the transaction.
+    """
     operation = operation_of_txn_offset_commit(context.version)
     try:
-        journal = services.replicas.leader(where.topic, where.partition).online_log
+        log = services.replicas.leader(*offsets_partition).online_log
     except ApiError:
         raise ApiError(ErrorCode.NOT_COORDINATOR) from None
-    if operation.verify_only and not journal.verify_transactions:
+    if operation.verify_only and not log.verify_transactions:
         return None  # transaction.partition.verification.enable=false
-    guard = journal.producer_state.start_verification(
+    guard = log.producer_state.start_verification(
         request.producer_id,
         -1,
         request.producer_epoch,
@@ -99,9 +109,9 @@ async def _verified(
         request.transactional_id,
         request.producer_id,
         request.producer_epoch,
-        [where],
+        [offsets_partition],
         verify_only=operation.verify_only,
     )
-    if codes[where]:
-        raise ApiError(offset_commit_error(codes[where], operation))
+    if codes[offsets_partition]:
+        raise ApiError(offset_commit_error(codes[offsets_partition], operation))
     return guard

@@ -1,4 +1,7 @@
-"""UnregisterBroker: a broker that was stopped for good no longer counts for placement."""
+"""UnregisterBroker: a broker that was shut down for good no longer counts for placement.
+
+The controller executes it.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,6 @@ async def handle(
         await services.local_controller.unregister_broker(request.broker_id)
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
-            raise  # the next one is asked
+            raise  # the request goes to the next controller
         return UnregisterBrokerResponse(error_code=error.code, error_message=error.message)
     return UnregisterBrokerResponse()

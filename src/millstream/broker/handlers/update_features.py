@@ -1,4 +1,11 @@
-"""UpdateFeatures: raise or lower finalized levels; all of the updates or none. v2 answers with one code for all."""
+"""UpdateFeatures: raise or lower the finalized level of features; all updates or none (KIP-584).
+
+* v0: ``allow_downgrade``, which means a safe downgrade here. v1: the type of the update, and
+  validate-only.
+* v2: the response has one error code for all updates, without results for each.
+
+The controller executes it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +42,7 @@ async def handle(
         )
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
-            raise  # the next one is asked
+            raise  # the request goes to the next controller
         return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
     services.coordinators.reconfigure()
     for outcome in outcomes.values():

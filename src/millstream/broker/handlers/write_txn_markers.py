@@ -1,6 +1,10 @@
-"""WriteTxnMarkers: a coordinator's outcome for partitions led here; admin tools end hanging transactions with it.
+"""WriteTxnMarkers: write a coordinator's decision to partitions that this broker leads.
 
-v2 says which transaction.version the producer follows (KIP-1228).
+Sent by coordinators, and by admin tools to abort hanging transactions. The response comes when all
+markers that could be written are durable.
+
+* v2: the transaction.version of the producer. From 2 on, the marker's epoch must be higher than
+  that of the records (KIP-1228).
 """
 
 from __future__ import annotations
@@ -28,7 +32,6 @@ if TYPE_CHECKING:
 async def handle(
     services: TransactionServices, context: RequestContext, request: WriteTxnMarkersRequest
 ) -> WriteTxnMarkersResponse:
-    """Answered when every marker that could be written is durable."""
     outcomes = await in_slices(_outcomes(request))
     codes = await services.markers.write(outcomes)
     return await in_slices(_response(request, codes))

@@ -1,8 +1,9 @@
-"""The note `millstream.moved` in the directories of a broker: its metadata is in ZooKeeper, or on its way there.
+"""The marker file `millstream.moved`: the metadata of the broker is or will be in ZooKeeper.
 
-A move writes it before anything else, in every directory, so that from then on the broker does not start alone: what it then took
-would be in its own store and not in ZooKeeper. While the store lies beside the note the move has not finished; when it has, the store is
-put aside. A broker of a cluster writes the note as well, for whoever forgets `zookeeper.connect` one day.
+A migration writes it before anything else, in every directory. From then on the broker does not
+start alone, because its changes would go to its own store and not to ZooKeeper. While the store is
+still beside the marker, the migration is not complete. At its end the store is renamed. A broker of
+a cluster writes the marker too, in case `zookeeper.connect` is forgotten one day.
 """
 
 from __future__ import annotations
@@ -16,43 +17,46 @@ from millstream.ports.embedded_coordination import MIGRATION_FILE, STORE_FILE
 from millstream.ports.files import Files
 
 
-class MoveNote(NamedTuple):
-    """``fingerprint`` is that of the metadata that a move takes along; empty in the note of a broker of a cluster."""
+class MigrationNote(NamedTuple):
+    """A marker file.
+
+    ``fingerprint`` is that of the migrated metadata. It is empty if a broker of a cluster wrote it.
+    """
 
     path: str
     address: str
     fingerprint: str
 
 
-def read_note(files: Files, directory: str) -> MoveNote | None:
+def read_note(files: Files, directory: str) -> MigrationNote | None:
     path = os.path.join(directory, MIGRATION_FILE)
     if not files.exists(path):
         return None
     address, _, rest = files.read_bytes(path).decode().partition("\n")
-    return MoveNote(path, address.strip(), rest.strip())
+    return MigrationNote(path, address.strip(), rest.strip())
 
 
-def read_notes(files: Files, directories: Iterable[str]) -> list[MoveNote]:
-    found = (read_note(files, directory) for directory in directories)
-    return [note for note in found if note is not None]
+def read_notes(files: Files, directories: Iterable[str]) -> list[MigrationNote]:
+    notes = (read_note(files, directory) for directory in directories)
+    return [note for note in notes if note is not None]
 
 
 def write_note(files: Files, directory: str, address: str, fingerprint: str = "") -> None:
-    """Durably, unless it says so already."""
-    note = MoveNote(os.path.join(directory, MIGRATION_FILE), address, fingerprint)
+    """Write a note durably, unless the directory has the same one."""
+    note = MigrationNote(os.path.join(directory, MIGRATION_FILE), address, fingerprint)
     if read_note(files, directory) != note:
-        said = f"{address}\n{fingerprint}\n" if fingerprint else f"{address}\n"
-        files.write_atomic(note.path, said.encode())
+        text = f"{address}\n{fingerprint}\n" if fingerprint else f"{address}\n"
+        files.write_atomic(note.path, text.encode())
 
 
 def stores(files: Files, directories: Iterable[str]) -> list[str]:
-    """The stores in these directories that nobody has put aside."""
+    """Return the stores in these directories that no migration has renamed."""
     paths = (os.path.join(directory, STORE_FILE) for directory in directories)
     return [path for path in dict.fromkeys(paths) if files.exists(path)]
 
 
-def move_command(address: str, log_dirs: Sequence[str], metadata_dir: str | None = None) -> str:
-    """What an operator types to move a broker, or to finish that."""
+def migrate_command(address: str, log_dirs: Sequence[str], metadata_dir: str | None = None) -> str:
+    """Return the command that migrates a broker, or completes a migration."""
     words = ["millstream", "migrate", "--to", address]
     for path in log_dirs:
         words += ["--data", path]
@@ -60,27 +64,31 @@ def move_command(address: str, log_dirs: Sequence[str], metadata_dir: str | None
     return shlex.join(words)
 
 
-def refusal_alone(note: MoveNote, unfinished: Sequence[str], command: str) -> str:
-    """Why the broker does not start without ZooKeeper; ``unfinished`` are the stores that are still there."""
+def why_not_alone(note: MigrationNote, unfinished: Sequence[str], command: str) -> str:
+    """Return why the broker does not start without ZooKeeper.
+
+    ``unfinished`` are the stores that still exist.
+    """
     if unfinished:
         return (
-            f"this broker is being moved to ZooKeeper, says {note.path}, and that was not finished: `{command}` finishes it, and with "
-            "--undo takes it back. Alone it would write another history of what it has"
+            f"the migration of this broker to ZooKeeper is not complete ({note.path}): "
+            f"`{command}` completes it, and with --undo reverts it. "
+            "Alone the broker would write a second history of its data"
         )
     return (
-        f"this broker belongs to a cluster, says {note.path}: set zookeeper.connect={note.address}. Alone it would write another history of "
-        "what it has"
+        f"this broker belongs to a cluster ({note.path}): set zookeeper.connect={note.address}. "
+        "Alone it would write a second history of its data"
     )
 
 
-def refusal_in_cluster(store: str, note: MoveNote | None, command: str) -> str:
-    """Why the broker does not start with ZooKeeper while it has a store of its own."""
+def why_not_in_cluster(store: str, note: MigrationNote | None, command: str) -> str:
+    """Return why the broker does not start with ZooKeeper while it has its own store."""
     if note is not None:
         return (
-            f"this broker is being moved to ZooKeeper, says {note.path}, and that was not finished: `{command}` finishes it (or move {store} away, "
-            "if nobody needs what it knows)"
+            f"the migration of this broker to ZooKeeper is not complete ({note.path}): "
+            f"`{command}` completes it (or move {store} away, if its metadata is not needed)"
         )
     return (
-        f"this broker was alone so far, and its metadata is in {store}, not in ZooKeeper: `{command}` takes it there (or move that file away, if "
-        "nobody needs what it knows)"
+        f"this broker has run without ZooKeeper so far, and its metadata is in {store}: "
+        f"`{command}` migrates it (or move that file away, if its metadata is not needed)"
     )

@@ -1,7 +1,8 @@
-"""What a move of metadata to ZooKeeper has to write, what taking it back has to delete, or why neither may be. Pure.
+"""Plans what a migration of metadata to ZooKeeper writes, and what undoing it deletes. No I/O.
 
-The node of the cluster id guards the tree. A move makes it first, as a reservation: no broker starts there, and none begins a cluster of its
-own. The last write makes it the id. So a tree with the id is whole, and one with a reservation is known for a part by whoever made it.
+The node of the cluster id guards the tree. A migration first creates it as a reservation, so that
+no broker starts there and none begins a new cluster. The last write turns it into the cluster id.
+So a tree with the id is complete, and a tree with a reservation is known to be partial.
 """
 
 from __future__ import annotations
@@ -18,89 +19,103 @@ _OTHER_CHROOT = "give another chroot, HOST:PORT/name"
 
 
 class Obstacle(Exception):
-    """What is in ZooKeeper forbids it; the message says what to do."""
+    """The contents of ZooKeeper do not allow it; the message says what to do."""
 
 
-class Move(NamedTuple):
-    """``whole``: all is there, and only the store is left to be put aside."""
+class MigrationPlan(NamedTuple):
+    """The writes of a migration.
+
+    ``whole``: the tree is complete, and only the store must be renamed.
+    """
 
     whole: bool
     reserve: bool
     missing: tuple[str, ...]
 
 
-class Undo(NamedTuple):
-    """``ours``: there is something to be taken back. A whole tree becomes a reserved one first (``reopen``); ``deletions`` have what is below others first, and
-    the node of the cluster id goes after them."""
+class UndoPlan(NamedTuple):
+    """The deletions that undo a migration.
+
+    ``ours``: the tree is that of this migration. A complete tree first becomes a reserved one
+    (``reopen``). ``deletions`` have children before parents. The node of the cluster id comes last.
+    """
 
     ours: bool
     reopen: bool
     deletions: tuple[str, ...]
 
 
-NOTHING_THERE = Undo(ours=False, reopen=False, deletions=())
+NOTHING_TO_UNDO = UndoPlan(ours=False, reopen=False, deletions=())
 
 
 def fingerprint(nodes: Contents) -> str:
-    """Tells whether a store is still what it was when its move began."""
+    """Return a digest that shows whether a store has changed since its migration began."""
     digest = hashlib.sha256()
     for path, data in sorted(nodes.items()):
         digest.update(f"{len(path.encode())} {len(data)} {path}".encode() + data)
     return digest.hexdigest()
 
 
-def plan_move(nodes: Contents, there: Contents, *, noted: bool) -> Move:
-    """``noted``: a note says that exactly these nodes are on their way to this tree. Brokers may then have begun to use what is whole."""
+def plan_migration(nodes: Contents, tree: Contents, *, noted: bool) -> MigrationPlan:
+    """Plan the writes; raise Obstacle if the tree does not allow them.
+
+    ``noted``: a note says that exactly these nodes are being migrated to this tree. Brokers may
+    already use a complete tree then.
+    """
     ours = znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID])
-    mark = _mark(there)
+    mark = _mark(tree)
     if mark is not None and mark.cluster_id != ours:
-        what = "is where another broker is being moved to" if mark.migrating else "holds a cluster already"
-        raise Obstacle(f"that ZooKeeper {what}: {_OTHER_CHROOT}")
-    missing = tuple(path for path in nodes if path not in there and path not in _GUARD)
-    different = next(_different(nodes, there), None)
+        state = "is the target of another migration" if mark.migrating else "has a cluster already"
+        raise Obstacle(f"that ZooKeeper {state}: {_OTHER_CHROOT}")
+    missing = tuple(path for path in nodes if path not in tree and path not in _GUARD)
+    different = next(_different(nodes, tree), None)
     if mark is not None and not mark.migrating:
         unlike = different or next(iter(missing), None)
         if noted or unlike is None:
-            return Move(whole=True, reserve=False, missing=())
+            return MigrationPlan(whole=True, reserve=False, missing=())
         raise Obstacle(
-            f"that ZooKeeper holds the cluster {ours} already, and {unlike} there is not as it is in the store: both have a history of "
-            f"their own since. To keep that of ZooKeeper, move the store away and start the broker with zookeeper.connect; to keep that of the store, {_OTHER_CHROOT}"
+            f"that ZooKeeper has the cluster {ours} already, and {unlike} differs from the store: "
+            "both have changed since. To keep the state of ZooKeeper, move the store away and start the "
+            f"broker with zookeeper.connect; to keep that of the store, {_OTHER_CHROOT}"
         )
     if different:
         raise Obstacle(
-            f"that ZooKeeper holds {different} already, which the store does not have so: {_OTHER_CHROOT}"
+            f"that ZooKeeper has {different} already, which differs from the store: {_OTHER_CHROOT}"
         )
-    return Move(whole=False, reserve=mark is None, missing=missing)
+    return MigrationPlan(whole=False, reserve=mark is None, missing=missing)
 
 
-def plan_undo(nodes: Contents, there: Contents) -> Undo:
-    """Only what is there as the store has it goes: the rest was not written by the move."""
+def plan_undo(nodes: Contents, tree: Contents) -> UndoPlan:
+    """Plan the deletions. Nodes that differ from the store stay: they are not of the migration."""
     ours = znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID])
-    mark = _mark(there)
+    mark = _mark(tree)
     if mark is None or mark.cluster_id != ours:
-        return NOTHING_THERE
-    gone = (path for path in nodes if path not in there)
-    if not mark.migrating and (used := next(_different(nodes, there), None) or next(gone, None)):
+        return NOTHING_TO_UNDO
+    gone = (path for path in nodes if path not in tree)
+    if not mark.migrating and (used := next(_different(nodes, tree), None) or next(gone, None)):
         raise Obstacle(
-            f"there is no way back: {used} in ZooKeeper is no longer as the move wrote it, so brokers have used the cluster there. The same command without "
-            "--undo finishes the move"
+            f"the migration cannot be undone: {used} in ZooKeeper has changed since, so brokers have used "
+            "the cluster there. The same command without --undo completes the migration"
         )
     kept = {*_GUARD}
-    for path in there:
-        if there[path] != nodes.get(path):
+    for path in tree:
+        if tree[path] != nodes.get(path):
             kept.update(_above(path), [path])
-    deletions = sorted((path for path in nodes if path in there and path not in kept), reverse=True)
-    return Undo(ours=True, reopen=not mark.migrating, deletions=tuple(deletions))
+    deletions = sorted((path for path in nodes if path in tree and path not in kept), reverse=True)
+    return UndoPlan(ours=True, reopen=not mark.migrating, deletions=tuple(deletions))
 
 
-def _mark(there: Contents) -> znodes.ClusterMark | None:
-    return znodes.decode_cluster_mark(there[znodes.CLUSTER_ID]) if znodes.CLUSTER_ID in there else None
+def _mark(tree: Contents) -> znodes.ClusterMark | None:
+    return znodes.decode_cluster_mark(tree[znodes.CLUSTER_ID]) if znodes.CLUSTER_ID in tree else None
 
 
-def _different(nodes: Contents, there: Contents) -> Iterator[str]:
-    """What is there and not, or not so, in the nodes. What others keep in the same ZooKeeper under names of their own does not count."""
+def _different(nodes: Contents, tree: Contents) -> Iterator[str]:
+    """Yield the paths of the tree that the store lacks or that differ from it.
+
+    Paths of other applications in the same ZooKeeper do not count.
+    """
     tops = {znodes.CONTROLLER, *(_top(path) for path in nodes)}
-    for path, data in sorted(there.items()):
+    for path, data in sorted(tree.items()):
         if path != znodes.CLUSTER_ID and _top(path) in tops and nodes.get(path) != data:
             yield path
 
@@ -114,5 +129,5 @@ def _above(path: str) -> list[str]:
     return ["/".join(parts[:count]) for count in range(2, len(parts))]
 
 
-# Made with the reservation, which brings what is above it.
+# Created with the reservation, which also creates its parents.
 _GUARD = frozenset({znodes.CLUSTER_ID, *_above(znodes.CLUSTER_ID)})

@@ -1,7 +1,7 @@
-"""Receive buffers, shared: a connection holds one only while it has part of a request.
+"""Shared receive buffers: a connection holds one only while it has part of a request.
 
-A thousand idle connections therefore cost nothing, and a large request does not leave its buffer behind. Large buffers
-are anonymous memory maps: a page of one takes memory only when something arrives in it.
+A thousand idle connections therefore cost nothing, and a large request does not leave its buffer
+behind. Large buffers are anonymous memory maps: a page takes memory only when data arrives in it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ Buffer = bytearray | mmap.mmap
 
 
 def copy_of(data: memoryview) -> memoryview:
-    """A writable copy of a piece of a buffer. The memory of a large one goes back to the system as soon as it is released:
-    after a burst of them, the allocator would keep hundreds of megabytes."""
+    """Return a writable copy of a part of a buffer.
+
+    The memory of a large copy returns to the system as soon as it is released. The allocator would
+    keep hundreds of megabytes after a burst.
+    """
     if len(data) < _MAPPED:
         return memoryview(bytearray(data))
     copy = memoryview(mmap.mmap(-1, len(data)))
@@ -26,7 +29,7 @@ def copy_of(data: memoryview) -> memoryview:
 
 
 class BufferPool:
-    """Buffers of SMALL bytes or a power of two above, reused most recent first."""
+    """Buffers of SMALL bytes or a larger power of two. The most recent one is reused first."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[Buffer]] = {}
@@ -39,7 +42,7 @@ class BufferPool:
         )
 
     def spare(self, capacity: int) -> Buffer | None:
-        """A buffer that is there already; none is made."""
+        """Return a free buffer of exactly this capacity, or None."""
         stack = self._free.get(capacity)
         if not stack:
             return None

@@ -1,4 +1,4 @@
-"""What a handler knows about the request besides its message."""
+"""The context of a request: its connection and its header."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from millstream.broker.net.connection import Connection
 
 
 class RequestContext(NamedTuple):
-    """Where a request came from, and how to answer it.
+    """The origin of a request, and the version of its response.
 
-    One per request, made in ``net/dispatch.py``. Whatever a handler has to know about the client
-    and not about the broker (who it is, what it may do) belongs here; the rest is in its services.
+    ``net/dispatch.py`` makes one per request. Facts about the client (who it is, what it may do)
+    belong here. Facts about the broker are in the handler's services.
     """
 
     connection: Connection

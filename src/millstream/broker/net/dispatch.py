@@ -1,15 +1,16 @@
 """From a frame to its handler and back: header, version, decode, call, encode, errors.
 
-A handler module ``broker/handlers/<api>.py`` has ``handle(services, context, request)`` and is imported when its API is
-first used. It returns a response message, an awaitable of one, or a Hold. Produce takes the frame as it is
-(``handle_frame``) and, like Fetch, returns what it encoded itself.
+A handler module ``broker/handlers/<api>.py`` has ``handle(services, context, request)``, and is
+imported when its API is first used. It returns a response message, an awaitable of one, or a Hold.
+Produce takes the frame as it is (``handle_frame``). Like Fetch, it returns an encoded response.
 
-A handler whose work grows with its request or with the cluster is a generator: it yields after each piece, and returns
-the message. It is carried out in slices of the loop's turns (``ports/turns.py``), as decoding a large request and
-encoding a large answer are. Most of the time the first slice is enough, and the answer is there at once.
+A handler whose work grows with its request or with the cluster is a generator: it yields after each
+step, and returns the message. It runs in slices of the loop's turns (``ports/turns.py``), as
+decoding a large request and encoding a large response do. Usually the first slice is enough, and
+the response is ready at once.
 
-An awaitable answer holds back the later requests of its connection, unless the API's row in
-``wire/apis.py`` says otherwise.
+An awaitable response holds back the later requests of its connection, unless the API's row in
+``wire/apis.py`` says otherwise (``net/connection.py``).
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from millstream.broker.forwarding import through_controller
-from millstream.broker.net.connection import Answer, Connection, Outcome
+from millstream.broker.net.connection import Connection
 from millstream.broker.net.context import RequestContext
 from millstream.broker.net.responses import (
     CloseConnection,
+    DeferredResponse,
     Encoded,
+    FinishedResponse,
     Hold,
-    Later,
     NoResponse,
+    Outcome,
     Pipelined,
 )
+from millstream.broker.requests.forwarding import through_controller
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.turns import Steps, in_slices, run_first_slice, run_steps
 from millstream.wire.apis import BY_KEY, Api, Pipelining
@@ -41,25 +44,26 @@ if TYPE_CHECKING:
     from millstream.broker.net.request_memory import RequestMemory
     from millstream.broker.services import DispatchServices
 
-log = logging.getLogger("millstream.dispatch")
+logger = logging.getLogger("millstream.dispatch")
 
-# The largest request that is decoded into objects, which is every one but Produce: tiny fields take fifty times as much
-# memory as they do on the wire. Enough for a Fetch of 100,000 partitions.
-MOST_BYTES = 4 * 1024 * 1024
-# What an Envelope adds to the request in it.
+# Maximum size of a request that is decoded into objects, which are all but Produce: small fields
+# take fifty times as much memory as on the wire. Enough for a Fetch of 100,000 partitions.
+MAX_DECODED_BYTES = 4 * 1024 * 1024
+# Overhead of an Envelope around its request.
 _ENVELOPE_BYTES = 1024
-# Requests above this size are decoded in slices. One below it takes about five milliseconds at most.
+# Requests above this size are decoded in slices. A smaller one takes about five milliseconds at
+# most.
 LARGE_BYTES = 16 * 1024
-# What a byte of a large request may take in memory while it is carried out.
+# Memory that a byte of a large request may take while it is handled.
 _MEMORY_PER_BYTE = 20
-# The largest answer that is encoded; most clients take no larger one.
-MOST_ANSWER_BYTES = 100 * 1024 * 1024
+# Maximum size of an encoded response. Most clients accept no larger one.
+MAX_RESPONSE_BYTES = 100 * 1024 * 1024
 
 
 class _Route(NamedTuple):
-    """An API that has been used: everything its next request needs.
+    """An API that has been used, with everything its next request needs.
 
-    The place for whatever is counted or measured by API.
+    Counters and timers by API belong here.
     """
 
     api: Api
@@ -68,9 +72,9 @@ class _Route(NamedTuple):
     request_class: type[Struct]
     handle: Callable[..., Any]
     handles_frames: bool
-    # Of an API that the controller carries out: whether this request concerns the broker that was asked all the same.
+    # For an API that the controller executes: whether this broker handles the request itself.
     is_local: Callable[[Any], bool]
-    # What handles large requests, where that is another function.
+    # The handler of large requests, if that is another function.
     handle_large: Callable[..., Any]
 
 
@@ -78,18 +82,18 @@ class Dispatcher:
     """Handles the frames of every connection of one broker."""
 
     def __init__(self, services: DispatchServices) -> None:
-        """``services`` go on to the handlers, which ask for more of them (``broker/services.py``)."""
+        """``services`` are passed to the handlers, which need more of them (``services.py``)."""
         self._services = services
         self._fast_path = services.produce_fast_path
         self._routes: dict[int, _Route] = {}
-        self._rate_limited = RateLimitedLog(log)
+        self._rate_limited = RateLimitedLog(logger)
 
     def __call__(self, connection: Connection, frame: memoryview) -> Outcome:
         route, version = None, -1
         try:
             fast_path = self._fast_path
-            if connection in fast_path.prefixes and (answer := fast_path.again(connection, frame)):
-                return answer
+            if connection in fast_path.prefixes and (response := fast_path.again(connection, frame)):
+                return response
             key, version, correlation_id, client_id, body = parse_request_header(frame)
             route = self._routes.get(key) or self._route(key)
             context = RequestContext(connection, version, correlation_id, client_id)
@@ -111,8 +115,9 @@ class Dispatcher:
         except CloseConnection:
             raise
         except DecodeError as error:
-            raise CloseConnection(f"a request that cannot be read: {error}") from None
-        except Exception as error:  # the one place that catches broadly: a bug must not end the broker
+            raise CloseConnection(f"a request that cannot be decoded: {error}") from None
+        # The only place that catches broadly: a bug must not end the broker.
+        except Exception as error:
             raise self._failed(route.api.name if route else "a request", version, error) from None
 
     def _route(self, key: int) -> _Route:
@@ -120,31 +125,34 @@ class Dispatcher:
         if api is None:
             raise CloseConnection(f"an unknown API key {key}")
         module = importlib.import_module(f"millstream.broker.handlers.{api.module}")
-        in_frames = hasattr(module, "handle_frame")
-        handle = module.handle_frame if in_frames else module.handle
+        handles_frames = hasattr(module, "handle_frame")
+        handle = module.handle_frame if handles_frames else module.handle
         newest = api.newest_with(self._services.config.flag)
         is_local = getattr(module, "is_local", lambda request: False)
         large = getattr(module, "handle_large", handle)
-        route = _Route(api, api.min_version, newest, api.request_class(), handle, in_frames, is_local, large)
+        route = _Route(
+            api, api.min_version, newest, api.request_class(), handle, handles_frames, is_local, large
+        )
         self._routes[key] = route
         return route
 
     def _forward(
         self, route: _Route, context: RequestContext, frame: memoryview | bytes, request: Struct
     ) -> Any:
-        """Have the controller carry it out, unless it concerns this broker."""
-        here = partial(route.handle, self._services, context, request)
+        """Let the controller execute the request, unless it concerns this broker."""
+        handle_here = partial(route.handle, self._services, context, request)
         if route.is_local(request):
-            return here()
-        # A copy: the frame is in a buffer that is used again before this is sent.
-        return through_controller(self._services, context, bytes(frame), here)
+            return handle_here()
+        # A copy: the buffer of the frame is reused before this is sent.
+        return through_controller(self._services, context, bytes(frame), handle_here)
 
     def _large(self, route: _Route, context: RequestContext, view: memoryview, body: int) -> Outcome:
-        """The same for a request that takes long to decode. Later ones of its connection wait until it was handled."""
-        most = MOST_BYTES + (_ENVELOPE_BYTES if route.api.name == "Envelope" else 0)
-        if len(view) > most:
-            raise CloseConnection(f"{route.api.name} of {len(view)} bytes; at most {most} are read")
-        frame = bytes(view)  # the view's buffer is used again before this is done
+        """Handle a request that takes long to decode. Later requests of the connection wait."""
+        limit = MAX_DECODED_BYTES + (_ENVELOPE_BYTES if route.api.name == "Envelope" else 0)
+        if len(view) > limit:
+            raise CloseConnection(f"{route.api.name} of {len(view)} bytes; at most {limit} are accepted")
+        # A copy: the buffer of the frame is reused before this is done.
+        frame = bytes(view)
         steps = route.request_class.decode_steps(memoryview(frame), context.version, body)
         decoded = run_first_slice(steps)
         if decoded is not None:
@@ -159,17 +167,17 @@ class Dispatcher:
     async def _decode_and_handle(
         self, route: _Route, context: RequestContext, frame: bytes, steps: Steps[tuple[Struct, int]]
     ) -> Any:
-        """What the handler returns, or awaitables of it that need not hold up later requests."""
+        """Return the handler's result, or an awaitable of it that later requests may overtake."""
         with self._services.request_memory.holding(_MEMORY_PER_BYTE * len(frame)):
             try:
                 request, _end = await in_slices(steps)
             except DecodeError as error:
-                raise CloseConnection(f"a request that cannot be read: {error}") from None
+                raise CloseConnection(f"a request that cannot be decoded: {error}") from None
             result = self._handle_large(route, context, frame, request)
             if isinstance(result, Generator):
-                return await in_slices(_answer_steps(route.api, context, result))
-        if isinstance(result, Later):
-            return result.guarded_by(partial(self._later, route.api, context))
+                return await in_slices(_response_steps(route.api, context, result))
+        if isinstance(result, DeferredResponse):
+            return result.guarded_by(partial(self._await, route.api, context))
         return await result.coroutine if isinstance(result, Hold) else result
 
     def _unsupported(self, api: Api, context: RequestContext) -> Outcome:
@@ -184,32 +192,32 @@ class Dispatcher:
             return encode(api, context, result)
         if isinstance(result, Encoded | NoResponse):
             return result
-        if isinstance(result, Later):
-            return result.guarded_by(partial(self._later, api, context))
+        if isinstance(result, DeferredResponse):
+            return result.guarded_by(partial(self._await, api, context))
         if isinstance(result, Hold):
             return self._decide(api, context, result)
         if isinstance(result, Generator):
-            steps = _answer_steps(api, context, result)
-            answer = run_first_slice(steps)
-            # Not decided before its last slice: later requests of the connection wait.
-            return answer[0] if answer is not None else self._later(api, context, in_slices(steps))
+            steps = _response_steps(api, context, result)
+            finished = run_first_slice(steps)
+            # Undecided until its last slice: later requests of the connection wait.
+            return finished[0] if finished is not None else self._await(api, context, in_slices(steps))
         return self._pending(api, context, result)
 
     def _pending(
         self, api: Api, context: RequestContext, result: Awaitable[Any]
-    ) -> Awaitable[Answer] | Pipelined:
-        """The answer to come of a request that is as far as it holds back later requests."""
-        answer = self._later(api, context, result)
+    ) -> Awaitable[FinishedResponse] | Pipelined:
+        """Return the pending response of a decided request, with the requests that may overtake."""
+        response = self._await(api, context, result)
         if api.pipelining is Pipelining.NONE:
-            return answer
-        return Pipelined(answer, api.key if api.pipelining is Pipelining.SAME_API else None)
+            return response
+        return Pipelined(response, api.key if api.pipelining is Pipelining.SAME_API else None)
 
-    async def _later(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> Answer:
+    async def _await(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> FinishedResponse:
         try:
-            answer = await result
-            if not isinstance(answer, Struct):
-                return answer  # type: ignore[no-any-return]
-            return await run_steps(encode_steps(api, context, answer))
+            response = await result
+            if not isinstance(response, Struct):
+                return response  # type: ignore[no-any-return]
+            return await run_steps(encode_steps(api, context, response))
         except CloseConnection as error:
             self._rate_limited.log(logging.INFO, "closing", f"closing connection: {error}")
         except Exception as error:
@@ -217,23 +225,23 @@ class Dispatcher:
         context.connection.close()
         return NoResponse()
 
-    async def _decide(self, api: Api, context: RequestContext, hold: Hold) -> Answer | Pipelined:
-        """The answer, or what is left to wait for once the request is decided."""
-        answer: Any = await self._later(api, context, hold.coroutine)
-        if isinstance(answer, Encoded | NoResponse):
-            return answer
-        pending = self._pending(api, context, answer)
+    async def _decide(self, api: Api, context: RequestContext, hold: Hold) -> FinishedResponse | Pipelined:
+        """Return the response, or its pending rest once the request is decided."""
+        response: Any = await self._await(api, context, hold.coroutine)
+        if isinstance(response, Encoded | NoResponse):
+            return response
+        pending = self._pending(api, context, response)
         return pending if isinstance(pending, Pipelined) else await pending
 
-    def _failed(self, what: str, version: int, error: Exception) -> CloseConnection:
-        log.error("%s v%d failed unexpectedly", what, version, exc_info=error)
-        return CloseConnection(f"{what} v{version} failed unexpectedly")
+    def _failed(self, name: str, version: int, error: Exception) -> CloseConnection:
+        logger.error("%s v%d failed unexpectedly", name, version, exc_info=error)
+        return CloseConnection(f"{name} v{version} failed unexpectedly")
 
 
 async def decode_large(
     memory: RequestMemory, cls: type[Struct], frame: memoryview, version: int, body: int
 ) -> Struct:
-    """Decode in slices a request that came within another one. Raises DecodeError."""
+    """Decode a request inside another one, in slices; raise DecodeError if it is malformed."""
     steps = cls.decode_steps(frame, version, body)
     if len(frame) <= LARGE_BYTES:
         return (await run_steps(steps))[0]
@@ -241,26 +249,26 @@ async def decode_large(
         return (await run_steps(steps))[0]
 
 
-def _answer_steps(api: Api, context: RequestContext, work: Steps[Struct]) -> Steps[Encoded]:
-    """What a handler does in steps, and then the encoding of its answer."""
+def _response_steps(api: Api, context: RequestContext, work: Steps[Struct]) -> Steps[Encoded]:
+    """Run the steps of a handler, then encode its response in steps."""
     response = yield from work
     return (yield from encode_steps(api, context, response))
 
 
 def encode_steps(api: Api, context: RequestContext, response: Struct) -> Steps[Encoded]:
-    """``encode`` in steps; an answer beyond all bounds closes the connection before it takes all memory."""
+    """Encode a response in steps. One above the maximum size closes the connection."""
     out = begin_response(api.key, context.version, context.correlation_id)
     for step in response.encode_steps(context.version, out):
-        if len(out) > MOST_ANSWER_BYTES:
+        if len(out) > MAX_RESPONSE_BYTES:
             raise CloseConnection(
-                f"the answer to {api.name} has more than {MOST_ANSWER_BYTES} bytes: ask for less at a time"
+                f"the response to {api.name} has more than {MAX_RESPONSE_BYTES} bytes; request less at a time"
             )
         yield step
     return Encoded([finish_response(out)])
 
 
 def encode(api: Api, context: RequestContext, response: Struct) -> Encoded:
-    """A response message as bytes, header included."""
+    """Encode a response message with its header."""
     out = begin_response(api.key, context.version, context.correlation_id)
     response.encode(context.version, out)
     return Encoded([finish_response(out)])

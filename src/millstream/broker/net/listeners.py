@@ -1,4 +1,4 @@
-"""Listener settings: where to listen, what to advertise, and what is wrong with them."""
+"""The listener settings: parsing, validation, and the addresses that clients get."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millstream.core.settings import SettingError
 
 
 class ListenerSpec(NamedTuple):
-    """A listener as the setting has it."""
+    """A listener as configured."""
 
     name: str
     host: str
@@ -18,7 +18,7 @@ class ListenerSpec(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """A listener as it is, or as clients are told to reach it."""
+    """A listener as bound, or as advertised to clients."""
 
     name: str
     host: str
@@ -30,7 +30,7 @@ class Endpoint(NamedTuple):
 
 
 def parse_listeners(setting: str, values: tuple[str, ...]) -> list[ListenerSpec]:
-    """NAME://HOST:PORT entries; an empty host means every interface."""
+    """Parse NAME://HOST:PORT entries. An empty host means all interfaces."""
     specs: list[ListenerSpec] = []
     for text in values:
         name, separator, address = text.partition("://")
@@ -53,12 +53,14 @@ def parse_listeners(setting: str, values: tuple[str, ...]) -> list[ListenerSpec]
 
 
 def listener_specs(config: BrokerConfig) -> list[ListenerSpec]:
-    """The listeners to open; only PLAINTEXT can be served so far."""
+    """Return the listeners to open. Only PLAINTEXT is supported."""
     values = config.get("listeners")
     specs = parse_listeners("listeners", values if isinstance(values, tuple) else ())
+    controllers = controller_listeners(config)
+    specs = [spec for spec in specs if spec.name not in controllers]
     if not specs:
         raise SettingError(
-            "listeners is empty: a broker needs at least one, e.g. PLAINTEXT://127.0.0.1:9092", "listeners"
+            "listeners is empty; give at least one, for example PLAINTEXT://127.0.0.1:9092", "listeners"
         )
     protocols = _protocol_map(config)
     for spec in specs:
@@ -69,9 +71,15 @@ def listener_specs(config: BrokerConfig) -> list[ListenerSpec]:
             )
         if protocol != "PLAINTEXT":
             raise SettingError(
-                f"listener {spec.name} wants {protocol}; only PLAINTEXT is supported so far", "listeners"
+                f"listener {spec.name} has protocol {protocol}; only PLAINTEXT is supported", "listeners"
             )
     return [ListenerSpec(spec.name, spec.host or "0.0.0.0", spec.port) for spec in specs]
+
+
+def controller_listeners(config: BrokerConfig) -> set[str]:
+    """Return the listeners of KRaft controllers, which are not opened: there is no KRaft here."""
+    names = config.get("controller.listener.names")
+    return {name.strip().upper() for name in str(names or "").split(",") if name.strip()}
 
 
 def _protocol_map(config: BrokerConfig) -> dict[str, str]:
@@ -82,20 +90,23 @@ def _protocol_map(config: BrokerConfig) -> dict[str, str]:
 
 
 def advertised(config: BrokerConfig, bound: list[Endpoint]) -> list[Endpoint]:
-    """What clients are told: the setting, else the listeners with a host that can be reached."""
+    """Return the addresses for clients: the setting, or else the listeners as reachable hosts."""
     values = config.get("advertised.listeners")
     if not isinstance(values, tuple) or not values:
         return [Endpoint(e.name, _reachable(e.host), e.port) for e in bound]
     names = {endpoint.name: endpoint for endpoint in bound}
     endpoints = []
+    controllers = controller_listeners(config)
     for spec in parse_listeners("advertised.listeners", values):
+        if spec.name in controllers:
+            continue
         if spec.name not in names:
             raise SettingError(
                 f"advertised.listeners names {spec.name}, which is not in listeners", "advertised.listeners"
             )
         if spec.host in ("0.0.0.0", "::", ""):
             raise SettingError(
-                f"advertised.listeners: {spec.host or 'an empty host'} tells clients nothing; use an address they can reach",
+                f"advertised.listeners has {spec.host or 'an empty host'}; use an address that clients can reach",
                 "advertised.listeners",
             )
         endpoints.append(Endpoint(spec.name, spec.host, spec.port or names[spec.name].port))
@@ -103,5 +114,5 @@ def advertised(config: BrokerConfig, bound: list[Endpoint]) -> list[Endpoint]:
 
 
 def _reachable(host: str) -> str:
-    """A bind-all address cannot be connected to from elsewhere: advertise this machine's name instead."""
+    """Return this machine's name for a bind-all address, which other machines cannot connect to."""
     return socket.gethostname() if host in ("0.0.0.0", "::") else host

@@ -1,4 +1,8 @@
-"""What a handler may return, besides a response message or an awaitable of one."""
+"""The results that a handler may return, besides a response message or an awaitable of one.
+
+``Outcome`` is such a result as the connection gets it from the dispatcher: encoded, or still to
+come.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from typing import Any, Protocol
 from millstream.ports.files import FileSlice
 from millstream.wire.schema import Struct
 
-Part = bytes | bytearray | memoryview | FileSlice
+# A piece of an encoded response. File slices are read as the socket drains.
+ResponsePart = bytes | bytearray | memoryview | FileSlice
 
 
 class NoResponse:
@@ -17,107 +22,122 @@ class NoResponse:
 
 
 class CloseConnection(Exception):
-    """The request cannot be answered in its protocol: end the connection. The message goes to the log."""
+    """The request cannot be answered within its protocol: close the connection.
+
+    The message goes to the log.
+    """
 
 
 class Encoded:
-    """A response that the handler has encoded itself, header included; file slices are read as the socket drains."""
+    """A response as it is sent, header included."""
 
     __slots__ = ("parts",)
 
-    def __init__(self, parts: list[Part]) -> None:
+    def __init__(self, parts: list[ResponsePart]) -> None:
         self.parts = parts
 
 
-class Hold:
-    """The request is not decided before the coroutine ends, so later requests of the connection wait.
+FinishedResponse = Encoded | NoResponse
 
-    For the handlers of APIs whose decided requests later ones may pass (``Pipelining`` in
-    ``wire/apis.py``): a produce that appends only after an await, for example. The coroutine gives
-    the answer, or an awaitable of it once the request is decided. Any other API needs no Hold: its
-    awaitable answers hold back later requests anyway.
+
+class Hold:
+    """The request is undecided until the coroutine ends, so later requests of the connection wait.
+
+    For handlers of APIs that allow overtaking (``Pipelining`` in ``wire/apis.py``): a produce that
+    appends only after an await, for example. The coroutine returns the response, or an awaitable of
+    it once the request is decided. Handlers of other APIs need no Hold, because their awaitable
+    responses hold back later requests anyway.
     """
 
     __slots__ = ("coroutine",)
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Answer]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, HandlerResult]) -> None:
         self.coroutine = coroutine
 
 
 class Pipelined:
-    """An answer to come of a request that is decided: later requests of the connection are handled
-    before it; with ``passed_by`` only those of the API with this key."""
+    """The pending response of a decided request: later requests need not wait for it.
 
-    __slots__ = ("answer", "passed_by")
+    With ``passed_by`` only requests of the API with this key may overtake.
+    """
 
-    def __init__(self, answer: Awaitable[Encoded | NoResponse], passed_by: int | None = None) -> None:
-        self.answer = answer
+    __slots__ = ("passed_by", "response")
+
+    def __init__(self, response: Awaitable[FinishedResponse], passed_by: int | None = None) -> None:
+        self.response = response
         self.passed_by = passed_by
 
 
-class Later:
-    """An awaitable of an answer for which the connection needs no task, because it comes by a call: for what waits with every request, which
-    is fetches. One of ``deliver`` and ``become`` is called once; ``abandon`` is for when nobody waits for the answer any more."""
+class DeferredResponse:
+    """A pending response that is delivered by a call, so that the connection needs no task for it.
+
+    Delayed fetches use it, because nearly every fetch of a consumer at the end of the log waits.
+    Either ``deliver`` or ``become`` is called, once. ``abandon`` is called if the connection is
+    closed first.
+    """
 
     __slots__ = ("_guard", "_slot", "abandon")
 
     def __init__(self, abandon: Callable[[], None]) -> None:
         self.abandon = abandon
-        self._guard: Callable[[Awaitable[Any]], Awaitable[Encoded | NoResponse]]
-        self._slot: Slot
+        self._guard: Callable[[Awaitable[Any]], Awaitable[FinishedResponse]]
+        self._slot: ResponseSlot
 
-    def guarded_by(self, guard: Callable[[Awaitable[Any]], Awaitable[Encoded | NoResponse]]) -> Later:
-        """What sees to the errors of an answer that needs a task after all."""
+    def guarded_by(self, guard: Callable[[Awaitable[Any]], Awaitable[FinishedResponse]]) -> DeferredResponse:
+        """Set the wrapper that handles the errors of the awaitable given to ``become``."""
         self._guard = guard
         return self
 
-    def goes_to(self, slot: Slot) -> None:
+    def goes_to(self, slot: ResponseSlot) -> None:
         self._slot = slot
 
-    def deliver(self, answer: Encoded) -> None:
-        self._slot.deliver(self, answer)
+    def deliver(self, response: Encoded) -> None:
+        self._slot.deliver(self, response)
 
-    def become(self, answer: Awaitable[Any]) -> None:
-        """There is more to wait for: the disk, for example."""
-        self._slot.become(self, self._guard(answer))
+    def become(self, response: Awaitable[Any]) -> None:
+        """Replace this by an awaitable: the response needs a disk read, for example."""
+        self._slot.become(self, self._guard(response))
 
-    def __await__(self) -> Generator[Any, Any, Encoded | NoResponse]:
+    def __await__(self) -> Generator[Any, Any, FinishedResponse]:
         return self._wait().__await__()
 
-    async def _wait(self) -> Encoded | NoResponse:
-        came: asyncio.Future[Encoded | Awaitable[Encoded | NoResponse]] = (
+    async def _wait(self) -> FinishedResponse:
+        delivered: asyncio.Future[Encoded | Awaitable[FinishedResponse]] = (
             asyncio.get_running_loop().create_future()
         )
-        self._slot = _Awaited(came)
+        self._slot = _Awaited(delivered)
         try:
-            answer = await came
+            response = await delivered
         finally:
             self.abandon()
-        return answer if isinstance(answer, Encoded) else await answer
+        return response if isinstance(response, Encoded) else await response
 
 
-class Slot(Protocol):
-    """Where an answer goes: its place among those of its connection."""
+class ResponseSlot(Protocol):
+    """The destination of a deferred response: its place among the responses of a connection."""
 
-    def deliver(self, later: Later, answer: Encoded) -> None: ...
+    def deliver(self, deferred: DeferredResponse, response: Encoded) -> None: ...
 
-    def become(self, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None: ...
+    def become(self, deferred: DeferredResponse, response: Awaitable[FinishedResponse]) -> None: ...
 
 
 class _Awaited:
-    """A place outside of the connection's queue."""
+    """The destination of a deferred response that is awaited, outside of any connection's queue."""
 
-    def __init__(self, came: asyncio.Future[Encoded | Awaitable[Encoded | NoResponse]]) -> None:
-        self._came = came
+    def __init__(self, delivered: asyncio.Future[Encoded | Awaitable[FinishedResponse]]) -> None:
+        self._delivered = delivered
 
-    def deliver(self, later: Later, answer: Encoded) -> None:
-        if not self._came.done():
-            self._came.set_result(answer)
+    def deliver(self, deferred: DeferredResponse, response: Encoded) -> None:
+        if not self._delivered.done():
+            self._delivered.set_result(response)
 
-    def become(self, later: Later, answer: Awaitable[Encoded | NoResponse]) -> None:
-        if not self._came.done():
-            self._came.set_result(answer)
+    def become(self, deferred: DeferredResponse, response: Awaitable[FinishedResponse]) -> None:
+        if not self._delivered.done():
+            self._delivered.set_result(response)
 
 
-Response = Struct | Encoded | NoResponse
-Answer = Response | Awaitable[Response]
+Response = Struct | FinishedResponse
+HandlerResult = Response | Awaitable[Response]
+# A plain awaitable holds back later requests until it is done. It may also return a Pipelined: then
+# the request is decided, and its response is still pending.
+Outcome = FinishedResponse | DeferredResponse | Pipelined | Awaitable[FinishedResponse | Pipelined]

@@ -10,25 +10,25 @@ import sys
 from collections import Counter
 
 from millstream.broker.net.buffers import BufferPool
-from millstream.broker.net.connection import Connection, Handle, Outcome
+from millstream.broker.net.connection import Connection, Handle
 from millstream.broker.net.listeners import Endpoint, ListenerSpec
 from millstream.broker.net.request_memory import RequestMemory
-from millstream.broker.net.responses import CloseConnection
+from millstream.broker.net.responses import CloseConnection, Outcome
 from millstream.core.config import BrokerConfig
 from millstream.core.settings import SettingError
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.network import Listener, Network, Stream
 
-log = logging.getLogger("millstream.server")
+logger = logging.getLogger("millstream.server")
 
 _DRAIN_S = 3.0
 _SWEEP_S = 30.0
-# Descriptors that connections leave to others; the log keeps at most 1024 segments open.
+# Descriptors that connections must leave free. The log keeps at most 1024 segments open.
 _RESERVED_FILES = 1500
 
 
 class Server:
-    """Accepts connections and passes their frames to the handler that ``start`` gets."""
+    """Accepts connections, and passes their frames to the handler given to ``start``."""
 
     def __init__(self, config: BrokerConfig, network: Network, memory: RequestMemory) -> None:
         self._config = config
@@ -37,21 +37,22 @@ class Server:
         self._pool = BufferPool()
         self._memory = memory
         self._listeners: list[Listener] = []
-        self._connections: dict[Connection, None] = {}  # in the order they came
+        # In order of arrival.
+        self._connections: dict[Connection, None] = {}
         self._per_ip: Counter[str] = Counter()
         self._drained: asyncio.Future[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._most_descriptors = _descriptors_for_connections()
-        self._refused = 0
-        self._rate_limited = RateLimitedLog(log)
-        self._tell_refusals_at = 0.0
+        self._max_descriptor = _descriptors_for_connections()
+        self._rejected = 0
+        self._rate_limited = RateLimitedLog(logger)
+        self._next_report_at = 0.0
 
     @property
     def connection_count(self) -> int:
         return len(self._connections)
 
     def bind(self, specs: list[ListenerSpec]) -> list[Endpoint]:
-        """Opens the listeners (nothing is accepted yet) and tells where they are."""
+        """Open the listeners and return their endpoints. Nothing is accepted yet."""
         endpoints = []
         for spec in specs:
             listener = self._open(spec)
@@ -73,7 +74,7 @@ class Server:
         except OSError as error:
             raise SettingError(
                 f"cannot listen on {spec.host}:{spec.port} ({error.strerror or error}); "
-                "choose another with --set listeners=PLAINTEXT://HOST:PORT, or port 0 for any free one"
+                "choose another with --set listeners=PLAINTEXT://HOST:PORT, or port 0 for any free port"
             ) from None
 
     def start(self, handle: Handle) -> None:
@@ -102,21 +103,21 @@ class Server:
 
     def _admits(self, stream: Stream) -> bool:
         host = stream.peer_host
-        if stream.descriptor >= self._most_descriptors:
-            return self._refuse(host, "too many files are open (raise 'ulimit -n')")
+        if stream.descriptor >= self._max_descriptor:
+            return self._reject(host, "too many files are open (raise 'ulimit -n')")
         if len(self._connections) >= self._config.integer("max.connections"):
-            return self._refuse(host, "max.connections is reached")
+            return self._reject(host, "max.connections is reached")
         if self._per_ip[host] >= self._ip_limit(host):
-            return self._refuse(host, "max.connections.per.ip is reached")
+            return self._reject(host, "max.connections.per.ip is reached")
         return True
 
-    def _refuse(self, host: str, why: str) -> bool:
-        """Told once a second, however many come."""
-        self._refused += 1
+    def _reject(self, host: str, reason: str) -> bool:
+        """Count a rejected connection. Log at most once a second."""
+        self._rejected += 1
         now = asyncio.get_running_loop().time()
-        if now >= self._tell_refusals_at:
-            log.warning("refused %d connections, the last one from %s: %s", self._refused, host, why)
-            self._refused, self._tell_refusals_at = 0, now + 1.0
+        if now >= self._next_report_at:
+            logger.warning("rejected %d connections, the last from %s: %s", self._rejected, host, reason)
+            self._rejected, self._next_report_at = 0, now + 1.0
         return False
 
     def _ip_limit(self, host: str) -> int:
@@ -135,7 +136,7 @@ class Server:
         if self._drained is not None and not self._connections and not self._drained.done():
             self._drained.set_result(None)
 
-    # ---- idle connections -----------------------------------------------------------------------------------
+    # ---- idle connections ------------------------------------------------------------------------
 
     def _sweep_later(self) -> None:
         idle_s = self._idle_limit_s()
@@ -147,17 +148,17 @@ class Server:
         return idle_ms / 1000 if idle_ms > 0 else math.inf
 
     def _sweep(self) -> None:
-        """Closes connections that have been silent for too long, and those whose client is gone unnoticed."""
+        """Close connections that are idle for too long, or whose client has disconnected."""
         oldest = asyncio.get_running_loop().time() - self._idle_limit_s()
-        silent = [c for c in self._connections if c.active_at < oldest and not c.waits_for_us]
-        for connection in (*silent, *(c for c in self._connections if c.deaf)):
+        silent = [c for c in self._connections if c.active_at < oldest and not c.owes_response]
+        for connection in (*silent, *(c for c in self._connections if c.has_unnoticed_disconnect)):
             connection.close()
         self._sweep_later()
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- shutdown --------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stops accepting, answers what is in progress, then closes every connection."""
+        """Stop accepting, send the pending responses, then close every connection."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for listener in self._listeners:
@@ -170,7 +171,7 @@ class Server:
         self.drop_connections()
 
     def abort(self) -> None:
-        """Stops accepting and closes every connection, whatever waits for an answer."""
+        """Stop accepting, and close every connection without sending pending responses."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for listener in self._listeners:
@@ -187,12 +188,14 @@ def _not_started(connection: Connection, frame: memoryview) -> Outcome:
 
 
 def _descriptors_for_connections() -> int:
-    """Beyond this number connections are refused: segments, imports and child processes need descriptors too, and must
-    not fail because of a crowd of clients."""
+    """Return the first descriptor number that is not used for a connection.
+
+    Segments, imports and child processes need descriptors too, even with many clients.
+    """
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - min(_RESERVED_FILES, soft // 2)
 
 
 def _explicit(config: BrokerConfig, name: str) -> int:
-    """A buffer size only when the user set one: the kernel's own tuning is better than Kafka's default."""
+    """Return a buffer size only if the user set it. The kernel's tuning beats Kafka's default."""
     return config.integer(name) if name in config.static else -1

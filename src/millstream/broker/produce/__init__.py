@@ -1,1 +1,1 @@
-"""Produce beside its handler: the fast path for repeated requests, and rebuilding batches."""
+"""Produce beside its handler: transactions, the fast path, and rebuilding batches."""

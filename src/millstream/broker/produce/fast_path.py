@@ -1,9 +1,9 @@
 """The fast path of Produce: a producer that sends to the same partition as a moment ago.
 
 A producer repeats itself. Between two requests to one partition only the correlation id and the
-records differ. The bytes between them are compared and not decoded: the broker remembers them
-together with their meaning. A request that differs, may have to wait or fails is left to
-``handlers/produce.py``, which gives the same answers to these requests (a test compares both).
+records differ. The bytes between them are compared instead of decoded: the broker remembers them
+together with their meaning. A request that differs, or may have to wait, is left to
+``handlers/produce.py``, which responds to such requests in the same way (a test compares both).
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _REPEATS_FROM = 8
 # The last codec: every bit above those of the codec needs a closer look.
 _LAST_CODEC = int(Codec.ZSTD)
 # The longest size prefix of records, and a batch without records.
-_SHORTEST = 5 + HEADER_SIZE + len(NO_TAGS)
-_MOST_REMEMBERED = 10_000
+_MIN_REST = 5 + HEADER_SIZE + len(NO_TAGS)
+_MAX_TEMPLATES = 10_000
 # Longer than the names of a client and a topic. Hostile clients must not fill the memory.
-_LONGEST = 1024
+_MAX_PREFIX = 1024
 
 
 class Template(NamedTuple):
@@ -49,14 +49,14 @@ class Template(NamedTuple):
     key: TopicKey
     partition: int
     acks_all: bool
-    answer: bytes  # what the answers have in common
+    # The common part of the responses.
+    response: bytes
 
 
 class ProduceFastPath:
-    """Answers produce requests that repeat an earlier one.
+    """Handles produce requests that repeat an earlier one.
 
-    ``prefixes`` has the connections that have produced, and how far their requests repeat
-    themselves. Other connections need not be looked at.
+    ``prefixes`` has the connections that have produced, with the length of the repeated bytes.
     """
 
     def __init__(self, replicas: ReplicaManager, clock: Clock) -> None:
@@ -66,9 +66,9 @@ class ProduceFastPath:
         self.prefixes: dict[Connection, int] = {}
 
     def again(self, connection: Connection, frame: memoryview) -> Encoded | None:
-        """The answer to a request like an earlier one; None if it differs, or is not as simple."""
+        """Return the response to a request like an earlier one; None if the handler must do it."""
         at = self.prefixes[connection]
-        if len(frame) < at + _SHORTEST:
+        if len(frame) < at + _MIN_REST:
             return None
         template = self.templates.get(bytes(frame[_REPEATS_FROM:at]))
         if template is None:
@@ -88,11 +88,11 @@ class ProduceFastPath:
                 frame[start:end], now_ms=self._clock.now_ms(), needs_all=template.acks_all
             )
         except ApiError as error:
-            return Encoded([_refusal(template, correlation_id, error)])
+            return Encoded([_rejection(template, correlation_id, error)])
         return Encoded(
             [
                 produce_codec.encode_single(
-                    template.answer,
+                    template.response,
                     correlation_id,
                     result.base_offset,
                     result.append_time_ms,
@@ -102,7 +102,7 @@ class ProduceFastPath:
         )
 
     def _ready(self, template: Template) -> Partition | None:
-        """The partition, if a batch can be appended as it is and acknowledged at once."""
+        """Return the partition if a batch can be appended unchanged and acknowledged at once."""
         key, replicas = template.key, self._replicas
         try:
             partition = (
@@ -127,39 +127,39 @@ class ProduceFastPath:
     def remember(
         self, context: RequestContext, frame: memoryview, body: int, request: ProduceRequest
     ) -> None:
-        """Make the next request of its kind fast. For requests that succeeded at once."""
+        """Remember a request that succeeded at once, so that the next one like it is fast."""
         until = produce_codec.fast_path_length(request, frame, body, context.version)
-        if until is None or until > _LONGEST:
+        if until is None or until > _MAX_PREFIX:
             return
         connection = context.connection
         if connection not in self.prefixes:
-            connection.call_on_close(self._forget)
+            connection.call_on_close(self._drop)
         self.prefixes[connection] = until
         repeated = bytes(frame[_REPEATS_FROM:until])
         templates = self.templates
         ((key, ((index, _),)),) = request.topics
         if repeated in templates or self._is_internal(key):
             return
-        if len(templates) >= _MOST_REMEMBERED:
+        if len(templates) >= _MAX_TEMPLATES:
             templates.clear()
         api_and_version = _HEAD(frame)[0]
-        answer = produce_codec.single_prefix(key, index)
-        if answer is not None:
+        response = produce_codec.single_prefix(key, index)
+        if response is not None:
             templates[repeated] = Template(
-                api_and_version, context.version, key, index, request.acks == -1, answer
+                api_and_version, context.version, key, index, request.acks == -1, response
             )
 
-    def _forget(self, connection: Connection) -> None:
+    def _drop(self, connection: Connection) -> None:
         self.prefixes.pop(connection, None)
 
     def _is_internal(self, key: TopicKey) -> bool:
-        """Who may write to an internal topic is decided for each request."""
+        """Return whether a topic is internal: the handler decides about each request for those."""
         try:
             return (self._replicas.name_of(key) if isinstance(key, bytes) else key) in INTERNAL_TOPICS
         except ApiError:
             return True
 
 
-def _refusal(template: Template, correlation_id: int, error: ApiError) -> bytes | bytearray:
-    answer = produce_codec.rejection(template.partition, error)
-    return produce_codec.encode(template.version, correlation_id, [(template.key, [answer])])
+def _rejection(template: Template, correlation_id: int, error: ApiError) -> bytes | bytearray:
+    result = produce_codec.rejection(template.partition, error)
+    return produce_codec.encode(template.version, correlation_id, [(template.key, [result])])

@@ -1,4 +1,4 @@
-"""Decoding produced records where a topic demands it: at once when small, in a child process when large."""
+"""Rebuilds produced batches: small ones at once, large ones in a child process."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from millstream.ports.workers import JobRunner, WorkerBusy, WorkerDied
 from millstream.wire.records.convert import RebuildSpec, rebuild
 from millstream.wire.records.layout import CODEC_MASK, FLAGS_AT, MAGIC, MAGIC_AT
 
-# What the event loop may decode itself: about a millisecond of work.
+# Limits of what the event loop decodes itself: about a millisecond of work.
 _INLINE_BYTES = 64 * 1024
 _INLINE_COMPRESSED_BYTES = 16 * 1024
 _INLINE_DECOMPRESSED_BYTES = 256 * 1024
 
 
 def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
-    """The rebuilt records, or None when that is too much work for the event loop."""
+    """Return the rebuilt records, or None if that is too much work for the event loop."""
     whole = len(records) > FLAGS_AT and records[MAGIC_AT] == MAGIC
     plain = whole and records[FLAGS_AT] & CODEC_MASK == 0 and spec.target_codec in (None, 0)
     if len(records) > (_INLINE_BYTES if plain else _INLINE_COMPRESSED_BYTES):
         return None
     try:
-        small = replace(spec, max_decompressed_bytes=_INLINE_DECOMPRESSED_BYTES)
-        rebuilt = rebuild(bytes(records), small)
+        limited = replace(spec, max_decompressed_bytes=_INLINE_DECOMPRESSED_BYTES)
+        rebuilt = rebuild(bytes(records), limited)
     except ApiError as error:
         if error.code is ErrorCode.MESSAGE_TOO_LARGE:
             return None
@@ -32,7 +32,7 @@ def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
 
 
 async def rebuild_in_worker(worker: JobRunner, records: memoryview, spec: RebuildSpec) -> memoryview:
-    """The same in the child process; one that is overloaded or died makes the client try again."""
+    """Rebuild in the child process. If that is overloaded or died, the client has to retry."""
     try:
         rebuilt: memoryview = await worker.run("millstream.wire.records.convert:rebuild", records, spec)
     except (WorkerBusy, WorkerDied) as error:

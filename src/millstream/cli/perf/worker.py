@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from millstream.client.connection import QUICK_READER, Connection
+from millstream.client.connection import FAST_REFETCH, Connection
 from millstream.client.histogram import Histogram
 from millstream.client.library import (
     KafkaConsumer,
@@ -157,7 +157,7 @@ def consume(job: Job) -> None:
         "group.id": job.group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-    } | QUICK_READER
+    } | FAST_REFETCH
     client = make(KafkaConsumer, Connection(job.bootstrap, options=job.options).config(config))
     client.subscribe([job.topic])
     received_s = time.monotonic()

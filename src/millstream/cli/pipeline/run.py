@@ -297,10 +297,12 @@ def failure_lines(figures: Iterable[Figures], log: Path) -> list[str]:
 
 
 def _totals(run: Run) -> str:
-    from millstream.pipelines.dead_letters.ownership import is_letters
+    from millstream.pipelines.dead_letters.ownership import is_dead_letter_flow
 
-    flows = [flow for flow in run.figures() if not is_letters(flow.flow)]
-    dead = sum(flow.output_rows if is_letters(flow.flow) else flow.dead_letters for flow in run.figures())
+    flows = [flow for flow in run.figures() if not is_dead_letter_flow(flow.flow)]
+    dead = sum(
+        flow.output_rows if is_dead_letter_flow(flow.flow) else flow.dead_letters for flow in run.figures()
+    )
     text = f"{sum(flow.input_rows for flow in flows):,} rows in, {sum(flow.output_rows for flow in flows):,} rows out"
     return text + (f", {dead:,} dead letters: `millstream dlq list`" if dead else "")
 
@@ -311,11 +313,11 @@ def _event_line(event: dict[str, Any]) -> str | None:
     if event["event"] == "restart":
         pause_s = event["in_ms"] / 1000
         return f" spark      {event['reason']}: restart {event['restart']} of the driver in {pause_s:.0f} s"
-    from millstream.pipelines.dead_letters.ownership import is_letters
+    from millstream.pipelines.dead_letters.ownership import is_dead_letter_flow
 
     if event["event"] != "flow" or event["state"] == "running":
         return None
-    if is_letters(event["flow"]) and "reason" not in event:
+    if is_dead_letter_flow(event["flow"]) and "reason" not in event:
         return None
     text = f" {event['flow']}  {event['state']}"
     if "reason" in event:
@@ -327,13 +329,13 @@ def _event_line(event: dict[str, Any]) -> str | None:
 
 def _shown(figures: list[Figures]) -> list[Figures]:
     """Leave out dead-letter flows without rows and without errors."""
-    from millstream.pipelines.dead_letters.ownership import is_letters
+    from millstream.pipelines.dead_letters.ownership import is_dead_letter_flow
 
-    return [flow for flow in figures if not is_letters(flow.flow) or flow.output_rows or flow.reason]
+    return [flow for flow in figures if not is_dead_letter_flow(flow.flow) or flow.output_rows or flow.reason]
 
 
 def _live_lines(figures: list[Figures], *, with_trouble: bool = True) -> list[str]:
-    from millstream.pipelines.run.progress import COLUMNS, cells, trouble
+    from millstream.pipelines.run.progress import COLUMNS, cells, failure_line
 
     table = Table(*COLUMNS, right=[column for column in COLUMNS if column != "flow"])
     now_ms = int(time.time() * 1000)
@@ -342,17 +344,17 @@ def _live_lines(figures: list[Figures], *, with_trouble: bool = True) -> list[st
     columns = terminal_size().columns
     lines = [f" {line}" for line in table.lines(columns - 2, colour=True)]
     for flow in figures:
-        if with_trouble and (line := trouble(flow)):
+        if with_trouble and (line := failure_line(flow)):
             lines += [styled(part, YELLOW) for part in wrapped(f" {line}", columns)]
     return lines
 
 
 def print_figures(figures: list[Figures], *, with_trouble: bool = True) -> None:
     """Print the table as text, with a line below it for each flow with a problem."""
-    from millstream.pipelines.run.progress import COLUMNS, cells, trouble
+    from millstream.pipelines.run.progress import COLUMNS, cells, failure_line
 
     now_ms = int(time.time() * 1000)
     print_table(COLUMNS, [cells(flow, now_ms) for flow in _shown(figures)])
     for flow in figures:
-        if with_trouble and (line := trouble(flow)):
+        if with_trouble and (line := failure_line(flow)):
             print(f"  {line}")

@@ -121,7 +121,8 @@ def run(
     """Run the stored flows until Ctrl-C. Flows that are created or dropped start and stop."""
     need_spark("flows")
     from millstream.pipelines.run.layout import Layout
-    from millstream.pipelines.runner import RunOptions, taken_lock
+    from millstream.pipelines.run.locks import lock_pipeline
+    from millstream.pipelines.runner import RunOptions
     from millstream.sql.catalog import CatalogFollower, CatalogTopic
     from millstream.sql.declared import pipeline_name, pipeline_of
 
@@ -134,7 +135,7 @@ def run(
     options = RunOptions(
         once, only, checkpoint, reset_progress, stop_timeout, independent=True, conf=spark_conf
     )
-    taken_lock(Layout(name, checkpoint), name).release()
+    lock_pipeline(Layout(name, checkpoint), name).release()
     if not stored.flows:
         note("no flows yet: a flow starts when it is created")
     follower = CatalogFollower(topic)
@@ -178,11 +179,11 @@ class _LazySession:
 
 def _confirm(*, yes: bool, interactive: bool) -> Any:
     def confirm(source: Source, guess: Guess) -> None:
-        from millstream.sql.declaring import refuse_all
+        from millstream.sql.declaring import reject_guess
         from millstream.sql.errors import SqlError
 
         if not yes and not interactive:
-            refuse_all(source, guess)
+            reject_guess(source, guess)
         odd = f", {guess.odd} of which do not match" if guess.odd else ""
         note(f"guessed from {guess.values} values{odd}:\n\n{source.statement()}\n")
         if not yes and not _agrees("create it?"):

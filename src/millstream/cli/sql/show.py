@@ -17,7 +17,7 @@ from millstream.cli.support.output import note, print_json, print_table, printab
 from millstream.client.errors import ClientError
 from millstream.sql.errors import SqlError
 from millstream.sql.live import Live
-from millstream.sql.results import Cells, Details, Listing, LiveRows, Outcome, Plan, Rows, Told
+from millstream.sql.results import Cells, Confirmation, Details, Listing, LiveRows, Outcome, Plan, Rows
 
 if TYPE_CHECKING:
     from millstream.sql.engine import Engine
@@ -60,7 +60,7 @@ class StatementRunner:
         return False
 
     def _show(self, outcome: Outcome, stop: threading.Event) -> None:
-        if isinstance(outcome, Told):
+        if isinstance(outcome, Confirmation):
             print_json({"done": outcome.text}) if self._json else print(outcome.text)
             for warning in outcome.warnings:
                 note(f"warning: {warning}")

@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from millstream.cli.support.table import BOLD_RED, GREEN, YELLOW, Cell, Live, Table, terminal_size
-from millstream.local.cluster import LocalNode
 from millstream.local.cluster_file import BROKER, State
+from millstream.local.node import LocalNode
 
 _TAIL_LINES = 15
 _COLOURS = {State.UP: GREEN, State.DEAD: BOLD_RED, State.SILENT: YELLOW}

@@ -1,4 +1,4 @@
-"""``Admin``: one connection for looking at a cluster and changing it, with a part per subject.
+"""``Admin``: one connection for inspecting and changing a cluster, with a part per subject.
 
 with Admin("localhost:9092") as admin:
     admin.topics.create("orders", partitions=3)
@@ -32,19 +32,22 @@ from millstream.client.connection import (
 from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
 from millstream.client.protocol import Protocol
-from millstream.client.retries import Patience
+from millstream.client.retries import Retries
 
 T = TypeVar("T")
 
 
 class _Silence(BrokerUnreachable):
-    """A request was not answered although somebody is there."""
+    """A request got no response although a broker accepts connections."""
 
 
 class Admin:
-    """The administration of a cluster. Nothing is sent before the first call; that call fails fast when no broker is there.
+    """The administration of a cluster.
 
-    A call takes at most about ``timeout_s``: what fails because brokers, leaders or the controller are changing is asked again (``patience.py``).
+    Nothing is sent before the first call. That call fails fast if no broker is reachable.
+
+    A call takes at most about ``timeout_s``. Requests that fail because brokers, leaders or the
+    controller are changing are repeated (``retries.py``).
     """
 
     def __init__(
@@ -55,14 +58,14 @@ class Admin:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.connection = Connection(bootstrap_text(bootstrap), timeout_s, options or {})
-        self.patience = Patience(timeout_s, self._look_closer)
+        self.retries = Retries(timeout_s, self._diagnose)
         self._client: AdminClient | None = None
         self.topics = TopicsAdmin(self)
         self.configs = ConfigsAdmin(self)
         self.cluster = ClusterAdmin(self)
         self.offsets = OffsetsAdmin(self)
         self.protocol = Protocol(
-            self.connection, patience=self.patience, request_timeout_s=self.connection.request_timeout_s
+            self.connection, retries=self.retries, request_timeout_s=self.connection.request_timeout_s
         )
         self.groups = GroupsAdmin(self)
         self.transactions = TransactionsAdmin(self)
@@ -70,29 +73,33 @@ class Admin:
 
     @classmethod
     def over(cls, connection: Connection) -> Admin:
-        """An Admin with the address and options of another client."""
+        """Return an Admin with the address and options of another client."""
         return cls(connection.bootstrap, timeout_s=connection.timeout_s, options=connection.options)
 
     @property
     def client(self) -> AdminClient:
-        """The confluent-kafka client underneath, for what this class does not offer."""
+        """The confluent-kafka client, for operations that this class does not offer."""
         if self._client is None:
             self.connection.check_reachable()
             self._client = make(AdminClient, self.connection.config())
         return self._client
 
     def wait(self, future: Future[T], *, doing: str, subject: str = "") -> T:
-        """The result of one request, or a ClientError that says what it was about. For use inside an attempt of ``patience``."""
+        """Return the result of one request, or raise a ClientError that names the operation.
+
+        For use inside an attempt of ``retries``.
+        """
         try:
-            # librdkafka ends every request at its own timeout; the margin covers a loaded machine.
+            # librdkafka ends every request at its timeout; the margin covers a loaded machine.
             return future.result(self.connection.request_timeout_s + 30)
         except KafkaException as error:
             raise self.explain(error, doing=doing, subject=subject) from None
 
     def explain(self, error: Any, *, doing: str, subject: str = "") -> ClientError:
-        """Translate an error; when nobody answered, look whether anybody is there.
+        """Translate an error. If no broker answered, check whether one is reachable.
 
-        The library goes on waiting for the controller that it once was told of, dead or not: the next try has a client that asks anew.
+        librdkafka keeps waiting for the controller that it learned of, even if that is dead. The
+        next attempt therefore uses a new client, which looks for the controller again.
         """
         if kafka_error(error).code() not in NO_ANSWER:
             return translate(error, doing=doing, subject=subject)
@@ -101,10 +108,10 @@ class Admin:
             self.connection.check_reachable()
         except BrokerUnreachable as unreachable:
             return unreachable
-        self.patience.met = True
+        self.retries.reached = True
         return _Silence(translate(error, doing=doing).message)
 
-    def _look_closer(self, error: ClientError, doing: str) -> ClientError:
+    def _diagnose(self, error: ClientError, doing: str) -> ClientError:
         return (
             explain_silence(self.connection, self._advertised(), doing)
             if isinstance(error, _Silence)
@@ -121,7 +128,7 @@ class Admin:
         return {node: (broker.host or "", broker.port) for node, broker in brokers.items()}
 
     def close(self) -> None:
-        """Close the connections; the next call would open them again."""
+        """Close the connections. Another call would open them again."""
         self._client = None
         self.protocol.close()
 

@@ -31,7 +31,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class LogDirectory:
-    """Where a broker keeps records. The sizes are those of its disk, None where the broker does not tell them."""
+    """A directory in which a broker stores records.
+
+    The sizes are those of its disk, or None if the broker does not report them.
+    """
 
     broker: int
     path: str
@@ -47,48 +50,52 @@ class ClusterAdmin:
         self._admin = admin
 
     def describe(self) -> Cluster:
+        """Return the id, the controller and the live brokers of the cluster."""
         doing = "describe the cluster"
-        found = self._admin.patience.persist(
+        described = self._admin.retries.run(
             lambda limit_s: self._admin.wait(
                 self._admin.client.describe_cluster(request_timeout=limit_s), doing=doing
             ),
             doing=doing,
         )
         brokers = sorted(
-            (Broker(node.id, node.host, node.port, node.rack) for node in found.nodes), key=lambda one: one.id
+            (Broker(node.id, node.host, node.port, node.rack) for node in described.nodes),
+            key=lambda broker: broker.id,
         )
         controller = (
-            found.controller.id if found.controller is not None and found.controller.id >= 0 else None
+            described.controller.id
+            if described.controller is not None and described.controller.id >= 0
+            else None
         )
-        return Cluster(found.cluster_id or "", controller, tuple(brokers))
+        return Cluster(described.cluster_id or "", controller, tuple(brokers))
 
     def unregister(self, broker: int) -> None:
-        """Forget a broker that was stopped for good, so that it gets no replicas of new topics.
+        """Remove a broker that was shut down permanently, so that new topics get no replicas on it.
 
         Raises ClientError while the broker is running. A broker that is not registered is no error.
         """
         doing = f"unregister broker {broker}"
 
-        def ask() -> None:
-            answer = self._admin.protocol.ask(UnregisterBrokerRequest(broker_id=broker))
-            if answer.error_code not in (ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
-                raise refusal(answer.error_code, doing=doing, reason=answer.error_message)
+        def unregister_once() -> None:
+            response = self._admin.protocol.ask(UnregisterBrokerRequest(broker_id=broker))
+            if response.error_code not in (ErrorCode.NONE, ErrorCode.BROKER_ID_NOT_REGISTERED):
+                raise refusal(response.error_code, doing=doing, reason=response.error_message)
 
-        self._admin.protocol.patiently(ask, doing=doing)
+        self._admin.protocol.patiently(unregister_once, doing=doing)
 
     def log_directories(self, broker: int) -> list[LogDirectory]:
-        """The directories of a broker, and how full their disks are."""
-        answer = self._admin.protocol.patiently(
+        """Return the directories of a broker, and how full their disks are."""
+        response = self._admin.protocol.patiently(
             lambda: self._admin.protocol.ask(DescribeLogDirsRequest(topics=[]), node=broker),
             doing=f"describe the log directories of broker {broker}",
         )
         return [
             LogDirectory(
                 broker,
-                one.log_dir,
-                one.error_code == 0,
-                one.total_bytes if one.total_bytes >= 0 else None,
-                one.usable_bytes if one.usable_bytes >= 0 else None,
+                directory.log_dir,
+                directory.error_code == 0,
+                directory.total_bytes if directory.total_bytes >= 0 else None,
+                directory.usable_bytes if directory.usable_bytes >= 0 else None,
             )
-            for one in answer.results
+            for directory in response.results
         ]

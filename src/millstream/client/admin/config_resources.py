@@ -1,6 +1,8 @@
-"""Settings of groups and of client metrics subscriptions, for which confluent-kafka has no name: by the protocol itself.
+"""Settings of groups and of client metrics subscriptions.
 
-Neither has to exist: settings may be there before the first member, and a subscription is nothing but its settings.
+confluent-kafka has no calls for these resources, so this module sends the requests itself. Neither
+resource has to exist: a group may have settings before its first member, and a subscription
+consists of its settings only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from millstream.wire.messages.incremental_alter_configs import (
 )
 from millstream.wire.messages.list_config_resources import ListConfigResourcesRequest
 
-# What a resource is called here -> its number in the protocol.
+# The name of a resource here -> its number in the protocol.
 RESOURCES = {"topic": 2, "broker": 4, "client-metrics": 16, "group": 32}
 _SOURCES = (
     "UNKNOWN_CONFIG",
@@ -36,7 +38,7 @@ _SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """Another place that could decide the value: its name there, its value, and which place."""
+    """Another source that could decide the value, with its name and value there."""
 
     name: str
     value: str | None
@@ -45,7 +47,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One setting: ``source`` says where the value comes from, ``synonyms`` every place in order of precedence."""
+    """One setting: ``source`` decided the value; ``synonyms`` are all sources by precedence."""
 
     name: str
     value: str | None
@@ -64,33 +66,35 @@ def source_name(number: int) -> str:
 
 
 def names(protocol: Protocol, kind: str) -> list[str]:
-    """The names of what has settings of its own (KIP-1142), sorted."""
+    """Return the sorted names of the resources that have settings (KIP-1142)."""
     number = RESOURCES[kind]
-    doing = f"list what has settings of {kind}"
+    doing = f"list the resources of type {kind}"
 
-    def ask() -> Any:
-        answer = protocol.ask(ListConfigResourcesRequest(resource_types=[number]))
-        if answer.error_code:
-            raise refusal(answer.error_code, doing=doing)
-        return answer
+    def list_once() -> Any:
+        response = protocol.ask(ListConfigResourcesRequest(resource_types=[number]))
+        if response.error_code:
+            raise refusal(response.error_code, doing=doing)
+        return response
 
-    answer = protocol.patiently(ask, doing=doing)
-    # A broker of version 0 knows client metrics alone, whatever was asked for.
-    return sorted(one.resource_name for one in answer.config_resources if one.resource_type == number)
+    response = protocol.patiently(list_once, doing=doing)
+    # Version 0 of the API lists client metrics only, whatever the request says.
+    return sorted(
+        resource.resource_name for resource in response.config_resources if resource.resource_type == number
+    )
 
 
 def describe(protocol: Protocol, kind: str, name: str) -> list[Config]:
-    """Every setting, sorted by name."""
-    asked = DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name)
+    """Return every setting, sorted by name."""
+    resource = DescribeConfigsResource(resource_type=RESOURCES[kind], resource_name=name)
     doing = f"describe the settings of {kind} {name}"
 
-    def ask() -> Any:
-        answer = protocol.ask(DescribeConfigsRequest(resources=[asked], include_synonyms=True)).results[0]
-        _check(answer, doing, name)
-        return answer
+    def describe_once() -> Any:
+        result = protocol.ask(DescribeConfigsRequest(resources=[resource], include_synonyms=True)).results[0]
+        _check(result, doing, name)
+        return result
 
-    answer = protocol.patiently(ask, doing=doing)
-    return sorted((_config(one) for one in answer.configs), key=lambda one: one.name)
+    result = protocol.patiently(describe_once, doing=doing)
+    return sorted((_config(config) for config in result.configs), key=lambda config: config.name)
 
 
 def alter(
@@ -101,23 +105,25 @@ def alter(
     *,
     validate_only: bool,
 ) -> None:
-    """Operations: name, value, and 0 set, 1 delete, 2 append or 3 subtract."""
+    """Apply operations: name, value, and 0 set, 1 delete, 2 append or 3 subtract."""
     rows = [
-        AlterableConfig(name=one, value=value, config_operation=operation)
-        for one, value, operation in operations
+        AlterableConfig(name=setting, value=value, config_operation=operation)
+        for setting, value, operation in operations
     ]
-    asked = AlterConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configs=rows)
-    request = IncrementalAlterConfigsRequest(resources=[asked], validate_only=validate_only)
+    resource = AlterConfigsResource(resource_type=RESOURCES[kind], resource_name=name, configs=rows)
+    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
     doing = f"alter the settings of {kind} {name}"
     protocol.patiently(lambda: _check(protocol.ask(request).responses[0], doing, name), doing=doing)
 
 
-def _check(answer: Any, doing: str, subject: str) -> None:
-    if answer.error_code:
-        raise refusal(answer.error_code, doing=doing, subject=subject, reason=answer.error_message)
+def _check(result: Any, doing: str, subject: str) -> None:
+    if result.error_code:
+        raise refusal(result.error_code, doing=doing, subject=subject, reason=result.error_message)
 
 
 def _config(row: Any) -> Config:
-    synonyms = tuple(Synonym(one.name, one.value, source_name(one.source)) for one in row.synonyms)
+    synonyms = tuple(
+        Synonym(synonym.name, synonym.value, source_name(synonym.source)) for synonym in row.synonyms
+    )
     source = source_name(row.config_source)
     return Config(row.name, row.value, source, row.read_only, row.is_sensitive, synonyms)

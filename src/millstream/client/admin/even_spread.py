@@ -5,8 +5,8 @@ broker has, and the cost of shifting one unit from a broker to another. ``even_o
 along cheapest paths, as successive shortest paths do for a minimum-cost flow. The result is
 therefore even with as few moves as possible, not only with few.
 
-Without racks the result is exact up to ``EXACT_BROKERS`` brokers. With racks a shift that two replicas of one partition could only
-make together is not found.
+Without racks the result is exact up to ``EXACT_BROKERS`` brokers. With racks, a shift is not found
+if two replicas of one partition would have to make it together.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Level(ABC):
 
 
 def even_out(level: Level) -> None:
-    """Bring the counts within one of each other, or as near to that as the allowed shifts permit."""
+    """Bring the counts within one of each other, or as near as the allowed shifts permit."""
     brokers = range(len(level.counts))
     low, rest = divmod(sum(level.counts), len(brokers))
     high = low + bool(rest)
@@ -80,7 +80,7 @@ def _any_improvement(level: Level) -> Path | None:
 
 
 def _shift_along(level: Level, path: Path) -> bool:
-    """Shift one unit along each step, or none: a step may rule out a later one where racks matter."""
+    """Shift one unit along each step, or none: with racks a step may rule out a later one."""
     before = level.copy_state()
     for source, target in pairwise(path):
         if not level.shift(source, target):
@@ -143,7 +143,7 @@ def _may_improve(distances: list[Distance | None], distance: Distance) -> bool:
 class Units(Level):
     """The units of one topic. Sets of partitions are bits of an integer, bit 0 for partition 0.
 
-    ``home`` has the partitions for which a broker was the place of a unit before. A unit that leaves
+    ``home`` has the partitions for which a broker had a unit before the plan. A unit that leaves
     its home costs 1, a unit that returns costs -1, and a unit that was not at home costs nothing.
     """
 
@@ -211,7 +211,7 @@ class Units(Level):
 
 
 class Replicas(Units):
-    """Replicas of one topic: a broker has at most one of a partition, and racks do not get worse."""
+    """Replicas of one topic: at most one of a partition per broker; racks do not get worse."""
 
     def __init__(self, held: Sequence[int], home: Sequence[int], racks: Sequence[str | None] | None) -> None:
         super().__init__(held, home)
@@ -319,15 +319,15 @@ class Total(Level):
 
 def _even_shifts(topic: Units, source: int) -> list[tuple[int, int]]:
     """Return the brokers that may take a unit of the source with the topic staying as even."""
-    wanted = topic.counts[source] - 1
-    targets = [broker for broker, count in enumerate(topic.counts) if count == wanted]
+    target_count = topic.counts[source] - 1
+    targets = [broker for broker, count in enumerate(topic.counts) if count == target_count]
     if not targets or not topic.counts[source]:
         return []
     if len(topic.counts) > EXACT_BROKERS and topic.always_direct:
         costs = topic.costs(source)
         return [(target, cost) for target in targets if (cost := costs[target]) is not None]
     distances, _ = _distances(topic, [source])
-    return [(target, found[0]) for target in targets if (found := distances[target]) is not None]
+    return [(target, distance[0]) for target in targets if (distance := distances[target]) is not None]
 
 
 def even_out_topics(topics: Sequence[Units]) -> None:

@@ -1,4 +1,7 @@
-"""What is assigned to a member of a classic group, read from the bytes that its leader wrote (ConsumerProtocolAssignment)."""
+"""The assignment of a member of a classic group.
+
+The leader of the group writes it as bytes (ConsumerProtocolAssignment), which brokers do not read.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ class AssignedTopic(Struct):
 
 
 class ConsumerProtocolAssignment(Struct, versions="0+"):
-    """The number that says the version, then the same fields in every version there has been."""
+    """A version number, then fields that are the same in every version so far."""
 
     version: int = int16("0+")
     assigned_partitions: list[AssignedTopic] = array(AssignedTopic, "0+")
@@ -20,9 +23,12 @@ class ConsumerProtocolAssignment(Struct, versions="0+"):
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions, sorted; none where the bytes are not an assignment (a member that waits for its first, or no consumer)."""
+    """Return the partitions, sorted; none if the bytes are not an assignment.
+
+    That is a member that waits for its first assignment, or one that is not a consumer.
+    """
     try:
         topics = ConsumerProtocolAssignment.decode(bytes(assignment), 0)[0].assigned_partitions
     except DecodeError:
         return ()
-    return tuple(sorted(TopicPartition(one.topic, index) for one in topics for index in one.partitions))
+    return tuple(sorted(TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions))

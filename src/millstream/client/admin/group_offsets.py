@@ -1,7 +1,11 @@
-"""Offsets of groups by the protocol itself, and deleting groups. librdkafka's own calls end the whole process by a failed assertion when a
-coordinator goes away at the wrong moment (``rd_kafka_enq_once_del_source_return``), which whoever asks during a fail-over has to live through.
+"""Committed offsets and deletion of groups, with requests of our own.
 
-Version 9 is the last that names topics; later ones want their ids, which would have to be asked for first.
+librdkafka's calls abort the whole process with a failed assertion
+(``rd_kafka_enq_once_del_source_return``) if a coordinator goes away at the wrong moment. Clients
+must survive that during a failover.
+
+Version 9 is the last that names topics. Later versions need topic ids, which would take another
+request.
 """
 
 from __future__ import annotations
@@ -20,34 +24,39 @@ from millstream.wire.messages.offset_commit import (
 )
 from millstream.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 
-BY_NAME = 9
+LAST_VERSION_WITH_NAMES = 9
 
 
 def committed(protocol: Protocol, group: str) -> dict[TopicPartition, int]:
-    """All offsets that a group has committed, sorted; none for a group that does not exist."""
+    """Return all committed offsets of a group, sorted; none if the group does not exist."""
     doing = f"read the offsets of group {group!r}"
     request = OffsetFetchRequest(
         group_id=group, topics=None, groups=[OffsetFetchRequestGroup(group_id=group, topics=None)]
     )
 
-    def ask() -> dict[TopicPartition, int]:
-        answer = protocol.ask(request, node=protocol.coordinator(group, GROUP).node, newest=BY_NAME)
-        found = answer.groups[0] if answer.groups else answer
-        if found.error_code:
-            raise refusal(found.error_code, doing=doing, subject=group)
+    def fetch_once() -> dict[TopicPartition, int]:
+        response = protocol.ask(
+            request, node=protocol.coordinator(group, GROUP).node, newest=LAST_VERSION_WITH_NAMES
+        )
+        result = response.groups[0] if response.groups else response
+        if result.error_code:
+            raise refusal(result.error_code, doing=doing, subject=group)
         offsets = {
-            TopicPartition(topic.name, one.partition_index): one.committed_offset
-            for topic in found.topics
-            for one in topic.partitions
-            if one.committed_offset >= 0 and not one.error_code
+            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+            for topic in result.topics
+            for partition in topic.partitions
+            if partition.committed_offset >= 0 and not partition.error_code
         }
-        return {one: offsets[one] for one in sorted(offsets)}
+        return dict(sorted(offsets.items()))
 
-    return protocol.patiently(ask, doing=doing)
+    return protocol.patiently(fetch_once, doing=doing)
 
 
 def commit(protocol: Protocol, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit for a group that has no members; the coordinator refuses it for one that has. Committing twice is committing once."""
+    """Commit for a group without members; the coordinator rejects it for an active group.
+
+    A repeated commit has no further effect.
+    """
     doing = f"set offsets of group {group!r}"
     by_topic = defaultdict(list)
     for (topic, partition), offset in offsets.items():
@@ -56,34 +65,41 @@ def commit(protocol: Protocol, group: str, offsets: Mapping[TopicPartition, int]
                 partition_index=partition, committed_offset=offset, committed_metadata=""
             )
         )
-    topics = [OffsetCommitRequestTopic(name=topic, partitions=parts) for topic, parts in by_topic.items()]
+    topics = [
+        OffsetCommitRequestTopic(name=topic, partitions=partitions) for topic, partitions in by_topic.items()
+    ]
     request = OffsetCommitRequest(group_id=group, member_id="", topics=topics)
 
-    def ask() -> None:
-        answer = protocol.ask(request, node=protocol.coordinator(group, GROUP).node, newest=BY_NAME)
-        for topic in answer.topics:
-            for one in topic.partitions:
-                if one.error_code:
-                    where = f"{doing} in {topic.name}-{one.partition_index}"
-                    raise refusal(one.error_code, doing=where, subject=group)
+    def commit_once() -> None:
+        response = protocol.ask(
+            request, node=protocol.coordinator(group, GROUP).node, newest=LAST_VERSION_WITH_NAMES
+        )
+        for topic in response.topics:
+            for result in topic.partitions:
+                if result.error_code:
+                    where = f"{doing} in {topic.name}-{result.partition_index}"
+                    raise refusal(result.error_code, doing=where, subject=group)
 
-    protocol.patiently(ask, doing=doing)
+    protocol.patiently(commit_once, doing=doing)
 
 
 def delete(protocol: Protocol, group: str) -> None:
-    """Delete a group without members. One that is gone after a try without an answer was deleted by that try."""
+    """Delete a group without members.
+
+    If it is missing after an attempt without a response, that attempt has deleted it.
+    """
     doing = f"delete group {group!r}"
 
-    def ask() -> None:
+    def delete_once() -> None:
         request = DeleteGroupsRequest(groups_names=[group])
-        answer = protocol.ask(request, node=protocol.coordinator(group, GROUP).node)
-        for one in answer.results:
-            if one.error_code:
-                raise refusal(one.error_code, doing=doing, subject=group, reason=one.error_message)
+        response = protocol.ask(request, node=protocol.coordinator(group, GROUP).node)
+        for result in response.results:
+            if result.error_code:
+                raise refusal(result.error_code, doing=doing, subject=group, reason=result.error_message)
 
-    protocol.patiently(ask, doing=doing, done=gone_counts_as_done)
+    protocol.patiently(delete_once, doing=doing, done=missing_counts_as_deleted)
 
 
-def gone_counts_as_done(error: ClientError) -> None:
+def missing_counts_as_deleted(error: ClientError) -> None:
     if not isinstance(error, UnknownGroup):
         raise error

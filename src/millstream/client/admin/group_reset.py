@@ -1,4 +1,7 @@
-"""Resetting a group: which partitions, to which offsets. Planned first, so that it can be shown before it is done."""
+"""Resetting the offsets of a group.
+
+A reset is planned first, so that it can be shown before it is executed.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +27,23 @@ Kind = Literal["earliest", "latest", "offset", "timestamp", "shift"]
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of ``90s``, ``15m``, ``1h30m``, ``2d`` or ISO 8601's ``PT1H``, ``P1DT12H``; ClientError for anything else."""
+    """Return the milliseconds of a duration; ClientError if the text is not one.
+
+    Accepts ``90s``, ``15m``, ``1h30m``, ``2d``, and ISO 8601's ``PT1H``, ``P1DT12H``.
+    """
     plain = text.strip()
     if plain and _SHORT.sub("", plain.lower()) == "":
         return sum(int(count) * _UNITS_MS[unit] for count, unit in _SHORT.findall(plain.lower()))
-    found = _ISO.fullmatch(plain)
-    if found is None or not any(found.groups()):
+    match = _ISO.fullmatch(plain)
+    if match is None or not any(match.groups()):
         raise ClientError(f"{text!r} is not a duration", hint="use 90s, 15m, 1h30m, 2d or PT1H, P1DT12H")
-    days, hours, minutes = (int(one or 0) for one in found.groups()[:3])
-    return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(float(found[4] or 0) * 1000)
+    days, hours, minutes = (int(digits or 0) for digits in match.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(float(match[4] or 0) * 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Where to: ``value`` is the offset, the milliseconds or the number of records where the kind has one."""
+    """The target. ``value`` is an offset, a time in milliseconds or a number of records."""
 
     kind: Kind
     value: int = 0
@@ -50,9 +56,9 @@ class Reset:
             position = None
         if position is None or position.kind != "timestamp":
             raise ClientError(
-                f"{text!r} is not a moment",
-                hint="give a date and a time, as in 2026-03-01T12:00:00Z (UTC), 2026-03-01T12:00:00 (local time) "
-                "or @1772366400000 (milliseconds)",
+                f"{text!r} is not a point in time",
+                hint="give a date and a time, as in 2026-03-01T12:00:00Z (UTC), "
+                "2026-03-01T12:00:00 (local time) or @1772366400000 (milliseconds)",
             )
         return cls("timestamp", position.value)
 
@@ -63,7 +69,7 @@ class Reset:
 
 
 class Change(NamedTuple):
-    """One partition of a plan. ``limited`` where the partition has no such offset and the nearest it has is taken."""
+    """One partition of a plan; ``limited`` if the target was out of range and was adjusted."""
 
     partition: TopicPartition
     current: int | None
@@ -78,39 +84,39 @@ class Change(NamedTuple):
 def plan(
     admin: Admin, group: str, reset: Reset, partitions: Iterable[TopicPartition] | None = None
 ) -> list[Change]:
-    """What a reset would set: of these partitions, or of all that the group has committed. Nothing is changed.
+    """Return the changes of a reset, for these partitions or all that the group has committed.
 
-    GroupActive while the group has members: they would commit over it.
+    Nothing is changed. Raise GroupActive while the group has members: they would commit over it.
     """
-    found = admin.groups.inactive(group, doing=f"reset the offsets of group {group!r}")
-    if found is None and partitions is None:
+    inactive = admin.groups.inactive(group, doing=f"reset the offsets of group {group!r}")
+    if inactive is None and partitions is None:
         raise unknown_group(group, admin.groups.names())
     committed = admin.groups.committed(group)
-    wanted = sorted(committed if partitions is None else set(partitions))
+    selected = sorted(committed if partitions is None else set(partitions))
     if reset.kind == "shift":
-        _check_committed(group, wanted, committed)
-    first = _offsets(admin, wanted, "earliest")
-    end = _offsets(admin, wanted, "latest")
-    targets = _targets(admin, reset, wanted, committed, first, end)
+        _check_committed(group, selected, committed)
+    first = _offsets(admin, selected, "earliest")
+    end = _offsets(admin, selected, "latest")
+    targets = _targets(admin, reset, selected, committed, first, end)
     changes = []
-    for one in wanted:
-        new = min(max(first[one], targets[one]), end[one])
-        changes.append(Change(one, committed.get(one), new, new != targets[one]))
+    for partition in selected:
+        new = min(max(first[partition], targets[partition]), end[partition])
+        changes.append(Change(partition, committed.get(partition), new, new != targets[partition]))
     return changes
 
 
 def execute(admin: Admin, group: str, changes: Sequence[Change]) -> None:
-    """Do what was planned."""
-    admin.groups.alter(group, {one.partition: one.new for one in changes})
+    """Commit the planned offsets."""
+    admin.groups.alter(group, {change.partition: change.new for change in changes})
 
 
 def _check_committed(
-    group: str, wanted: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
+    group: str, partitions: Sequence[TopicPartition], committed: Mapping[TopicPartition, int]
 ) -> None:
-    missing = [one for one in wanted if one not in committed]
+    missing = [partition for partition in partitions if partition not in committed]
     if missing:
         raise ClientError(
-            f"group {group!r} has no committed offset in {', '.join(map(str, missing[:5]))} to shift from",
+            f"group {group!r} has no committed offset to shift from in {', '.join(map(str, missing[:5]))}",
             hint="use --to-earliest, --to-latest or --to-offset there",
         )
 
@@ -118,7 +124,7 @@ def _check_committed(
 def _targets(
     admin: Admin,
     reset: Reset,
-    wanted: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     committed: Mapping[TopicPartition, int],
     first: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
@@ -128,12 +134,18 @@ def _targets(
     if reset.kind == "latest":
         return end
     if reset.kind == "offset":
-        return dict.fromkeys(wanted, reset.value)
+        return dict.fromkeys(partitions, reset.value)
     if reset.kind == "shift":
-        return {one: committed[one] + reset.value for one in wanted}
-    found = _offsets(admin, wanted, reset.value)
-    return {one: found[one] if found[one] >= 0 else end[one] for one in wanted}
+        return {partition: committed[partition] + reset.value for partition in partitions}
+    offsets = _offsets(admin, partitions, reset.value)
+    return {
+        partition: offsets[partition] if offsets[partition] >= 0 else end[partition]
+        for partition in partitions
+    }
 
 
 def _offsets(admin: Admin, partitions: Sequence[TopicPartition], spec: Spec) -> dict[TopicPartition, int]:
-    return {one: at.offset for one, at in admin.offsets.list(dict.fromkeys(partitions, spec)).items()}
+    return {
+        partition: result.offset
+        for partition, result in admin.offsets.list(dict.fromkeys(partitions, spec)).items()
+    }

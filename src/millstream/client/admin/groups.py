@@ -1,6 +1,6 @@
-"""Consumer groups: list, describe, how far each is behind; set and delete their offsets, delete them.
+"""Consumer groups: list, describe and delete them, read their lag, set and delete their offsets.
 
-Classic groups and those of the consumer protocol (KIP-848) look the same from here.
+Classic groups and groups of the consumer protocol (KIP-848) look the same from here.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from millstream.wire.messages.offset_delete import (
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
 
-_NOT_THERE = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+_NO_SUCH_GROUP = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupListing:
-    """One row of a listing; ``type`` is empty where the broker is too old to tell."""
+    """One row of a listing; ``type`` is empty if the broker is too old to report it."""
 
     id: str
     state: str
@@ -51,7 +51,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One consumer; ``epoch`` only in the consumer protocol, where ``target`` is what it is moving to."""
+    """One consumer. ``epoch`` and ``target``, its target assignment, need the consumer protocol."""
 
     id: str
     client_id: str
@@ -80,7 +80,10 @@ class Group:
 
 
 class Lag(NamedTuple):
-    """Where a group is in one partition. None: nothing committed, or nobody can tell because the partition has no leader."""
+    """The position of a group in one partition.
+
+    ``current`` is None without a committed offset; ``start`` and ``end`` are None without a leader.
+    """
 
     partition: TopicPartition
     current: int | None
@@ -90,12 +93,15 @@ class Lag(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """How many records are still to be read."""
+        """The number of records that the group has not read yet."""
         return None if self.current is None or self.end is None else max(0, self.end - self.current)
 
     @property
     def lead(self) -> int | None:
-        """How many records lie between the first that is kept and the group: at 0 retention takes what it has not read."""
+        """The number of records between the first one kept and the group's position.
+
+        Near 0, retention is about to delete records that the group has not read.
+        """
         return None if self.current is None or self.start is None else self.current - self.start
 
 
@@ -110,97 +116,111 @@ class GroupsAdmin:
         self._admin = admin
 
     def list(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> Sequence[GroupListing]:
-        """All groups, sorted, or those in one of these states and of one of these types."""
+        """Return all groups, sorted, or those with one of these states and types."""
         wanted_states, wanted_types = named(GroupState, [*states]), named(GroupType, [*types])
         protocol = self._admin.protocol
-        found = protocol.patiently(
-            lambda: {one.id: one for broker in protocol.brokers() for one in self._listed(broker.node)},
+        groups = protocol.patiently(
+            lambda: {group.id: group for broker in protocol.brokers() for group in self._listed(broker.node)},
             doing="list the groups",
         )
         return [
-            found[name]
-            for name in sorted(found)
-            if (not wanted_states or found[name].state in wanted_states)
-            and (not wanted_types or found[name].type in wanted_types)
+            groups[name]
+            for name in sorted(groups)
+            if (not wanted_states or groups[name].state in wanted_states)
+            and (not wanted_types or groups[name].type in wanted_types)
         ]
 
     def _listed(self, node: int) -> Sequence[GroupListing]:
-        answer = self._admin.protocol.ask(ListGroupsRequest(), node=node)
-        if answer.error_code:
-            raise refusal(answer.error_code, doing="list the groups")
+        response = self._admin.protocol.ask(ListGroupsRequest(), node=node)
+        if response.error_code:
+            raise refusal(response.error_code, doing="list the groups")
         return [
-            GroupListing(one.group_id, one.group_state, one.group_type.lower(), one.protocol_type)
-            for one in answer.groups
+            GroupListing(group.group_id, group.group_state, group.group_type.lower(), group.protocol_type)
+            for group in response.groups
         ]
 
     def names(self) -> Sequence[str]:
-        return [one.id for one in self.list()]
+        return [group.id for group in self.list()]
 
     def describe(self, names: Iterable[str]) -> Groups:
-        """These groups, in the order asked; UnknownGroup for the first that does not exist."""
+        """Return these groups in order; UnknownGroup for the first that does not exist."""
         return [self.get(name) for name in names]
 
     def get(self, name: str) -> Group:
-        """One group; UnknownGroup, with the nearest names, if there is none."""
-        if (found := self.find(name)) is None:
+        """Return one group; UnknownGroup, with the nearest names, if it does not exist."""
+        if (group := self.find(name)) is None:
             raise unknown_group(name, self.names())
-        return found
+        return group
 
     def find(self, name: str) -> Group | None:
-        """One group, or None if there is none of this name."""
+        """Return one group, or None if it does not exist."""
         return self._admin.protocol.patiently(
             lambda: self._consumer_group(name) or self._classic_group(name), doing=f"describe group {name!r}"
         )
 
     def _consumer_group(self, name: str) -> Group | None:
-        """None for a group that is not of the consumer protocol: that is how a broker answers for all others."""
+        """Return None for a group that does not use the consumer protocol.
+
+        A broker answers for such a group as if it did not exist.
+        """
         if not self._admin.protocol.supports("ConsumerGroupDescribe"):
             return None
-        at, found = self._at_coordinator(name, ConsumerGroupDescribeRequest(group_ids=[name]))
-        if found is None:
+        coordinator, described = self._at_coordinator(name, ConsumerGroupDescribeRequest(group_ids=[name]))
+        if described is None:
             return None
-        members = tuple(_consumer_member(one) for one in found.members)
-        return Group(name, found.group_state, "consumer", "consumer", found.assignor_name, at, members)
+        members = tuple(_consumer_member(member) for member in described.members)
+        return Group(
+            name, described.group_state, "consumer", "consumer", described.assignor_name, coordinator, members
+        )
 
     def _classic_group(self, name: str) -> Group | None:
-        at, found = self._at_coordinator(name, DescribeGroupsRequest(groups=[name]))
-        if found is None or found.group_state == "Dead":
+        coordinator, described = self._at_coordinator(name, DescribeGroupsRequest(groups=[name]))
+        if described is None or described.group_state == "Dead":
             return None
-        members = tuple(_classic_member(one) for one in found.members)
+        members = tuple(_classic_member(member) for member in described.members)
         return Group(
-            name, found.group_state, "classic", found.protocol_type, found.protocol_data, at, members
+            name,
+            described.group_state,
+            "classic",
+            described.protocol_type,
+            described.protocol_data,
+            coordinator,
+            members,
         )
 
     def _at_coordinator(self, name: str, request: Any) -> tuple[Address, Any]:
-        at = self._admin.protocol.coordinator(name, GROUP)
-        found = self._admin.protocol.ask(request, node=at.node).groups[0]
-        if found.error_code in _NOT_THERE:
-            return at, None
-        if found.error_code:
-            reason = getattr(found, "error_message", None)
-            raise refusal(found.error_code, doing=f"describe group {name!r}", subject=name, reason=reason)
-        return at, found
+        coordinator = self._admin.protocol.coordinator(name, GROUP)
+        described = self._admin.protocol.ask(request, node=coordinator.node).groups[0]
+        if described.error_code in _NO_SUCH_GROUP:
+            return coordinator, None
+        if described.error_code:
+            reason = getattr(described, "error_message", None)
+            raise refusal(described.error_code, doing=f"describe group {name!r}", subject=name, reason=reason)
+        return coordinator, described
 
     def inactive(self, name: str, *, doing: str) -> Group | None:
-        """The group if it has no members, None if there is none; GroupActive, naming them, if it has."""
+        """Return the group if it has no members, or None if it does not exist.
+
+        Raise GroupActive, with the members, if it has some.
+        """
         group = self.find(name)
         if group is not None and group.active:
-            members = sorted({f"{one.client_id} at {one.host.lstrip('/')}" for one in group.members})
+            members = sorted({f"{member.client_id} at {member.host.lstrip('/')}" for member in group.members})
             shown = ", ".join(members[:3]) + (", ..." if len(members) > 3 else "")
             count = f"{len(group.members)} member{'s' if len(group.members) > 1 else ''}"
             raise GroupActive(
                 f"cannot {doing}: it is active ({count}: {shown})",
-                hint="stop its consumers first; one that died is gone when its session ends",
+                hint="stop its consumers first; a consumer that died leaves when its session ends",
                 code=ErrorCode.NON_EMPTY_GROUP,
             )
         return group
 
     def committed(self, name: str) -> dict[TopicPartition, int]:
-        """The committed offsets of a group, sorted; none for a group that does not exist."""
+        """Return the committed offsets of a group, sorted; none if it does not exist."""
         return group_offsets.committed(self._admin.protocol, name)
 
     def lags(self, group: str | Group) -> Sequence[Lag]:
-        """One row per partition that the group has committed or been assigned, sorted."""
+        """Return one row per partition that the group has committed or was assigned, sorted."""
         described = self.get(group) if isinstance(group, str) else group
         committed = self.committed(described.id)
         owners = {partition: member for member in described.members for partition in member.assignment}
@@ -208,37 +228,43 @@ class GroupsAdmin:
         start, end = self._ends(partitions)
         return [
             Lag(
-                one,
-                committed.get(one),
-                start[one].offset if one in start else None,
-                end[one].offset if one in end else None,
-                owners.get(one),
+                partition,
+                committed.get(partition),
+                start[partition].offset if partition in start else None,
+                end[partition].offset if partition in end else None,
+                owners.get(partition),
             )
-            for one in partitions
+            for partition in partitions
         ]
 
     def _ends(self, partitions: Sequence[TopicPartition]) -> tuple[_Offsets, _Offsets]:
-        """The first and the next offset of each partition; none where nobody leads, which is looked at again before every try."""
+        """Return the first and the next offset of each partition that has a leader.
+
+        Leaders are looked up again before every attempt.
+        """
         start: _Offsets = {}
         end: _Offsets = {}
 
-        def ask(limit_s: float) -> None:
-            leaders = self._admin.protocol.leaders(one.topic for one in partitions)
-            led = [one for one in partitions if leaders.get(one) is not None]
-            self._admin.offsets.ask_rest(dict.fromkeys(led, "earliest"), start, limit_s)
-            self._admin.offsets.ask_rest(dict.fromkeys(led, "latest"), end, limit_s)
+        def list_once(limit_s: float) -> None:
+            leaders = self._admin.protocol.leaders(partition.topic for partition in partitions)
+            led = [partition for partition in partitions if leaders.get(partition) is not None]
+            self._admin.offsets.list_missing(dict.fromkeys(led, "earliest"), start, limit_s)
+            self._admin.offsets.list_missing(dict.fromkeys(led, "latest"), end, limit_s)
 
-        self._admin.patience.persist(ask, doing="list offsets")
+        self._admin.retries.run(list_once, doing="list offsets")
         return start, end
 
     def alter(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets for a group that has no members; a group that does not exist begins to."""
+        """Commit offsets for a group without members; a group that does not exist is created."""
         self.inactive(name, doing=f"set offsets of group {name!r}")
         if offsets:
             group_offsets.commit(self._admin.protocol, name, offsets)
 
     def delete(self, *names: str) -> None:
-        """Delete groups with their offsets. None is deleted unless all of them exist and have no members."""
+        """Delete groups with their offsets.
+
+        None is deleted unless all of them exist and have no members.
+        """
         for name in names:
             self.check_deletable(name)
         for problem in self.delete_each(names).values():
@@ -246,12 +272,12 @@ class GroupsAdmin:
                 raise problem
 
     def check_deletable(self, name: str) -> None:
-        """UnknownGroup if there is none, GroupActive if it has members."""
+        """Raise UnknownGroup if the group does not exist, GroupActive if it has members."""
         if self.inactive(name, doing=f"delete group {name!r}") is None:
             raise unknown_group(name, self.names())
 
     def delete_each(self, names: Iterable[str]) -> dict[str, ClientError | None]:
-        """Delete those of the groups that can be deleted; for each what stood in the way, None where nothing did."""
+        """Delete the groups that can be deleted; return the error of each, or None."""
         outcomes: dict[str, ClientError | None] = {}
         for name in names:
             outcomes[name] = _problem(self.check_deletable, name) or _problem(
@@ -260,32 +286,36 @@ class GroupsAdmin:
         return outcomes
 
     def delete_offsets(self, name: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget committed offsets. A group that reads the topic now is not asked to forget: GroupActive."""
+        """Delete committed offsets.
+
+        Raise GroupActive if the group reads the topic now.
+        """
         request = OffsetDeleteRequest(group_id=name, topics=_by_topic(partitions))
         try:
             self._admin.protocol.patiently(
                 lambda: self._delete_offsets(name, request),
                 doing=f"delete offsets of group {name!r}",
-                done=group_offsets.gone_counts_as_done,  # a group without members and offsets is no more
+                # A group without members and offsets is deleted.
+                done=group_offsets.missing_counts_as_deleted,
             )
         except UnknownGroup:
             raise unknown_group(name, self.names()) from None
 
     def _delete_offsets(self, name: str, request: OffsetDeleteRequest) -> None:
-        at = self._admin.protocol.coordinator(name, GROUP)
-        answer = self._admin.protocol.ask(request, node=at.node)
+        coordinator = self._admin.protocol.coordinator(name, GROUP)
+        response = self._admin.protocol.ask(request, node=coordinator.node)
         doing = f"delete offsets of group {name!r}"
-        if answer.error_code:
-            raise refusal(answer.error_code, doing=doing, subject=name)
-        for topic in answer.topics:
-            for one in topic.partitions:
-                if one.error_code:
-                    where = f"{doing} in {topic.name}-{one.partition_index}"
-                    raise refusal(one.error_code, doing=where, subject=name)
+        if response.error_code:
+            raise refusal(response.error_code, doing=doing, subject=name)
+        for topic in response.topics:
+            for partition in topic.partitions:
+                if partition.error_code:
+                    where = f"{doing} in {topic.name}-{partition.partition_index}"
+                    raise refusal(partition.error_code, doing=where, subject=name)
 
 
 def _problem(action: Callable[..., Any], *arguments: Any, **more: Any) -> ClientError | None:
-    """What an action complains about; no broker at all is not a matter of one group, and is raised."""
+    """Return the error of an action. An unreachable cluster concerns all groups and is raised."""
     try:
         action(*arguments, **more)
     except BrokerUnreachable:
@@ -297,25 +327,33 @@ def _problem(action: Callable[..., Any], *arguments: Any, **more: Any) -> Client
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[OffsetDeleteRequestTopic]:
     topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-    for one in sorted(partitions):
-        topics.setdefault(one.topic, []).append(OffsetDeleteRequestPartition(partition_index=one.partition))
+    for partition in sorted(partitions):
+        topics.setdefault(partition.topic, []).append(
+            OffsetDeleteRequestPartition(partition_index=partition.partition)
+        )
     return [OffsetDeleteRequestTopic(name=name, partitions=rows) for name, rows in topics.items()]
 
 
-def _classic_member(found: Any) -> Member:
-    assignment = assigned_partitions(found.member_assignment)
-    return Member(found.member_id, found.client_id, found.client_host, found.group_instance_id, assignment)
-
-
-def _consumer_member(found: Any) -> Member:
+def _classic_member(described: Any) -> Member:
+    assignment = assigned_partitions(described.member_assignment)
     return Member(
-        found.member_id,
-        found.client_id,
-        found.client_host,
-        found.instance_id,
-        _partitions(found.assignment),
-        _partitions(found.target_assignment),
-        found.member_epoch,
+        described.member_id,
+        described.client_id,
+        described.client_host,
+        described.group_instance_id,
+        assignment,
+    )
+
+
+def _consumer_member(described: Any) -> Member:
+    return Member(
+        described.member_id,
+        described.client_id,
+        described.client_host,
+        described.instance_id,
+        _partitions(described.assignment),
+        _partitions(described.target_assignment),
+        described.member_epoch,
     )
 
 

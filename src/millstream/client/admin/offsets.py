@@ -1,4 +1,7 @@
-"""Offsets of partitions: the first, the next to be written, by time; and DeleteRecords, which moves the first."""
+"""Offsets of partitions: the first, the next, and by time.
+
+DeleteRecords, which advances the first offset, is here too.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,16 @@ if TYPE_CHECKING:
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 Spec = Literal["earliest", "latest", "max_timestamp"] | int
-"""Which offset is asked for; a number is a time in milliseconds: the first record at or after it."""
+"""Which offset to list. A number is a time in milliseconds: the first record at or after it."""
 
 
-# What librdkafka answers, without an error, for a partition whose leader went while it asked. Taken for an offset to
-# read from, it would mean the committed one.
-_UNTOLD = -1001
+# librdkafka returns this offset, without an error, if the leader went away during the request.
+# As an offset to read from it would mean the committed one.
+_UNKNOWN_OFFSET = -1001
 
 
 class OffsetAt(NamedTuple):
-    """An answer: ``offset`` is -1 when no record is that late; ``timestamp_ms`` is -1 where the question has none."""
+    """A result: ``offset`` is -1 if no record is that late, ``timestamp_ms`` if not listed."""
 
     offset: int
     timestamp_ms: int
@@ -47,85 +50,111 @@ class OffsetsAdmin:
     def list(
         self, wanted: Mapping[TopicPartition, Spec], *, isolation: Isolation = "read_uncommitted"
     ) -> dict[TopicPartition, OffsetAt]:
-        """One answer per partition asked for. A partition whose leader is just changing is asked again."""
-        found: dict[TopicPartition, OffsetAt] = {}
-        self._admin.patience.persist(
-            lambda limit_s: self.ask_rest(wanted, found, limit_s, isolation), doing="list offsets"
-        )
-        return found
+        """Return one result per partition.
 
-    def ask_rest(
+        A partition whose leader is changing is requested again.
+        """
+        offsets: dict[TopicPartition, OffsetAt] = {}
+        self._admin.retries.run(
+            lambda limit_s: self.list_missing(wanted, offsets, limit_s, isolation), doing="list offsets"
+        )
+        return offsets
+
+    def list_missing(
         self,
         wanted: Mapping[TopicPartition, Spec],
-        found: dict[TopicPartition, OffsetAt],
+        offsets: dict[TopicPartition, OffsetAt],
         limit_s: float,
         isolation: Isolation = "read_uncommitted",
     ) -> None:
-        """Ask once for what is not found yet, and raise the first refusal when all answers are in."""
-        rest = {KafkaTopicPartition(*one): _spec(spec) for one, spec in wanted.items() if one not in found}
-        if not rest:
+        """Request once the offsets that ``offsets`` lacks, and add them to it.
+
+        Raise the first error after all responses have arrived.
+        """
+        missing = {
+            KafkaTopicPartition(*partition): _spec(spec)
+            for partition, spec in wanted.items()
+            if partition not in offsets
+        }
+        if not missing:
             return
         futures = self._admin.client.list_offsets(
-            rest, isolation_level=IsolationLevel[isolation.upper()], request_timeout=limit_s
+            missing, isolation_level=IsolationLevel[isolation.upper()], request_timeout=limit_s
         )
         failure: ClientError | None = None
-        for asked, future in futures.items():
+        for requested, future in futures.items():
             try:
-                found[TopicPartition(asked.topic, asked.partition)] = self._offset(asked, future)
+                offsets[TopicPartition(requested.topic, requested.partition)] = self._offset(
+                    requested, future
+                )
             except ClientError as error:
                 failure = failure or error
         if failure is not None:
             if failure.code is None or failure.code in PASSING:
-                self._forget_leaders({one.topic for one in wanted if one not in found}, limit_s)
+                self._refresh_leaders(
+                    {partition.topic for partition in wanted if partition not in offsets}, limit_s
+                )
             raise failure
 
-    def _forget_leaders(self, topics: Iterable[str], limit_s: float) -> None:
-        """librdkafka goes on asking the leader that it knows, also one that is gone; who leads now it hears when it is made to ask."""
+    def _refresh_leaders(self, topics: Iterable[str], limit_s: float) -> None:
+        """Make librdkafka look for the leaders of these topics.
+
+        Otherwise it keeps sending to the leader it knows, even one that is gone.
+        """
         for topic in sorted(topics):
             with suppress(KafkaException):
                 interruptible(self._admin.client.list_topics, topic, timeout=limit_s)
 
-    def _offset(self, asked: KafkaTopicPartition, future: Any) -> OffsetAt:
-        partition = TopicPartition(asked.topic, asked.partition)
-        told = self._admin.wait(future, doing=f"list the offsets of {partition}", subject=asked.topic)
-        if told.offset == _UNTOLD:
+    def _offset(self, requested: KafkaTopicPartition, future: Any) -> OffsetAt:
+        partition = TopicPartition(requested.topic, requested.partition)
+        listed = self._admin.wait(future, doing=f"list the offsets of {partition}", subject=requested.topic)
+        if listed.offset == _UNKNOWN_OFFSET:
             raise refusal(
-                ErrorCode.LEADER_NOT_AVAILABLE, doing=f"list the offsets of {partition}", subject=asked.topic
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                doing=f"list the offsets of {partition}",
+                subject=requested.topic,
             )
-        return OffsetAt(told.offset, told.timestamp)
+        return OffsetAt(listed.offset, listed.timestamp)
 
     def earliest(self, topic: str) -> dict[TopicPartition, int]:
-        """The first offset that every partition still has."""
+        """Return the first offset of every partition that is not deleted."""
         return self._of_topic(topic, "earliest")
 
     def latest(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> dict[TopicPartition, int]:
-        """The offset of the next record of every partition: the high watermark, or the last stable offset."""
+        """Return the offset of the next record of every partition.
+
+        That is the high watermark, or with read_committed the last stable offset.
+        """
         return self._of_topic(topic, "latest", isolation)
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete what is before an offset (-1: everything); the new first offset of each partition."""
+        """Delete records before an offset (-1: all); return each partition's new first offset."""
         low: dict[TopicPartition, int] = {}
-        self._admin.patience.persist(lambda limit_s: self._delete_rest(before, low), doing="delete records")
+        self._admin.retries.run(lambda limit_s: self._delete_missing(before, low), doing="delete records")
         return low
 
-    def _delete_rest(self, before: Mapping[TopicPartition, int], low: dict[TopicPartition, int]) -> None:
-        """Deleting what is gone already is no error, so a try without an answer can be repeated."""
-        asked = [KafkaTopicPartition(*one, offset) for one, offset in before.items() if one not in low]
+    def _delete_missing(self, before: Mapping[TopicPartition, int], low: dict[TopicPartition, int]) -> None:
+        """Delete once. It may be repeated: records that are gone already are no error."""
+        requested = [
+            KafkaTopicPartition(*partition, offset)
+            for partition, offset in before.items()
+            if partition not in low
+        ]
         timeout_s = self._admin.connection.request_timeout_s
         futures = self._admin.client.delete_records(
-            asked, request_timeout=timeout_s, operation_timeout=timeout_s
+            requested, request_timeout=timeout_s, operation_timeout=timeout_s
         )
-        for one, future in futures.items():
-            partition = TopicPartition(one.topic, one.partition)
+        for deleted, future in futures.items():
+            partition = TopicPartition(deleted.topic, deleted.partition)
             doing = f"delete the records of {partition} before {before[partition]}"
-            low[partition] = self._admin.wait(future, doing=doing, subject=one.topic).low_watermark
+            low[partition] = self._admin.wait(future, doing=doing, subject=deleted.topic).low_watermark
 
     def _of_topic(
         self, topic: str, spec: Spec, isolation: Isolation = "read_uncommitted"
     ) -> dict[TopicPartition, int]:
         partitions: Iterable[TopicPartition] = self._admin.topics.partitions(topic)
-        answers = self.list(dict.fromkeys(partitions, spec), isolation=isolation)
-        return {partition: answer.offset for partition, answer in answers.items()}
+        results = self.list(dict.fromkeys(partitions, spec), isolation=isolation)
+        return {partition: result.offset for partition, result in results.items()}
 
 
 def _spec(spec: Spec) -> Any:

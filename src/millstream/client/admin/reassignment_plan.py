@@ -2,8 +2,8 @@
 
 The goals, in this order: the replicas of each topic are even over the brokers, then the replicas of
 all topics together, then the preferred leaders, again within each topic before in total. A plan
-meets them with as few moved replicas as possible. Replicas stay on different racks; this goes before
-all the goals. ``even_spread`` has the algorithm.
+meets them with as few moved replicas as possible. Replicas stay on different racks; this goes
+before all the goals. ``even_spread`` has the algorithm.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def spread(
     *,
     factor: int | None = None,
 ) -> Assignment:
-    """Return the replicas that each partition should have, ``factor`` of them or as many as before."""
-    most = factor or max((len(replicas) for replicas in current.values()), default=0)
-    if most > len(set(brokers)):
+    """Return the planned replicas of each partition, ``factor`` or as many as before."""
+    replica_count = factor or max((len(replicas) for replicas in current.values()), default=0)
+    if replica_count > len(set(brokers)):
         raise ClientError(
-            f"{most} replicas do not fit on {len(set(brokers))} brokers",
+            f"{replica_count} replicas do not fit on {len(set(brokers))} brokers",
             hint="name more brokers, or fewer replicas with --replication-factor",
         )
     plan = _Plan(current, sorted(set(brokers)), racks or {})
@@ -91,10 +91,10 @@ class _Plan:
 
     def _fullness(self, tp: TopicPartition, broker: int) -> tuple[bool, int, int, int]:
         rack = self.racks.get(broker)
-        doubled = rack is not None and any(
+        shares_rack = rack is not None and any(
             self.racks.get(other) == rack for other in self.replicas[tp] if other != broker
         )
-        return doubled, self.topic_load[tp.topic, broker], self.load[broker], broker
+        return shares_rack, self.topic_load[tp.topic, broker], self.load[broker], broker
 
     def even_out(self) -> None:
         """Move replicas until each topic is even, and then all topics together."""
@@ -167,7 +167,7 @@ class _Plan:
 
 
 def moves(
-    current: Mapping[TopicPartition, Sequence[int]], wanted: Mapping[TopicPartition, Sequence[int]]
+    current: Mapping[TopicPartition, Sequence[int]], planned: Mapping[TopicPartition, Sequence[int]]
 ) -> Assignment:
-    """What of a plan is not so already."""
-    return {tp: tuple(nodes) for tp, nodes in wanted.items() if tuple(current.get(tp, ())) != tuple(nodes)}
+    """Return the part of a plan that differs from the current assignment."""
+    return {tp: tuple(nodes) for tp, nodes in planned.items() if tuple(current.get(tp, ())) != tuple(nodes)}

@@ -1,4 +1,4 @@
-"""Moving partitions between brokers, and giving leadership back: ``admin.reassignments``."""
+"""Reassigning partitions to brokers, and electing preferred leaders: ``admin.reassignments``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.thr
 
 @dataclass(frozen=True, slots=True)
 class Moving:
-    """A partition on its way: ``replicas`` are all that it has meanwhile."""
+    """A partition in reassignment; ``replicas`` has all its current replicas, old and new."""
 
     partition: TopicPartition
     replicas: tuple[int, ...]
@@ -50,147 +50,164 @@ class ReassignmentsAdmin:
         self._admin = admin
 
     def current(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, tuple[int, ...]]:
-        """The replicas of every partition of these topics, or of all."""
+        """Return the replicas of every partition of these topics, or of all."""
         names = list(topics) if topics is not None else list(self._admin.topics.names())
         return {
-            TopicPartition(topic.name, one.id): one.replicas
+            TopicPartition(topic.name, partition.id): partition.replicas
             for topic in self._admin.topics.describe(names)
-            for one in topic.partitions
+            for partition in topic.partitions
         }
 
     def start(
-        self, wanted: Mapping[TopicPartition, Sequence[int] | None]
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> dict[TopicPartition, ClientError]:
-        """Begin to move (None: go back). Returns those that were refused, and why."""
+        """Start to reassign partitions; None cancels. Return those that were rejected, and why."""
         topics: dict[str, ReassignableTopic] = {}
-        for tp, replicas in sorted(wanted.items()):
+        for tp, replicas in sorted(targets.items()):
             row = ReassignablePartition(
                 partition_index=tp.partition, replicas=None if replicas is None else list(replicas)
             )
             topics.setdefault(tp.topic, ReassignableTopic(name=tp.topic)).partitions.append(row)
         request = AlterPartitionReassignmentsRequest(topics=list(topics.values()))
-        answer = self._ask(request, "move partitions")
+        response = self._request(request, "move partitions")
         return {
-            TopicPartition(topic.name, one.partition_index): refusal(
-                one.error_code,
-                doing=f"move {topic.name}-{one.partition_index}",
-                reason=one.error_message,
+            TopicPartition(topic.name, result.partition_index): refusal(
+                result.error_code,
+                doing=f"move {topic.name}-{result.partition_index}",
+                reason=result.error_message,
             )
-            for topic in answer.responses
-            for one in topic.partitions
-            if one.error_code
+            for topic in response.responses
+            for result in topic.partitions
+            if result.error_code
         }
 
-    def _ask(self, request: Struct, doing: str, through: int | None = None) -> Any:
-        """Of any broker, or of this one, which passes it on to the controller; again after a try without an answer, because each of these requests says how
-        things are to be, or asks how they are."""
+    def _request(self, request: Struct, doing: str, through: int | None = None) -> Any:
+        """Send a request to any broker, or to ``through``, which forwards it to the controller.
 
-        def ask() -> Any:
+        It may be repeated after an attempt without a response: each of these requests either states
+        a target or reads.
+        """
+
+        def request_once() -> Any:
             protocol = self._admin.protocol
-            answer = protocol.ask(request) if through is None else protocol.ask(request, node=through)
-            if answer.error_code:
-                reason = getattr(answer, "error_message", None)
-                raise refusal(answer.error_code, doing=doing, reason=reason)
-            return answer
+            response = protocol.ask(request) if through is None else protocol.ask(request, node=through)
+            if response.error_code:
+                reason = getattr(response, "error_message", None)
+                raise refusal(response.error_code, doing=doing, reason=reason)
+            return response
 
-        return self._admin.protocol.patiently(ask, doing=doing)
+        return self._admin.protocol.patiently(request_once, doing=doing)
 
     def moving(
         self, partitions: Iterable[TopicPartition] | None = None, *, through: int | None = None
     ) -> list[Moving]:
-        """What is on its way, of these partitions or of all. The controller is asked ``through`` a broker, if one is named."""
-        asked = None
+        """Return the running reassignments, of these partitions or of all.
+
+        ``through`` names the broker that forwards the request to the controller.
+        """
+        topics = None
         if partitions is not None:
             by_topic: dict[str, list[int]] = {}
             for tp in partitions:
                 by_topic.setdefault(tp.topic, []).append(tp.partition)
-            asked = [
+            topics = [
                 ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
                 for name, indexes in by_topic.items()
             ]
-        answer = self._ask(ListPartitionReassignmentsRequest(topics=asked), "list moves", through)
+        response = self._request(ListPartitionReassignmentsRequest(topics=topics), "list moves", through)
         return sorted(
             (
                 Moving(
-                    TopicPartition(topic.name, one.partition_index),
-                    tuple(one.replicas),
-                    tuple(one.adding_replicas),
-                    tuple(one.removing_replicas),
+                    TopicPartition(topic.name, result.partition_index),
+                    tuple(result.replicas),
+                    tuple(result.adding_replicas),
+                    tuple(result.removing_replicas),
                 )
-                for topic in answer.topics
-                for one in topic.partitions
+                for topic in response.topics
+                for result in topic.partitions
             ),
-            key=lambda one: one.partition,
+            key=lambda moving: moving.partition,
         )
 
-    def throttle(self, wanted: Mapping[TopicPartition, Sequence[int]], bytes_per_s: int) -> None:
-        """Bound what the moves may take of every broker. ``unthrottle`` lifts it."""
-        current = self.current({tp.topic for tp in wanted})
-        brokers = {node for tp, nodes in wanted.items() for node in (*nodes, *current.get(tp, ()))}
+    def throttle(self, targets: Mapping[TopicPartition, Sequence[int]], bytes_per_s: int) -> None:
+        """Limit the bandwidth of reassignments per broker. ``unthrottle`` removes the limit."""
+        current = self.current({tp.topic for tp in targets})
+        brokers = {node for tp, nodes in targets.items() for node in (*nodes, *current.get(tp, ()))}
         live = {broker.id for broker in self._admin.cluster.describe().brokers}
-        there = live.union(*current.values())
-        if missing := sorted(brokers - there):  # before anything is set that would stay
-            raise ClientError(f"there is no broker {missing[0]}")
-        # Those that are away first: another Kafka may refuse them.
+        known = live.union(*current.values())
+        if missing := sorted(brokers - known):  # check before any setting is changed
+            raise ClientError(f"broker {missing[0]} does not exist")
+        # Brokers that are down come first: another Kafka may reject them.
         for node in sorted(brokers, key=lambda node: (node in live, node)):
             self._admin.configs.alter("broker", node, dict.fromkeys(_RATES, str(bytes_per_s)))
-        for topic in sorted({tp.topic for tp in wanted}):
+        for topic in sorted({tp.topic for tp in targets}):
             self._admin.configs.alter("topic", topic, dict.fromkeys(_THROTTLED, "*"))
 
     def unthrottle(self, topics: Iterable[str]) -> None:
-        """What still moves goes on at full speed."""
-        self._forget_throttled(topics)
-        self._forget_rates()
+        """Remove the limit; running reassignments continue at full speed."""
+        self._delete_topic_limits(topics)
+        self._delete_rates()
 
     def unthrottle_moved(self, topics: Iterable[str]) -> bool:
-        """Where nothing of a topic moves any more; the rates of the brokers, which all moves share, when nothing moves at all. Whether that is so."""
-        moving = {one.partition.topic for one in self.moving()}
-        self._forget_throttled(topic for topic in topics if topic not in moving)
+        """Remove the limits of topics without a running reassignment.
+
+        All reassignments share the rates of the brokers, so these are removed when none is running.
+        Return whether that is the case.
+        """
+        moving = {reassignment.partition.topic for reassignment in self.moving()}
+        self._delete_topic_limits(topic for topic in topics if topic not in moving)
         if not moving:
-            self._forget_rates()
+            self._delete_rates()
         return not moving
 
-    def _forget_rates(self) -> None:
-        """Also of brokers that are away: they would come back with them. Nobody tells what those have, so it is deleted unseen."""
+    def _delete_rates(self) -> None:
+        """Delete the rates of all brokers, including those that are down: they would start with
+        them.
+
+        A broker that is down cannot return its settings, so its rates are deleted unconditionally.
+        """
         for broker in self._admin.cluster.describe().brokers:
-            self._forget("broker", broker.id, _RATES)
-        for node in self._admin.configs.brokers_away():
+            self._delete_settings("broker", broker.id, _RATES)
+        for node in self._admin.configs.brokers_down():
             self._admin.configs.alter("broker", node, delete=_RATES)
 
-    def _forget_throttled(self, topics: Iterable[str]) -> None:
+    def _delete_topic_limits(self, topics: Iterable[str]) -> None:
         for topic in sorted(set(topics)):
-            self._forget("topic", topic, _THROTTLED)
+            self._delete_settings("topic", topic, _THROTTLED)
 
-    def _forget(self, kind: str, name: str | int, settings: Sequence[str]) -> None:
-        there = self._admin.configs.overrides(kind, name)  # type: ignore[arg-type]
-        if known := [one for one in settings if one in there]:
-            self._admin.configs.alter(kind, name, {}, delete=known)  # type: ignore[arg-type]
+    def _delete_settings(self, kind: str, name: str | int, settings: Sequence[str]) -> None:
+        overrides = self._admin.configs.overrides(kind, name)  # type: ignore[arg-type]
+        if present := [setting for setting in settings if setting in overrides]:
+            self._admin.configs.alter(kind, name, {}, delete=present)  # type: ignore[arg-type]
 
     def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, ClientError | None]:
-        """Give leadership to the preferred replica (or, unclean, to any live one) of these partitions, or of all that need it.
-        None for those that have a new leader; ELECTION_NOT_NEEDED is left out."""
-        asked = None
+        """Elect the preferred replica of these partitions, or of all that need it.
+
+        ``unclean`` elects any live replica. The result is None for a partition with a new leader;
+        ELECTION_NOT_NEEDED is left out.
+        """
+        topics = None
         if partitions is not None:
             by_topic: dict[str, list[int]] = {}
             for tp in partitions:
                 by_topic.setdefault(tp.topic, []).append(tp.partition)
-            asked = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in by_topic.items()]
+            topics = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in by_topic.items()]
         request = ElectLeadersRequest(
             election_type=UNCLEAN if unclean else PREFERRED,
-            topic_partitions=asked,
+            topic_partitions=topics,
             timeout_ms=int(self._admin.connection.request_timeout_s * 1000),
         )
-        answer = self._ask(request, "elect leaders")
+        response = self._request(request, "elect leaders")
         results: dict[TopicPartition, ClientError | None] = {}
-        for topic in answer.replica_election_results:
-            for one in topic.partition_result:
-                tp = TopicPartition(topic.topic, one.partition_id)
-                if one.error_code == ErrorCode.NONE:
+        for topic in response.replica_election_results:
+            for result in topic.partition_result:
+                tp = TopicPartition(topic.topic, result.partition_id)
+                if result.error_code == ErrorCode.NONE:
                     results[tp] = None
-                elif one.error_code != ErrorCode.ELECTION_NOT_NEEDED:
+                elif result.error_code != ErrorCode.ELECTION_NOT_NEEDED:
                     results[tp] = refusal(
-                        one.error_code, doing=f"elect a leader of {tp}", reason=one.error_message
+                        result.error_code, doing=f"elect a leader of {tp}", reason=result.error_message
                     )
         return results

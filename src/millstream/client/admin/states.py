@@ -1,4 +1,4 @@
-"""The states of groups and transactions and the types of groups, by the names that the protocol gives them."""
+"""The states of groups and transactions and the types of groups, named as in the protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from millstream.client.errors import ClientError
 
 
 class GroupState(StrEnum):
-    """PreparingRebalance and CompletingRebalance of classic groups only; Assigning and Reconciling of the consumer protocol."""
+    """The state of a group.
+
+    PreparingRebalance and CompletingRebalance belong to classic groups, Assigning and Reconciling
+    to the consumer protocol.
+    """
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -41,8 +45,8 @@ Name = TypeVar("Name", bound=StrEnum)
 
 
 def named(kind: type[Name], names: Iterable[str]) -> set[Name]:
-    """The members of these names, whatever their capitals; ClientError for one that there is not."""
-    known = {one.value.lower(): one for one in kind}
+    """Return the members of these names, ignoring case; ClientError for an unknown name."""
+    known = {member.value.lower(): member for member in kind}
     for name in names:
         if name.lower() not in known:
             raise ClientError(f"{name!r} is not one of {', '.join(kind)}", hint="use one of these names")

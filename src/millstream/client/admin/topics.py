@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 BROKER_DEFAULT = -1
 # Limits of the library for one request. It raises a ValueError, or an OverflowError above 2^31.
-MOST_PARTITIONS = 100_000
-MOST_REPLICAS = 10_000
+MAX_PARTITIONS = 100_000
+MAX_REPLICAS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,24 @@ class TopicsAdmin:
         self._admin = admin
 
     def names(self) -> Sequence[str]:
-        """The names of all topics, sorted."""
+        """Return the names of all topics, sorted."""
         admin, doing = self._admin, "list the topics"
-        found = cluster_metadata(
-            admin.client, None, admin.patience, lambda error: admin.explain(error, doing=doing), doing
+        metadata = cluster_metadata(
+            admin.client, None, admin.retries, lambda error: admin.explain(error, doing=doing), doing
         )
-        return sorted(found.topics)
+        return sorted(metadata.topics)
 
     def list(self) -> Topics:
-        """All topics, sorted by name."""
+        """Return all topics, sorted by name."""
         names = self.names()
-        return [found for found in self._ask(names).values() if isinstance(found, Topic)]
+        return [topic for topic in self._describe(names).values() if isinstance(topic, Topic)]
 
     def describe(self, names: Iterable[str]) -> Topics:
-        """These topics, in the order asked; UnknownTopic for the first that does not exist."""
-        return [self._known(name, found) for name, found in self._ask([*names]).items()]
+        """Return these topics in order; UnknownTopic for the first that does not exist."""
+        return [self._existing(name, result) for name, result in self._describe([*names]).items()]
 
     def get(self, name: str) -> Topic:
-        """One topic; UnknownTopic, with the nearest names, if there is none."""
+        """Return one topic; UnknownTopic, with the nearest names, if it does not exist."""
         return self.describe([name])[0]
 
     def exists(self, name: str) -> bool:
@@ -96,16 +96,16 @@ class TopicsAdmin:
         return True
 
     def partitions(self, name: str, only: Iterable[int] | None = None) -> Sequence[TopicPartition]:
-        """The partitions of a topic, or those of them whose numbers are given."""
+        """Return the partitions of a topic, or those with the numbers in ``only``."""
         known = [partition.id for partition in self.get(name).partitions]
-        wanted = known if only is None else sorted(set(only))
-        for number in wanted:
+        numbers = known if only is None else sorted(set(only))
+        for number in numbers:
             if number not in known:
                 raise UnknownPartition(
                     f"topic {name!r} has no partition {number}",
                     hint=f"its partitions are 0 to {len(known) - 1}",
                 )
-        return [TopicPartition(name, number) for number in wanted]
+        return [TopicPartition(name, number) for number in numbers]
 
     def create(
         self,
@@ -117,14 +117,17 @@ class TopicsAdmin:
         assignment: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Create a topic; what is not given is the default of the broker. ``assignment`` lists the replicas of each partition."""
+        """Create a topic, with the broker's defaults for what is not given.
+
+        ``assignment`` lists the replicas of each partition.
+        """
         if assignment is not None and (partitions is not None or replication_factor is not None):
-            raise ClientError("a replica assignment already says the number of partitions and replicas")
+            raise ClientError("a replica assignment already determines the number of partitions and replicas")
         doing = f"create topic {name!r}"
-        _check_count(partitions, "number of partitions", MOST_PARTITIONS, doing)
-        _check_count(replication_factor, "replication factor", MOST_REPLICAS, doing)
+        _check_count(partitions, "number of partitions", MAX_PARTITIONS, doing)
+        _check_count(replication_factor, "replication factor", MAX_REPLICAS, doing)
         replicas: dict[str, Any] = (
-            {"replica_assignment": [[*one] for one in assignment], "num_partitions": len(assignment)}
+            {"replica_assignment": [[*nodes] for nodes in assignment], "num_partitions": len(assignment)}
             if assignment is not None
             else {
                 "num_partitions": BROKER_DEFAULT if partitions is None else partitions,
@@ -133,97 +136,97 @@ class TopicsAdmin:
         )
         topic = NewTopic(name, config=dict(configs or {}), **replicas)
 
-        def ask(limit_s: float) -> None:
+        def create_once(limit_s: float) -> None:
             futures = self._admin.client.create_topics(
                 [topic], validate_only=validate_only, **self._timeouts()
             )
             self._admin.wait(futures[name], doing=doing, subject=name)
 
-        def done(error: ClientError) -> None:
-            """The topic that a try without an answer has left is there as it was wanted."""
-            if not isinstance(error, TopicExists) or not self._is_as_wanted(topic):
+        def accept_existing(error: ClientError) -> None:
+            """Accept the topic that an attempt without a response has created as requested."""
+            if not isinstance(error, TopicExists) or not self._is_as_requested(topic):
                 raise error
 
-        self._admin.patience.persist(ask, doing=doing, done=None if validate_only else done)
+        self._admin.retries.run(create_once, doing=doing, done=None if validate_only else accept_existing)
 
-    def _is_as_wanted(self, wanted: NewTopic) -> bool:
-        found = self.get(wanted.topic)
-        settings = self._admin.configs.overrides("topic", wanted.topic)
-        if wanted.replica_assignment:
-            same = [[*one.replicas] for one in found.partitions] == wanted.replica_assignment
+    def _is_as_requested(self, requested: NewTopic) -> bool:
+        topic = self.get(requested.topic)
+        settings = self._admin.configs.overrides("topic", requested.topic)
+        if requested.replica_assignment:
+            same = [[*partition.replicas] for partition in topic.partitions] == requested.replica_assignment
         else:
-            same = wanted.num_partitions in (BROKER_DEFAULT, len(found.partitions)) and (
-                wanted.replication_factor in (BROKER_DEFAULT, found.replication_factor)
+            same = requested.num_partitions in (BROKER_DEFAULT, len(topic.partitions)) and (
+                requested.replication_factor in (BROKER_DEFAULT, topic.replication_factor)
             )
-        return same and settings.items() >= (wanted.config or {}).items()
+        return same and settings.items() >= (requested.config or {}).items()
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Raise the number of partitions to ``total``."""
+        """Increase the number of partitions to ``total``."""
         self.get(name)
         doing = f"set topic {name!r} to {counted(total, 'partition')}"
         if total < 1:
             raise ClientError(f"cannot {doing}: a topic has at least 1 partition")
-        _check_count(total, "number of partitions", MOST_PARTITIONS, doing)
+        _check_count(total, "number of partitions", MAX_PARTITIONS, doing)
 
-        def ask(limit_s: float) -> None:
+        def add_once(limit_s: float) -> None:
             futures = self._admin.client.create_partitions([NewPartitions(name, total)], **self._timeouts())
             self._admin.wait(futures[name], doing=doing, subject=name)
 
-        def done(error: ClientError) -> None:
-            """A try without an answer has added them."""
+        def accept_added(error: ClientError) -> None:
+            """Accept the partitions that an attempt without a response has added."""
             if error.code is not ErrorCode.INVALID_PARTITIONS or len(self.get(name).partitions) != total:
                 raise error
 
-        self._admin.patience.persist(ask, doing=doing, done=done)
+        self._admin.retries.run(add_once, doing=doing, done=accept_added)
 
     def delete(self, *names: str) -> None:
         """Delete topics with all their records. None is deleted unless all of them exist."""
         ids = {topic.name: topic.id for topic in self.describe(names)}
         tried: set[str] = set()
 
-        def ask(limit_s: float) -> None:
-            # What is gone, or is another topic by now, a try without an answer has deleted.
+        def delete_once(limit_s: float) -> None:
+            # A topic that is gone or has another id was deleted by an attempt without a response.
             left = [name for name in ids if name not in tried or self._id(name) == ids[name]]
             futures = self._admin.client.delete_topics(left, **self._timeouts()) if left else {}
-            again = set(tried)
+            already_tried = set(tried)
             tried.update(left)
             for name, future in futures.items():
                 try:
                     self._admin.wait(future, doing=f"delete topic {name!r}", subject=name)
                 except UnknownTopic:
-                    if name not in again:
+                    if name not in already_tried:
                         raise
 
-        self._admin.patience.persist(ask, doing=f"delete {', '.join(map(repr, names))}")
+        self._admin.retries.run(delete_once, doing=f"delete {', '.join(map(repr, names))}")
 
     def _id(self, name: str) -> str | None:
-        found = self._ask([name])[name]
-        return found.id if isinstance(found, Topic) else None
+        result = self._describe([name])[name]
+        return result.id if isinstance(result, Topic) else None
 
-    def _ask(self, names: Sequence[str]) -> dict[str, Topic | Exception]:
+    def _describe(self, names: Sequence[str]) -> dict[str, Topic | Exception]:
         if not names:
             return {}
-        return self._admin.patience.persist(
-            lambda limit_s: self._ask_once(names, limit_s), doing="describe topics"
+        return self._admin.retries.run(
+            lambda limit_s: self._describe_once(names, limit_s), doing="describe topics"
         )
 
-    def _ask_once(self, names: Sequence[str], limit_s: float) -> dict[str, Topic | Exception]:
+    def _describe_once(self, names: Sequence[str], limit_s: float) -> dict[str, Topic | Exception]:
         admin = self._admin
         try:
             futures = admin.client.describe_topics(TopicCollection([*names]), request_timeout=limit_s)
         except ValueError as error:
             raise ClientError(f"cannot describe {', '.join(map(repr, names))}: {error}") from None
-        answers: dict[str, Topic | Exception] = {}
+        results: dict[str, Topic | Exception] = {}
         for name, future in futures.items():
             try:
-                answers[name] = _topic(admin.wait(future, doing=f"describe topic {name!r}", subject=name))
+                results[name] = _topic(admin.wait(future, doing=f"describe topic {name!r}", subject=name))
             except UnknownTopic as error:
-                answers[name] = error
-        return answers
+                results[name] = error
+        return results
 
-    def _known(self, name: str, found: Topic | Exception) -> Topic:
-        if isinstance(found, Topic):
-            return found
+    def _existing(self, name: str, result: Topic | Exception) -> Topic:
+        if isinstance(result, Topic):
+            return result
         raise unknown_topic(name, self.names())
 
     def _timeouts(self) -> dict[str, float]:
@@ -232,12 +235,12 @@ class TopicsAdmin:
 
 
 def _topic(described: Any) -> Topic:
-    partitions = sorted((_partition(one) for one in described.partitions), key=lambda one: one.id)
+    partitions = sorted(map(_partition, described.partitions), key=lambda partition: partition.id)
     return Topic(described.name, _topic_id(described.topic_id), described.is_internal, tuple(partitions))
 
 
 def _topic_id(uuid: Any) -> str:
-    """Kafka prints topic ids in the URL-safe alphabet, librdkafka in the other."""
+    """Return the id in the URL-safe alphabet, as Kafka prints it; librdkafka uses the other."""
     return str(uuid).replace("+", "-").replace("/", "_")
 
 
@@ -251,7 +254,7 @@ def _partition(described: Any) -> Partition:
     )
 
 
-def _check_count(count: int | None, what: str, most: int, doing: str) -> None:
-    """Refuse a number that the library cannot send; others are the broker's to refuse."""
-    if count is not None and count > most:
-        raise ClientError(f"cannot {doing}: the {what} is 1 to {most:,}, not {count}")
+def _check_count(count: int | None, name: str, maximum: int, doing: str) -> None:
+    """Reject a number that librdkafka cannot send; the broker rejects other wrong ones."""
+    if count is not None and count > maximum:
+        raise ClientError(f"cannot {doing}: the {name} is 1 to {maximum:,}, not {count}")

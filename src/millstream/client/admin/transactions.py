@@ -1,7 +1,7 @@
-"""Transactions from outside: which there are, what each holds, who writes to a partition, and ending one that hangs (KIP-664).
+"""Transactions of a cluster: list, describe and abort them, and find hanging ones (KIP-664).
 
-A transaction hangs when a partition has it open and no coordinator knows of it: readers of committed records stop there
-for ever, and only a marker written by hand lets them go on.
+A transaction hangs if a partition has it open and no coordinator knows it. Readers of committed
+records stop there, until an abort marker is written with ``write_abort_marker``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from millstream.wire.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
 
-# Producers are asked for so many partitions at a time.
-PARTITIONS_AT_ONCE = 500
+# Partitions per request for producers.
+PARTITIONS_PER_REQUEST = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,10 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One transactional id; ``started_ms`` is None unless a transaction is open, and then it has ``partitions``."""
+    """The state of one transactional id.
+
+    ``started_ms`` and ``partitions`` are set only while a transaction is open.
+    """
 
     id: str
     state: str
@@ -59,7 +62,7 @@ class Transaction:
 
 
 class ActiveProducer(NamedTuple):
-    """A producer that a partition remembers; ``start_offset`` is where its open transaction begins, None without one."""
+    """A producer in a partition; ``start_offset`` is where its open transaction begins, or None."""
 
     partition: TopicPartition
     producer_id: int
@@ -88,7 +91,10 @@ class TransactionsAdmin:
         longer_than_ms: int | None = None,
         pattern: str | None = None,
     ) -> Transactions:
-        """All transactional ids, sorted, or those that pass every filter given. The pattern is a regular expression."""
+        """Return all transactional ids, sorted, or those that pass every filter.
+
+        The pattern is a regular expression.
+        """
         request = ListTransactionsRequest(
             state_filters=sorted(named(TransactionState, [*states])),
             producer_id_filters=[*producer_ids],
@@ -96,47 +102,50 @@ class TransactionsAdmin:
             transactional_id_pattern=pattern,
         )
         protocol = self._admin.protocol
-        found = protocol.patiently(
-            lambda: [one for broker in protocol.brokers() for one in self._listed(broker, request)],
+        listings = protocol.patiently(
+            lambda: [listing for broker in protocol.brokers() for listing in self._listed(broker, request)],
             doing="list the transactions",
         )
-        return sorted(found, key=lambda one: one.id)
+        return sorted(listings, key=lambda listing: listing.id)
 
-    def _listed(self, at: Address, request: ListTransactionsRequest) -> Transactions:
-        answer = self._admin.protocol.ask(request, node=at.node)
-        if answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
+    def _listed(self, broker: Address, request: ListTransactionsRequest) -> Transactions:
+        response = self._admin.protocol.ask(request, node=broker.node)
+        if response.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION:
             raise ClientError(
                 f"{request.transactional_id_pattern!r} is not a regular expression",
                 hint="for example 'billing-.*'; it has to match the whole name",
                 code=ErrorCode.INVALID_REGULAR_EXPRESSION,
             )
-        if answer.error_code:
-            raise refusal(answer.error_code, doing="list the transactions")
+        if response.error_code:
+            raise refusal(response.error_code, doing="list the transactions")
         return [
-            TransactionListing(one.transactional_id, one.producer_id, one.transaction_state, at)
-            for one in answer.transaction_states
+            TransactionListing(state.transactional_id, state.producer_id, state.transaction_state, broker)
+            for state in response.transaction_states
         ]
 
     def get(self, name: str) -> Transaction:
-        """One transactional id; ClientError, with the nearest names, if no coordinator knows it."""
+        """Return the state of one transactional id.
+
+        Raise ClientError, with the nearest names, if no coordinator knows it.
+        """
         return self._admin.protocol.patiently(
             lambda: self._described(name), doing=f"describe transactional id {name!r}"
         )
 
     def _described(self, name: str) -> Transaction:
-        at = self._admin.protocol.coordinator(name, TRANSACTION)
+        coordinator = self._admin.protocol.coordinator(name, TRANSACTION)
         request = DescribeTransactionsRequest(transactional_ids=[name])
-        found = self._admin.protocol.ask(request, node=at.node).transaction_states[0]
-        if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        state = self._admin.protocol.ask(request, node=coordinator.node).transaction_states[0]
+        if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise self._unknown(name)
-        if found.error_code:
-            raise refusal(found.error_code, doing=f"describe transactional id {name!r}", subject=name)
-        return _transaction(found, at)
+        if state.error_code:
+            raise refusal(state.error_code, doing=f"describe transactional id {name!r}", subject=name)
+        return _transaction(state, coordinator)
 
     def _unknown(self, name: str) -> ClientError:
-        close = nearest(name, (one.id for one in self.list()))
+        close = nearest(name, (listing.id for listing in self.list()))
         return ClientError(
-            f"there is no transactional id {name!r}",
+            f"transactional id {name!r} does not exist",
             hint=f"did you mean {' or '.join(map(repr, close))}?"
             if close
             else "see `millstream transactions list`",
@@ -144,108 +153,118 @@ class TransactionsAdmin:
         )
 
     def abort(self, name: str) -> Transaction:
-        """End the open transaction of a transactional id as its next producer would: abort it, and fence who has it now."""
-        found = self.get(name)
-        if not found.open:
+        """Abort the open transaction of a transactional id, as its next producer would.
+
+        The current producer is fenced.
+        """
+        transaction = self.get(name)
+        if not transaction.open:
             raise ClientError(
-                f"transactional id {name!r} has no open transaction (it is {found.state})",
-                hint="for one that no coordinator knows give its --topic, --partition and --producer-id",
+                f"transactional id {name!r} has no open transaction (it is {transaction.state})",
+                hint="to abort a transaction that no coordinator knows, give its --topic, "
+                "--partition and --producer-id",
             )
-        # Twice is as good as once: the second finds it aborted and fences anew.
+        # It can be repeated: a second attempt finds the transaction aborted and fences again.
         self._admin.protocol.patiently(
-            lambda: self._fence(name, found.timeout_ms), doing=f"abort the transaction of {name!r}"
+            lambda: self._fence(name, transaction.timeout_ms), doing=f"abort the transaction of {name!r}"
         )
-        return found
+        return transaction
 
     def _fence(self, name: str, timeout_ms: int) -> None:
-        at = self._admin.protocol.coordinator(name, TRANSACTION)
+        coordinator = self._admin.protocol.coordinator(name, TRANSACTION)
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
-        answer = self._admin.protocol.ask(request, node=at.node)
-        if answer.error_code:
-            raise refusal(answer.error_code, doing=f"abort the transaction of {name!r}", subject=name)
+        response = self._admin.protocol.ask(request, node=coordinator.node)
+        if response.error_code:
+            raise refusal(response.error_code, doing=f"abort the transaction of {name!r}", subject=name)
 
     def producers(self, partitions: Iterable[TopicPartition]) -> Sequence[ActiveProducer]:
-        """The producers that these partitions remember, asked from the leader of each."""
-        wanted = sorted(set(partitions))
+        """Return the producers that the leaders of these partitions know."""
+        ordered = sorted(set(partitions))
         return [
-            one
-            for first in range(0, len(wanted), PARTITIONS_AT_ONCE)
-            for one in self._admin.protocol.patiently(
-                lambda some=wanted[first : first + PARTITIONS_AT_ONCE]: self._producers(some),  # type: ignore[misc]
-                doing="ask for producers",
+            producer
+            for first in range(0, len(ordered), PARTITIONS_PER_REQUEST)
+            for producer in self._admin.protocol.patiently(
+                lambda some=ordered[first : first + PARTITIONS_PER_REQUEST]: self._producers(some),  # type: ignore[misc]
+                doing="list producers",
             )
         ]
 
     def _producers(self, partitions: Sequence[TopicPartition]) -> Sequence[ActiveProducer]:
-        leaders = self._admin.protocol.leaders(one.topic for one in partitions)
+        leaders = self._admin.protocol.leaders(partition.topic for partition in partitions)
         by_node: dict[int, Rows] = {}
-        for one in partitions:
-            if (node := leaders.get(one)) is not None:
-                by_node.setdefault(node, {}).setdefault(one.topic, []).append(one.partition)
-        found = [one for node, topics in by_node.items() for one in self._remembered(node, topics)]
-        return sorted(found, key=lambda one: (one.partition, one.producer_id))
+        for partition in partitions:
+            if (node := leaders.get(partition)) is not None:
+                by_node.setdefault(node, {}).setdefault(partition.topic, []).append(partition.partition)
+        producers = [
+            producer for node, topics in by_node.items() for producer in self._producers_at(node, topics)
+        ]
+        return sorted(producers, key=lambda producer: (producer.partition, producer.producer_id))
 
-    def _remembered(self, node: int, topics: Rows) -> Sequence[ActiveProducer]:
-        asked = [TopicRequest(name=name, partition_indexes=rows) for name, rows in topics.items()]
-        found = []
-        for topic in self._admin.protocol.ask(DescribeProducersRequest(topics=asked), node=node).topics:
+    def _producers_at(self, node: int, topics: Rows) -> Sequence[ActiveProducer]:
+        requested = [TopicRequest(name=name, partition_indexes=rows) for name, rows in topics.items()]
+        producers = []
+        for topic in self._admin.protocol.ask(DescribeProducersRequest(topics=requested), node=node).topics:
             for row in topic.partitions:
                 partition = TopicPartition(topic.name, row.partition_index)
                 if row.error_code:
-                    doing = f"ask for the producers of {partition}"
+                    doing = f"list the producers of {partition}"
                     raise refusal(
                         row.error_code, doing=doing, subject=partition.topic, reason=row.error_message
                     )
-                found += [_producer(partition, one) for one in row.active_producers]
-        return found
+                producers += [_producer(partition, active) for active in row.active_producers]
+        return producers
 
     def owner(self, producer: ActiveProducer) -> Transaction | None:
-        """The open transaction of a coordinator that this producer's belongs to; None: it hangs."""
+        """Return the coordinator's open transaction of this producer, or None if it hangs."""
         for listed in self.list(states=OPEN, producer_ids=[producer.producer_id]):
-            found = self.get(listed.id)
-            if found.open and producer.partition in found.partitions:
-                return found
+            transaction = self.get(listed.id)
+            if transaction.open and producer.partition in transaction.partitions:
+                return transaction
         return None
 
     def hanging(
         self, partitions: Iterable[TopicPartition], *, idle_ms: int, now_ms: int
     ) -> Sequence[ActiveProducer]:
-        """Transactions open in these partitions, without a record for so long, of which no coordinator knows."""
+        """Return transactions in these partitions that are open and that no coordinator knows.
+
+        Only those without a record for at least ``idle_ms`` are checked.
+        """
         return [
-            one
-            for one in self.producers(partitions)
-            if one.start_offset is not None
-            and now_ms - one.last_timestamp_ms >= idle_ms
-            and self.owner(one) is None
+            producer
+            for producer in self.producers(partitions)
+            if producer.start_offset is not None
+            and now_ms - producer.last_timestamp_ms >= idle_ms
+            and self.owner(producer) is None
         ]
 
     def find(self, partition: TopicPartition, producer_id: int | None = None) -> ActiveProducer:
-        """The open transaction in a partition: that of the producer, or the only one."""
-        known = self.producers([partition])
+        """Return the open transaction of the producer in a partition, or the only open one."""
+        producers = self.producers([partition])
         if producer_id is not None:
-            known = [one for one in known if one.producer_id == producer_id]
-        open_ones = [one for one in known if one.start_offset is not None]
-        if len(open_ones) == 1:
-            return open_ones[0]
+            producers = [producer for producer in producers if producer.producer_id == producer_id]
+        candidates = [producer for producer in producers if producer.start_offset is not None]
+        if len(candidates) == 1:
+            return candidates[0]
         by = "" if producer_id is None else f" by producer {producer_id}"
-        if not open_ones:
+        if not candidates:
             raise ClientError(
                 f"no transaction is open in {partition}{by}",
                 hint=f"see `millstream transactions hanging {partition.topic}`",
             )
-        ids = ", ".join(str(one.producer_id) for one in open_ones)
+        ids = ", ".join(str(producer.producer_id) for producer in candidates)
         raise ClientError(
-            f"{len(open_ones)} transactions are open in {partition}",
+            f"{len(candidates)} transactions are open in {partition}",
             hint=f"say which with --producer-id: {ids}",
         )
 
     def write_abort_marker(self, producer: ActiveProducer) -> None:
-        """End a transaction in one partition, past its coordinator."""
+        """End a transaction in one partition, without its coordinator."""
         tried = False
 
         def write() -> None:
             nonlocal tried
-            # A try without an answer may have ended it, and the producer may have begun the next: that one is not meant.
+            # An attempt without a response may have ended it. The producer's next transaction, if
+            # it has begun one, must not be aborted.
             if tried and not self._is_open(producer):
                 return
             tried = True
@@ -256,8 +275,8 @@ class TransactionsAdmin:
 
     def _is_open(self, producer: ActiveProducer) -> bool:
         return any(
-            (one.producer_id, one.start_offset) == (producer.producer_id, producer.start_offset)
-            for one in self._producers([producer.partition])
+            (active.producer_id, active.start_offset) == (producer.producer_id, producer.start_offset)
+            for active in self._producers([producer.partition])
         )
 
     def _write_abort_marker(self, producer: ActiveProducer) -> None:
@@ -270,36 +289,42 @@ class TransactionsAdmin:
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             transaction_result=False,
-            # A producer whose partition never saw a marker has -1; 0 is older than that of any coordinator.
+            # The epoch is -1 before the first marker in the partition; 0 is older than any
+            # coordinator's.
             coordinator_epoch=max(0, producer.coordinator_epoch),
             topics=[WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
         )
-        answer = self._admin.protocol.ask(WriteTxnMarkersRequest(markers=[marker]), node=leader)
-        for row in (one for marked in answer.markers for topic in marked.topics for one in topic.partitions):
-            if row.error_code:
-                raise refusal(row.error_code, doing=doing, subject=partition.topic)
+        response = self._admin.protocol.ask(WriteTxnMarkersRequest(markers=[marker]), node=leader)
+        results = [
+            result for marked in response.markers for topic in marked.topics for result in topic.partitions
+        ]
+        for result in results:
+            if result.error_code:
+                raise refusal(result.error_code, doing=doing, subject=partition.topic)
 
 
-def _transaction(found: Any, at: Address) -> Transaction:
+def _transaction(described: Any, coordinator: Address) -> Transaction:
     return Transaction(
-        found.transactional_id,
-        found.transaction_state,
-        found.producer_id,
-        found.producer_epoch,
-        found.transaction_timeout_ms,
-        found.transaction_start_time_ms if found.transaction_start_time_ms >= 0 else None,
-        at,
-        tuple(sorted(TopicPartition(row.topic, index) for row in found.topics for index in row.partitions)),
+        described.transactional_id,
+        described.transaction_state,
+        described.producer_id,
+        described.producer_epoch,
+        described.transaction_timeout_ms,
+        described.transaction_start_time_ms if described.transaction_start_time_ms >= 0 else None,
+        coordinator,
+        tuple(
+            sorted(TopicPartition(row.topic, index) for row in described.topics for index in row.partitions)
+        ),
     )
 
 
-def _producer(partition: TopicPartition, found: Any) -> ActiveProducer:
+def _producer(partition: TopicPartition, active: Any) -> ActiveProducer:
     return ActiveProducer(
         partition,
-        found.producer_id,
-        found.producer_epoch,
-        found.coordinator_epoch,
-        found.current_txn_start_offset if found.current_txn_start_offset >= 0 else None,
-        found.last_sequence,
-        found.last_timestamp,
+        active.producer_id,
+        active.producer_epoch,
+        active.coordinator_epoch,
+        active.current_txn_start_offset if active.current_txn_start_offset >= 0 else None,
+        active.last_sequence,
+        active.last_timestamp,
     )

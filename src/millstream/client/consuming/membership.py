@@ -1,8 +1,9 @@
-"""A consumer's place in a group: which partitions it has, what it has handed out of them, what is committed.
+"""A consumer's membership in a group: its partitions, and the offsets to commit.
 
-Rebalances come in while the consumer polls. Partitions are taken over and given up one by one (cooperative) unless the
-client options choose an eager assignor. What is noted of a partition is forgotten when the partition goes: committing it later
-could take the group back behind the new owner.
+Rebalances arrive while the consumer polls. Partitions are assigned and revoked incrementally
+(cooperative), unless the client options choose an eager assignor. Uncommitted offsets are dropped
+when their partition is revoked: committing them later could take the group back behind the new
+owner.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from millstream.client.admin.client import Admin
 from millstream.client.admin.offsets import Isolation
-from millstream.client.connection import QUICK_READER, Connection
+from millstream.client.connection import FAST_REFETCH, Connection
 from millstream.client.consuming.positions import Position
 from millstream.client.errors import NO_ANSWER, ClientError, CommitFailed, kafka_error, translate
 from millstream.client.library import (
@@ -26,17 +27,18 @@ from millstream.client.library import (
     interruptible,
     make,
 )
-from millstream.client.retries import FIRST_PAUSE_S, MOVING, PASSING, Patience
+from millstream.client.retries import FIRST_PAUSE_S, MOVING, PASSING, Retries
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
-log = logging.getLogger("millstream.client")
+logger = logging.getLogger("millstream.client")
 
 COOPERATIVE = "cooperative-sticky"
-# The member is between two generations; the library brings it into the next one by itself.
-_NOT_NOW = MOVING | {ErrorCode.REBALANCE_IN_PROGRESS}
-# The group has given the member up. The library joins again as another one, and what is not committed is read again.
-_JOINS_AGAIN = {
+# The member is between two generations; the library joins the next one automatically.
+_BETWEEN_GENERATIONS = MOVING | {ErrorCode.REBALANCE_IN_PROGRESS}
+# The group has removed the member. The library joins again as a new member, and records that were
+# not committed are read again.
+_REMOVED = {
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -45,7 +47,10 @@ _JOINS_AGAIN = {
 
 
 def default_group() -> str:
-    """The group of a subscription that names none: one per user, so that a second call goes on where the first ended."""
+    """Return the group of a subscription without a name: one per user.
+
+    A second call continues where the first one ended.
+    """
     try:
         return f"millstream-{getpass.getuser()}"
     except (KeyError, OSError):  # a user id without a name, as in some containers
@@ -53,7 +58,7 @@ def default_group() -> str:
 
 
 class Membership:
-    """One member. ``left`` is the consumer's own table of ends to read to, or None when it follows."""
+    """One member. ``remaining`` has the ends to read to, or is None if it follows."""
 
     def __init__(
         self,
@@ -62,7 +67,7 @@ class Membership:
         topics: Sequence[str],
         *,
         start: Position,
-        left: dict[TopicPartition, int] | None,
+        remaining: dict[TopicPartition, int] | None,
         isolation: Isolation,
         on_committed: Callable[[Mapping[TopicPartition, int]], None] = lambda offsets: None,
     ) -> None:
@@ -70,16 +75,17 @@ class Membership:
         self.owned: set[TopicPartition] = set()
         self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
         self.on_assigned: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
-        self.started: dict[TopicPartition, int] = {}  # where reading began, of the partitions it has
+        self.started: dict[TopicPartition, int] = {}  # where reading began, by owned partition
         self._on_committed = on_committed
         self.joined = False
         self._connection = connection
         self._start = start
-        self._left = left
+        self._remaining = remaining
         self._isolation: Isolation = isolation
-        self._ends: dict[TopicPartition, int] = {}  # of what ``left`` was told, to read to again
-        self._noted: dict[TopicPartition, int] = {}
-        self.noted_since_s = -1.0  # when the first of what is noted was
+        # All ends that ``remaining`` ever had, for reading again after a rewind.
+        self._ends: dict[TopicPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
+        self.uncommitted_since_s = -1.0
         self._committed: dict[TopicPartition, int] = {}
         self._failure: ClientError | None = None
         self._closing = False
@@ -100,12 +106,13 @@ class Membership:
             "enable.partition.eof": True,
             "auto.offset.reset": "latest" if self._start.kind == "latest" else "earliest",
             "isolation.level": self._isolation,
-            "fetch.wait.max.ms": 500 if self._left is None else 100,
-            **QUICK_READER,
+            "fetch.wait.max.ms": 500 if self._remaining is None else 100,
+            **FAST_REFETCH,
             "on_commit": self._on_commit,
         }
         if self._connection.options.get("group.protocol") != "consumer":
-            # The consumer protocol (KIP-848) assigns on the broker and refuses an assignor of the client.
+            # With the consumer protocol (KIP-848) the broker assigns, and the library rejects a
+            # client assignor.
             config["partition.assignment.strategy"] = COOPERATIVE
         return config
 
@@ -124,39 +131,46 @@ class Membership:
         self._closing = True
         close_member(self.client, static=self._static)
 
-    def note(self, partition: TopicPartition, next_offset: int) -> None:
-        """Everything before this offset is in the caller's hands; the next commit says so. It never goes back: the end of a partition
-        may be told after the records that came behind it."""
-        known = max(self._committed.get(partition, -1), self._noted.get(partition, -1))
+    def advance(self, partition: TopicPartition, next_offset: int) -> None:
+        """Include everything before this offset in the next commit.
+
+        The offset never goes back: the end of a partition may be reported after the records that
+        were appended behind it.
+        """
+        known = max(self._committed.get(partition, -1), self._uncommitted.get(partition, -1))
         if partition in self.owned and next_offset > known:
-            if not self._noted:
-                self.noted_since_s = time.monotonic()
-            self._noted[partition] = next_offset
+            if not self._uncommitted:
+                self.uncommitted_since_s = time.monotonic()
+            self._uncommitted[partition] = next_offset
 
     @property
-    def noted(self) -> Mapping[TopicPartition, int]:
-        """What the next commit would say."""
-        return self._noted
+    def uncommitted(self) -> Mapping[TopicPartition, int]:
+        """The offsets of the next commit."""
+        return self._uncommitted
 
-    def forget_noted(self) -> None:
-        """What is in the caller's hands does not count."""
-        self._noted.clear()
+    def discard_uncommitted(self) -> None:
+        """Leave what was handed out so far out of the next commit."""
+        self._uncommitted.clear()
 
-    def go_back(self) -> None:
-        """Read on, in all partitions, behind what is committed; where nothing is, from where reading began."""
-        self._noted.clear()
+    def seek_to_committed(self) -> None:
+        """Continue at the committed offset of each partition; without one, where reading began."""
+        self._uncommitted.clear()
         if not self.owned:
             return
-        committed = self._ask_committed(self.client, self.owned)
+        committed = self._fetch_committed(self.client, self.owned)
         self._committed = dict(committed)
-        back = {one: committed.get(one, self.started[one]) for one in self.owned}
-        read = self.client.position([KafkaTopicPartition(*one) for one in back])
-        for one in read:
-            if one.offset >= 0:  # else nothing of it was handed out yet
-                partition = TopicPartition(one.topic, one.partition)
-                self._seek(partition, back[partition])
-        if self._left is not None:
-            self._left |= {one: self._ends[one] for one, offset in back.items() if self._ends[one] > offset}
+        targets = {partition: committed.get(partition, self.started[partition]) for partition in self.owned}
+        positions = self.client.position([KafkaTopicPartition(*partition) for partition in targets])
+        for position in positions:
+            if position.offset >= 0:  # else no record of it was handed out yet
+                partition = TopicPartition(position.topic, position.partition)
+                self._seek(partition, targets[partition])
+        if self._remaining is not None:
+            self._remaining |= {
+                partition: self._ends[partition]
+                for partition, offset in targets.items()
+                if self._ends[partition] > offset
+            }
 
     def _seek(self, partition: TopicPartition, offset: int) -> None:
         try:
@@ -166,152 +180,169 @@ class Membership:
             raise translate(error, doing=doing, subject=partition.topic) from None
 
     def commit(self, *, wait: bool = True) -> None:
-        """Commit what is noted. Without waiting, a refusal is raised by a later call."""
-        self.check()
-        if not self._noted:
+        """Commit the uncommitted offsets. Without ``wait``, a later call raises a failure."""
+        self.raise_failure()
+        if not self._uncommitted:
             return
         if wait:
             self._commit_and_wait()
             return
         try:
-            self.client.commit(offsets=_offsets(self._noted), asynchronous=True)
+            self.client.commit(offsets=_offsets(self._uncommitted), asynchronous=True)
         except KafkaException as error:
-            raise self._refused(error) from None
-        self.is_committed(self._noted)
+            raise self._commit_failure(error) from None
+        self.mark_committed(self._uncommitted)
 
     def try_commit(self, *, wait: bool = True) -> bool:
-        """Commit as ``commit`` does. A refusal that passes is logged; what is noted of the partitions that stay is committed next time."""
+        """Commit as ``commit`` does, but only log a transient failure; return whether it succeeded.
+
+        The offsets of partitions that remain owned are committed next time.
+        """
         try:
             self.commit(wait=wait)
             return True
         except CommitFailed as error:
             if not error.passing:
                 raise
-            log.warning("%s", error)
+            logger.warning("%s", error)
             return False
 
     def _commit_and_wait(self) -> None:
         deadline_s = time.monotonic() + self._connection.timeout_s
-        while self._noted:
+        while self._uncommitted:
             try:
-                done: Any = interruptible(
-                    self.client.commit, offsets=_offsets(self._noted), asynchronous=False
+                results: Any = interruptible(
+                    self.client.commit, offsets=_offsets(self._uncommitted), asynchronous=False
                 )
-                failure = next((one.error for one in done if one.error is not None), None)
+                failure = next((result.error for result in results if result.error is not None), None)
             except KafkaException as error:
                 failure = kafka_error(error)
             if failure is None:
-                done_now = dict(self._noted)
-                self.is_committed(done_now)
-                self._on_committed(done_now)
+                committed = dict(self._uncommitted)
+                self.mark_committed(committed)
+                self._on_committed(committed)
                 return
-            if failure.code() not in _NOT_NOW or time.monotonic() > deadline_s:
-                raise self._refused(failure)
+            if failure.code() not in _BETWEEN_GENERATIONS or time.monotonic() > deadline_s:
+                raise self._commit_failure(failure)
             time.sleep(FIRST_PAUSE_S)
 
-    def committed_elsewhere(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These are committed, by a transaction."""
-        self.is_committed(offsets)
+    def mark_committed_by_transaction(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note, and report to interceptors, offsets that a producer's transaction committed."""
+        self.mark_committed(offsets)
         self._on_committed(offsets)
 
-    def is_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These are committed and need not be again."""
+    def mark_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Leave these offsets out of the next commit."""
         for partition, offset in [*offsets.items()]:
             self._committed[partition] = offset
-            if self._noted.get(partition) == offset:
-                del self._noted[partition]
+            if self._uncommitted.get(partition) == offset:
+                del self._uncommitted[partition]
 
-    def check(self) -> None:
-        """Raise what an earlier commit met that nobody waited for."""
+    def raise_failure(self) -> None:
+        """Raise the failure of an earlier commit that did not wait."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
 
-    def _refused(self, error: Any) -> CommitFailed:
-        told = translate(error, doing=f"commit offsets of group {self.group!r}", subject=self.group)
+    def _commit_failure(self, error: Any) -> CommitFailed:
+        translated = translate(error, doing=f"commit offsets of group {self.group!r}", subject=self.group)
         code = kafka_error(error).code()
         return CommitFailed(
-            told.message,
-            hint="its partitions may belong to another member now, which reads on from the last commit; handle "
-            "fewer records at a time, or raise max.poll.interval.ms",
-            code=told.code,
-            passing=code in NO_ANSWER or code in PASSING | _NOT_NOW | _JOINS_AGAIN,
+            translated.message,
+            hint="its partitions may belong to another member now, which continues from the last "
+            "commit; handle fewer records at a time, or raise max.poll.interval.ms",
+            code=translated.code,
+            passing=code in NO_ANSWER or code in PASSING | _BETWEEN_GENERATIONS | _REMOVED,
         )
 
-    def _on_commit(self, error: Any, partitions: Sequence[KafkaTopicPartition]) -> None:
-        failure = error or next((one.error for one in partitions if one.error is not None), None)
+    def _on_commit(self, error: Any, results: Sequence[KafkaTopicPartition]) -> None:
+        failure = error or next((result.error for result in results if result.error is not None), None)
         if failure is None:
-            self._on_committed({TopicPartition(one.topic, one.partition): one.offset for one in partitions})
+            self._on_committed(
+                {TopicPartition(result.topic, result.partition): result.offset for result in results}
+            )
             return
-        for one in partitions:  # the next commit says it again
-            partition = TopicPartition(one.topic, one.partition)
+        for result in results:  # the next commit includes them again
+            partition = TopicPartition(result.topic, result.partition)
             if partition in self.owned:
                 self._committed.pop(partition, None)
-                self._noted.setdefault(partition, one.offset)
-        if failure.code() not in _NOT_NOW:
-            self._failure = self._failure or self._refused(failure)
+                self._uncommitted.setdefault(partition, result.offset)
+        if failure.code() not in _BETWEEN_GENERATIONS:
+            self._failure = self._failure or self._commit_failure(failure)
 
-    def _on_assign(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
+    def _on_assign(self, client: KafkaConsumer, assigned: list[KafkaTopicPartition]) -> None:
         if self._closing:
-            # Partitions that came between the last poll and the close are not read here. The library takes them over and
-            # gives them back by itself.
+            # Partitions that were assigned between the last poll and the close are not read here.
+            # The library assigns and revokes them automatically.
             return
-        given = [TopicPartition(one.topic, one.partition) for one in partitions]
-        start = self._positions(client, given)
+        partitions = [TopicPartition(partition.topic, partition.partition) for partition in assigned]
+        start = self._start_offsets(client, partitions)
         assignment = _offsets(start)
         if self._cooperative:
             client.incremental_assign(assignment)
         else:
             client.assign(assignment)
-        self.owned.update(given)
+        self.owned.update(partitions)
         self.started |= start
         self.joined = True
-        self.on_assigned(given)
+        self.on_assigned(partitions)
 
-    def _positions(
+    def _start_offsets(
         self, client: KafkaConsumer, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """Where to read on: at the committed offset, else where the caller wants to start."""
+        """Return the committed offset of each partition; without one, the caller's start."""
         if not partitions:
             return {}
-        committed = self._ask_committed(client, partitions)
+        committed = self._fetch_committed(client, partitions)
         start = dict(committed)
         with Admin.over(self._connection) as admin:
-            new = [one for one in partitions if one not in committed]
+            new = [partition for partition in partitions if partition not in committed]
             start |= self._start.resolve(new, admin.offsets, self._isolation)
-            if self._left is not None:
+            if self._remaining is not None:
                 ends = admin.offsets.list(dict.fromkeys(partitions, "latest"), isolation=self._isolation)
-                self._ends |= {one: at.offset for one, at in ends.items()}
-                self._left |= {one: at.offset for one, at in ends.items() if at.offset > start[one]}
+                self._ends |= {partition: end.offset for partition, end in ends.items()}
+                self._remaining |= {
+                    partition: end.offset for partition, end in ends.items() if end.offset > start[partition]
+                }
         self._committed |= committed
         return start
 
-    def _ask_committed(
+    def _fetch_committed(
         self, client: KafkaConsumer, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        asked = [KafkaTopicPartition(*one) for one in partitions]
+        requested = [KafkaTopicPartition(*partition) for partition in partitions]
         doing = f"read the offsets of group {self.group!r}"
 
-        def ask(limit_s: float) -> Any:
+        def fetch(limit_s: float) -> Any:
             try:
-                return client.committed(asked, timeout=limit_s)
+                return client.committed(requested, timeout=limit_s)
             except KafkaException as error:
                 raise translate(error, doing=doing) from None
 
-        patience = Patience(self._connection.timeout_s)
-        patience.met = True  # the group has given us these partitions
-        found = patience.persist(ask, doing=doing)
-        return {TopicPartition(one.topic, one.partition): one.offset for one in found if one.offset >= 0}
+        retries = Retries(self._connection.timeout_s)
+        retries.reached = True  # the cluster is reachable: the group has assigned these partitions
+        results = retries.run(fetch, doing=doing)
+        return {
+            TopicPartition(result.topic, result.partition): result.offset
+            for result in results
+            if result.offset >= 0
+        }
 
-    def _on_revoke(self, client: KafkaConsumer, partitions: list[KafkaTopicPartition]) -> None:
-        self.on_revoked([TopicPartition(one.topic, one.partition) for one in partitions])
-        for one in partitions:
-            partition = TopicPartition(one.topic, one.partition)
+    def _on_revoke(self, client: KafkaConsumer, revoked: list[KafkaTopicPartition]) -> None:
+        partitions = [TopicPartition(partition.topic, partition.partition) for partition in revoked]
+        self.on_revoked(partitions)
+        for partition in partitions:
             self.owned.discard(partition)
-            for table in (self.started, self._noted, self._committed, self._ends, self._left or {}):
+            for table in (
+                self.started,
+                self._uncommitted,
+                self._committed,
+                self._ends,
+                self._remaining or {},
+            ):
                 table.pop(partition, None)
         if self._cooperative:
-            client.incremental_unassign(partitions)
+            client.incremental_unassign(revoked)
         else:
             client.unassign()
 

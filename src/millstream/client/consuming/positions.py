@@ -1,8 +1,9 @@
-"""Where reading starts: ``earliest``, ``latest``, an offset, the last N, or a moment.
+"""Where reading starts: ``earliest``, ``latest``, an offset, the last N records, or a time.
 
-As text: ``earliest``, ``latest``, ``1200`` (that offset), ``-50`` (the last 50 of each partition), ``@1700000000000``
-(milliseconds), ``2026-03-01T12:00:00Z`` or ``2026-03-01T12:00:00+01:00``, ``-90s``, ``-15m``, ``-2h``, ``-7d`` (that long ago).
-A time without a zone (``2026-03-01T12:00``, ``2026-03-01``) is in the local time zone of this process.
+As text: ``earliest``, ``latest``, ``1200`` (an offset), ``-50`` (the last 50 records of each
+partition), ``@1700000000000`` (milliseconds), ``2026-03-01T12:00:00Z`` or
+``2026-03-01T12:00:00+01:00``, and ``-90s``, ``-15m``, ``-2h``, ``-7d`` (that long ago). A time
+without a zone (``2026-03-01T12:00``, ``2026-03-01``) is in the local time zone of this process.
 """
 
 from __future__ import annotations
@@ -29,60 +30,65 @@ _LAST_MS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in every partition; ``value`` is the offset, the count or the milliseconds where the kind has one."""
+    """A position in every partition.
+
+    ``value`` is the offset, the number of records or the milliseconds, if the kind has one.
+    """
 
     kind: Literal["earliest", "latest", "offset", "last", "timestamp"]
     value: int = 0
 
     @classmethod
     def of(cls, text: str | int | Position, *, now_ms: int | None = None) -> Position:
-        """The position that a text or a number (an offset, or -N for the last N) means."""
+        """Parse a text or a number: an offset, or -N for the last N records."""
         if isinstance(text, Position):
             return text
         position = _parse(str(text).strip(), now_ms)
         if position is None:
             raise ClientError(
                 f"{text!r} is not a position to read from",
-                hint="use earliest, latest, an offset, -N for the last N, -15m, @MILLISECONDS, 2026-03-01T12:00:00Z (UTC) "
-                "or 2026-03-01T12:00:00 (local time)",
+                hint="use earliest, latest, an offset, -N for the last N, -15m, @MILLISECONDS, "
+                "2026-03-01T12:00:00Z (UTC) or 2026-03-01T12:00:00 (local time)",
             )
         return position
 
     def resolve(
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        """The offset to start from in each partition."""
+        """Return the offset to start from in each partition."""
         if self.kind in ("offset", "last"):
             return self._resolve_within(partitions, offsets, isolation)
         if self.kind == "timestamp":
             return self._resolve_timestamp(partitions, offsets, isolation)
         spec: Spec = "latest" if self.kind == "latest" else "earliest"
-        found = offsets.list(dict.fromkeys(partitions, spec), isolation=isolation)
-        return {partition: answer.offset for partition, answer in found.items()}
+        listed = offsets.list(dict.fromkeys(partitions, spec), isolation=isolation)
+        return {partition: result.offset for partition, result in listed.items()}
 
     def _resolve_within(
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        """An offset that a partition no longer or not yet has becomes the nearest that it has.
+        """Replace an offset that a partition does not have by the nearest one it has.
 
-        Left to the client, both would start over at the beginning (auto.offset.reset).
+        The client alone would start over at the beginning in both cases (auto.offset.reset).
         """
         first = offsets.list(dict.fromkeys(partitions, "earliest"), isolation=isolation)
         end = offsets.list(dict.fromkeys(partitions, "latest"), isolation=isolation)
         resolved = {}
-        for one in partitions:
-            wanted = self.value if self.kind == "offset" else end[one].offset - self.value
-            resolved[one] = min(max(first[one].offset, wanted), end[one].offset)
+        for partition in partitions:
+            offset = self.value if self.kind == "offset" else end[partition].offset - self.value
+            resolved[partition] = min(max(first[partition].offset, offset), end[partition].offset)
         return resolved
 
     def _resolve_timestamp(
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
     ) -> dict[TopicPartition, int]:
-        """A partition whose records are all older starts at its end."""
-        found = offsets.list(dict.fromkeys(partitions, self.value), isolation=isolation)
-        late = [one for one in partitions if found[one].offset < 0]
-        end = offsets.list(dict.fromkeys(late, "latest"), isolation=isolation)
-        return {one: (end if one in end else found)[one].offset for one in partitions}
+        """Start at the end of a partition whose records are all older."""
+        listed = offsets.list(dict.fromkeys(partitions, self.value), isolation=isolation)
+        older = [partition for partition in partitions if listed[partition].offset < 0]
+        end = offsets.list(dict.fromkeys(older, "latest"), isolation=isolation)
+        return {
+            partition: (end if partition in end else listed)[partition].offset for partition in partitions
+        }
 
 
 def _parse(text: str, now_ms: int | None) -> Position | None:
@@ -92,20 +98,20 @@ def _parse(text: str, now_ms: int | None) -> Position | None:
         return Position("latest")
     if number := _NUMBER.fullmatch(text):
         kind, value = _NUMBERED[number[1]], int(number[2])
-        return _moment(value) if kind == "timestamp" else Position(kind, value)
+        return _at_time(value) if kind == "timestamp" else Position(kind, value)
     if ago := _AGO.fullmatch(text):
         now = int(time.time() * 1000) if now_ms is None else now_ms
-        return _moment(now - int(ago[1]) * _UNITS_MS[ago[2]])
+        return _at_time(now - int(ago[1]) * _UNITS_MS[ago[2]])
     return _parse_date(text)
 
 
-def _moment(timestamp_ms: int) -> Position:
-    """What lies before 1970 is its first millisecond: in the protocol negative times mean something else."""
+def _at_time(timestamp_ms: int) -> Position:
+    """Use 0 for times before 1970: negative timestamps have other meanings in the protocol."""
     return Position("timestamp", min(max(timestamp_ms, 0), _LAST_MS))
 
 
 def local_moment(text: str) -> datetime | None:
-    """Return a date or time without a zone with the local zone that it is read in; None for every other position."""
+    """Return a date or time without a zone in the local zone; None for every other position."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -120,6 +126,6 @@ def local_moment(text: str) -> datetime | None:
 
 def _parse_date(text: str) -> Position | None:
     try:
-        return _moment(int(datetime.fromisoformat(text).timestamp() * 1000))
+        return _at_time(int(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
         return None

@@ -1,11 +1,12 @@
-"""A consumer per thread, all in one group: the simplest way to use several cores for work that releases the interpreter.
+"""A consumer per thread, all in one group: use several cores for work that releases the GIL.
 
     with ConsumerThreads(bootstrap, "orders", handle_batch, group="billing", threads=4) as running:
         running.wait()
 
-Each thread has its own consumer and its own partitions, so records of a partition are handled in order. A batch is committed when its
-handler returns, with ``delivery="at-most-once"`` before it is called, with ``auto_commit=False`` never. A failure in one thread stops all
-of them; ``wait`` raises it.
+Each thread has its own consumer and partitions, so records of a partition are handled in order. A
+batch is committed when its handler returns; with ``delivery="at-most-once"`` before the handler is
+called, with ``auto_commit=False`` never. A failure in one thread stops all of them; ``wait`` raises
+it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Self
 
 from millstream.client.connection import Bootstrap
 from millstream.client.consumer import Consumer
-from millstream.client.delivery import refuse_exactly_once
+from millstream.client.delivery import reject_exactly_once
 from millstream.client.record import Record
 
 POLL_S = 0.1
@@ -38,8 +39,8 @@ class ConsumerThreads:
         max_records: int = 500,
         **options: Any,
     ) -> None:
-        """``options`` are those of Consumer."""
-        refuse_exactly_once(options.get("delivery"), "ConsumerThreads")
+        """Take the ``options`` of Consumer."""
+        reject_exactly_once(options.get("delivery"), "ConsumerThreads")
         self._make: Callable[[], Consumer] = lambda: Consumer(bootstrap, topics, group=group, **options)
         self._handle = handle
         self._max_records = max_records
@@ -56,18 +57,18 @@ class ConsumerThreads:
         return self
 
     def stop(self) -> None:
-        """Each thread finishes and commits its batch, and leaves the group."""
+        """Make each thread finish and commit its batch, and leave the group."""
         self._stopping.set()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Return when all threads have ended; raise what one of them met. TimeoutError when they run on."""
+        """Wait for all threads to end; raise the failure of one, or TimeoutError."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(None if deadline_s is None else max(deadline_s - time.monotonic(), 0))
         if self._failure is not None:
             raise self._failure
         if any(thread.is_alive() for thread in self._threads):
-            raise TimeoutError("consumers are still at work")
+            raise TimeoutError("the consumer threads have not ended")
 
     def _run(self) -> None:
         try:
@@ -81,8 +82,8 @@ class ConsumerThreads:
     def _handle_next(self, consumer: Consumer) -> None:
         assert consumer.membership is not None
         records = consumer.poll(self._max_records, POLL_S)
-        if consumer._commits_first and not consumer.membership.try_commit():
-            consumer.rewind()  # handled by whoever has the partition when they come again
+        if consumer.commits_first and not consumer.membership.try_commit():
+            consumer.rewind()  # the owner of the partition reads them again
             return
         if records:
             self._handle(records)

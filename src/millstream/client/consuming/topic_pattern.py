@@ -1,7 +1,8 @@
 """Topics by pattern: a name that begins with ``^`` is a regular expression, as in librdkafka.
 
-It is compared with the beginning of a name: ``^orders`` finds orders and orders-archive, ``^orders$`` only the first.
-Internal topics (``__consumer_offsets``) are found only by a pattern that begins with ``^__``.
+It is matched at the beginning of a name: ``^orders`` matches orders and orders-archive,
+``^orders$`` only the first. Only a pattern that begins with ``^__`` matches internal topics such as
+``__consumer_offsets``.
 """
 
 from __future__ import annotations
@@ -16,32 +17,32 @@ _INTERNAL = "__"
 
 
 def is_pattern(name: str) -> bool:
-    """Whether this stands for all topics that it matches."""
+    """Return whether the name is a pattern."""
     return name.startswith(MARK)
 
 
 class TopicSelection:
-    """Names and patterns of topics, and the topics they stand for."""
+    """Names and patterns of topics, and the topics that they select."""
 
-    def __init__(self, wanted: Iterable[str]) -> None:
-        """Raise ClientError where a pattern is not a regular expression."""
-        self._wanted = [*wanted]
-        self._compiled = {text: _compiled(text) for text in self._wanted if is_pattern(text)}
+    def __init__(self, topics: Iterable[str]) -> None:
+        """Raise ClientError if a pattern is not a regular expression."""
+        self._names = [*topics]
+        self._compiled = {text: _compiled(text) for text in self._names if is_pattern(text)}
 
     @property
     def has_pattern(self) -> bool:
         return bool(self._compiled)
 
     def topics(self, known: Iterable[str]) -> list[str]:
-        """Return the topics in the order of what was asked for; ClientError where a pattern matches none."""
+        """Return the topics in the order selected; ClientError if a pattern matches none."""
         known = [*known]
-        found: dict[str, None] = {}
-        for text in self._wanted:
+        selected: dict[str, None] = {}
+        for text in self._names:
             names = self._matching(text, known) if is_pattern(text) else [text]
             if not names:
                 raise no_match(text)
-            found |= dict.fromkeys(names)
-        return [*found]
+            selected |= dict.fromkeys(names)
+        return [*selected]
 
     def appeared(self, known: Iterable[str]) -> list[str]:
         """Return the topics that a pattern matches now, which may be none."""
@@ -49,11 +50,11 @@ class TopicSelection:
         return [name for text in self._compiled for name in self._matching(text, known)]
 
     def _matching(self, text: str, known: Iterable[str]) -> list[str]:
-        internal_too = text.startswith(MARK + _INTERNAL)
+        with_internal = text.startswith(MARK + _INTERNAL)
         return sorted(
             name
             for name in known
-            if self._compiled[text].match(name) and (internal_too or not name.startswith(_INTERNAL))
+            if self._compiled[text].match(name) and (with_internal or not name.startswith(_INTERNAL))
         )
 
 

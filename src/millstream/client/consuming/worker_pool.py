@@ -1,13 +1,16 @@
 """One consumer, many threads: ``consumer.run(handle, workers=16)``.
 
-The calling thread polls and commits; the workers handle records. Records with the same key of a partition go to the same worker, so
-they keep their order. Only what is finished is committed: of each partition everything before the first record that is not. When
-too much is under way it is waited for; after a moment the partitions are paused, and polling goes on, so that the group does not take
-the member for dead. Before a partition goes to another member, what runs of it is finished and committed, and what only waits is left
-to the new owner.
+The calling thread polls and commits; the workers handle records. Records of a partition with the
+same key go to the same worker, so they stay in order. Only finished records are committed: in each
+partition, everything before the first record that is not finished.
 
-With ``delivery="at-most-once"`` records are committed before they are given to the workers, which then handle all of them, also
-after ``stop``. With ``auto_commit=False`` nothing is committed; ``consumer.commit()`` does it when the run has ended.
+A full pool makes the poller wait. After a moment it pauses the partitions and polls on, so that the
+group does not expire the member. Before a partition goes to another member, its running records are
+finished and committed; those still queued are left to the new owner.
+
+With ``delivery="at-most-once"`` records are committed before the workers get them. The workers then
+handle all of them, even after ``stop``. With ``auto_commit=False`` nothing is committed; call
+``consumer.commit()`` after the run.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from millstream.client.delivery import refuse_exactly_once
+from millstream.client.delivery import reject_exactly_once
 from millstream.client.errors import ClientError, UndecodableRecord
 from millstream.client.library import KafkaTopicPartition
 from millstream.client.record import Record
@@ -29,22 +32,23 @@ from millstream.core.types import TopicPartition
 if TYPE_CHECKING:
     from millstream.client.consumer import Consumer
 
-log = logging.getLogger("millstream.client")
+logger = logging.getLogger("millstream.client")
 
 POLL_S = 0.1
 PAUSED_POLL_S = 0.02
-# To pause throws away what the library has fetched, and to go on waits out a fetch: a pool that is full for a moment only waits.
+# Pausing discards the records that the library has fetched, and resuming waits for a fetch. A pool
+# that is full only for a moment waits instead.
 PAUSE_AFTER_S = 1.0
 MAX_POLL_INTERVAL_MS = 300_000  # the library's default
-# A pool that is nearly full gives its workers so long to make more room: one poll for many records.
+# Time that a nearly full pool gives its workers to make room, so that one poll gets many records.
 GATHER_S = 0.002
 
 
 class Progress:
-    """What is under way of one partition. ``next_offset`` is what may be committed."""
+    """The records in flight of one partition. ``next_offset`` is the offset to commit."""
 
     def __init__(self) -> None:
-        self.given_up = False
+        self.revoked = False
         self.running = 0
         self._order: deque[int] = deque()
         self._finished: set[int] = set()
@@ -66,10 +70,17 @@ class Progress:
 
 
 class WorkerPool:
-    """``max_in_flight`` bounds what is polled and not finished. ``on_error(record, error)`` makes a record that failed, or could not be
-    decoded, count as handled, when it returns; without it the first failure ends the run, and that record is read again by whoever
-    comes next. After ``stop`` or a failure, what runs has ``drain_timeout_s`` to finish; at the end of what was to be read, all the time
-    it takes."""
+    """Polls for ``workers`` threads.
+
+    ``max_in_flight`` limits the records that are polled and not finished.
+
+    ``on_error(record, error)`` is called for a record that failed or could not be decoded. If it
+    returns, the record counts as handled. Without it the first failure ends the run, and the next
+    reader of the partition gets the record again.
+
+    After ``stop`` or a failure, running records have ``drain_timeout_s`` to finish. At the end of
+    the partitions there is no limit.
+    """
 
     def __init__(
         self,
@@ -84,18 +95,19 @@ class WorkerPool:
     ) -> None:
         if workers < 1 or max_in_flight < workers:
             raise ClientError(
-                f"{workers} workers and {max_in_flight} records in flight do not go together",
-                hint="one worker at least, and a record in flight for each",
+                f"a pool cannot have {workers} workers and {max_in_flight} records in flight",
+                hint="use at least one worker, and one record in flight for each",
             )
         if consumer.guarantee is not None:
-            refuse_exactly_once(consumer.guarantee.delivery, "run()")
+            reject_exactly_once(consumer.guarantee.delivery, "run()")
         self._consumer = consumer
+        self._stream = consumer.stream
         self._handle = handle
         self._max_in_flight = max_in_flight
         self._commit_every_s = commit_every_s
         self._drain_timeout_s = drain_timeout_s
         self._on_error = on_error
-        self._commits_first = consumer._commits_first
+        self._commits_first = consumer.commits_first
         interval_ms = float(consumer.connection.options.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS))
         self._pause_after_s = min(PAUSE_AFTER_S, interval_ms / 4000)
         self._changed = threading.Condition()
@@ -113,21 +125,21 @@ class WorkerPool:
         self._stopping.set()
 
     def run(self) -> None:
-        """Until ``stop``, the end of what was to be read, or a failure, which is raised when all is tidied up."""
+        """Run until ``stop``, the end of the partitions, or a failure, which is raised."""
         membership = self._consumer.membership
         if membership is not None:
-            membership.on_revoked, membership.on_assigned = self._give_up, self._take_over
+            membership.on_revoked, membership.on_assigned = self._on_revoked, self._on_assigned
         threads = [
-            threading.Thread(target=self._work, args=(one,), name=f"worker-{number}", daemon=True)
-            for number, one in enumerate(self._queues)
+            threading.Thread(target=self._work, args=(records,), name=f"worker-{number}", daemon=True)
+            for number, records in enumerate(self._queues)
         ]
         for thread in threads:
             thread.start()
         try:
-            self._poll_until_the_end()
+            self._poll_until_end()
         finally:
             self._stopping.set()
-            self._end(threads)
+            self._join(threads)
             self._resume()
             if membership is not None:
                 membership.on_revoked = membership.on_assigned = lambda partitions: None
@@ -135,29 +147,31 @@ class WorkerPool:
         if self._failure is not None:
             raise self._failure
 
-    def _end(self, threads: Sequence[threading.Thread]) -> None:
+    def _join(self, threads: Sequence[threading.Thread]) -> None:
         deadline_s = time.monotonic() + self._drain_timeout_s
-        for one in self._queues:
-            one.put(None)
+        for records in self._queues:
+            records.put(None)
         for thread in threads:
             thread.join(max(deadline_s - time.monotonic(), 0))
         with self._changed:
-            left = sum(one.running for one in self._partitions.values())
-            lost = self._in_flight if self._commits_first else 0
-        if lost:
-            log.warning("%d records are committed and not handled after %s s", lost, self._drain_timeout_s)
-        elif left:
-            log.warning(
-                "%d records are still being handled after %s s; whoever comes next reads them again",
-                left,
+            running = sum(progress.running for progress in self._partitions.values())
+            unhandled = self._in_flight if self._commits_first else 0
+        if unhandled:
+            logger.warning(
+                "%d records are committed and not handled after %s s", unhandled, self._drain_timeout_s
+            )
+        elif running:
+            logger.warning(
+                "%d records are still being handled after %s s; the next reader gets them again",
+                running,
                 self._drain_timeout_s,
             )
 
-    # ---- the polling thread ---------------------------------------------------------------------------------
+    # ---- the polling thread ----
 
-    def _poll_until_the_end(self) -> None:
+    def _poll_until_end(self) -> None:
         committed_s = time.monotonic()
-        while not self._ending() and not (self._consumer.finished and self._in_flight == 0):
+        while not self._ending() and not (self._stream.finished and self._in_flight == 0):
             self._step()
             if time.monotonic() - committed_s >= self._commit_every_s:
                 self._commit(wait=False)
@@ -170,7 +184,7 @@ class WorkerPool:
         return self._max_in_flight - self._in_flight
 
     def _step(self) -> None:
-        if self._consumer.finished:  # and its workers are not
+        if self._stream.finished:  # but its workers are not
             self._wait(lambda: self._in_flight == 0)
         elif self._room() <= 0 or (self._paused and self._room() < self._max_in_flight // 2):
             self._wait(lambda: self._room() > 0)
@@ -182,7 +196,7 @@ class WorkerPool:
             self._poll(min(self._room(), 500), POLL_S)
 
     def _wait(self, enough: Callable[[], bool]) -> None:
-        """For the workers. What takes longer than a moment is waited for with nothing fetched, but polling, which a group expects."""
+        """Wait for the workers. After a moment, pause fetching and poll for the group."""
         if not self._paused:
             deadline_s = time.monotonic() + self._pause_after_s
             with self._changed:
@@ -191,29 +205,29 @@ class WorkerPool:
                 if enough() or self._ending():
                     return
             self._pause()
-        self._consumer._listen(PAUSED_POLL_S)
+        self._stream.serve_group(PAUSED_POLL_S)
 
     def _pause(self) -> None:
-        client = self._consumer._client
+        client = self._stream.client
         if client is not None:
             client.pause(client.assignment())
             self._paused = True
 
     def _resume(self) -> None:
-        client = self._consumer._client
+        client = self._stream.client
         if self._paused and client is not None:
             client.resume(client.assignment())
             self._paused = False
 
-    def _take_over(self, partitions: Sequence[TopicPartition]) -> None:
-        """Called from within a poll, when partitions have come: those too wait until there is room."""
-        client = self._consumer._client
+    def _on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Pause new partitions too while the pool is paused. Called from within a poll."""
+        client = self._stream.client
         if self._paused and client is not None:
-            client.pause([KafkaTopicPartition(*one) for one in partitions])
+            client.pause([KafkaTopicPartition(*partition) for partition in partitions])
 
-    def _poll(self, most: int, timeout_s: float) -> None:
+    def _poll(self, max_records: int, timeout_s: float) -> None:
         try:
-            records = self._consumer._poll(most, timeout_s)
+            records = self._stream.poll(max_records, timeout_s)
         except UndecodableRecord as error:
             if self._on_error is None:
                 raise
@@ -223,17 +237,18 @@ class WorkerPool:
                 self._progress(error.record).finish(error.record.offset)
             return
         if not self._commits_first or self._commit_first():
-            self._take(records)
+            self._dispatch(records)
 
-    def _take(self, records: Sequence[Record]) -> None:
-        polled = self._consumer._polled
-        raw_keys: Sequence[bytes | None] = [one.key for one in polled]
+    def _dispatch(self, records: Sequence[Record]) -> None:
+        polled = self._stream.polled
+        raw_keys: Sequence[bytes | None] = [record.key for record in polled]
         with self._changed:
-            for one in polled:
-                self._begin(one)
-            if self._consumer._chain is not None:  # which may have left some out: they count as handled
-                keys = {one[:3]: one.key for one in polled}  # by topic, partition, offset
-                raw_keys = [keys.pop(one[:3], None) for one in records]
+            for record in polled:
+                self._begin(record)
+            if self._stream.chain is not None:
+                # Interceptors may have dropped records, which count as handled.
+                keys = {record[:3]: record.key for record in polled}  # by topic, partition, offset
+                raw_keys = [keys.pop(record[:3], None) for record in records]
                 for topic, partition, offset in keys:
                     self._partitions[TopicPartition(topic, partition)].finish(offset)
             self._in_flight += len(records)
@@ -247,71 +262,79 @@ class WorkerPool:
         return self._partitions.setdefault(_partition(record), Progress())
 
     def _worker_of(self, record: Record, key: bytes | None) -> int:
-        """By the key as it was written: what it was decoded to need not be comparable."""
+        """Choose by the key before decoding: a decoded key need not be hashable."""
         if key is None:
             self._turn += 1
             return self._turn % len(self._queues)
         return hash((record.topic, record.partition, key)) % len(self._queues)
 
     def _commit(self, *, wait: bool) -> None:
-        """What is finished; but only noted, for the caller to commit, where that is his affair."""
+        """Commit finished records; without ``auto_commit``, only prepare the caller's commit."""
         membership = self._consumer.membership
         if membership is None or self._commits_first:
             return
         with self._changed:
-            found = {
-                one: at.next_offset for one, at in self._partitions.items() if at.next_offset is not None
+            offsets = {
+                partition: progress.next_offset
+                for partition, progress in self._partitions.items()
+                if progress.next_offset is not None
             }
-            busy = {one for one, at in self._partitions.items() if at.waiting}
-        for partition, offset in found.items():
-            membership.note(partition, offset)
-        self._consumer._note_ends(but=busy)
-        # A refusal may be that of an earlier commit, which nobody had waited for.
+            busy = {partition for partition, progress in self._partitions.items() if progress.waiting}
+        for partition, offset in offsets.items():
+            membership.advance(partition, offset)
+        self._stream.mark_ends(but=busy)
+        # The failure may be that of an earlier commit that did not wait, so try once more.
         if self._consumer.auto_commit and not membership.try_commit(wait=wait) and wait:
             membership.try_commit()
 
     def _commit_first(self) -> bool:
-        """Whether what was polled may be handled; if not, it is polled again by whoever has its partition then."""
+        """Commit polled records; return whether they may be handled.
+
+        If not, the owner of the partition polls them again.
+        """
         membership = self._consumer.membership
-        assert membership is not None  # who has no group has no delivery either
-        self._consumer._note(self._consumer._polled)
-        self._consumer._note_ends()
+        assert membership is not None  # at-most-once delivery requires a group
+        self._stream.mark_handed_out(self._stream.polled)
+        self._stream.mark_ends()
         if membership.try_commit():
             return True
         self._consumer.rewind()
         return False
 
-    def _give_up(self, partitions: Sequence[TopicPartition]) -> None:
-        """Called from within a poll, before the partitions go."""
+    def _on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Finish and commit the running records of the partitions. Called from within a poll."""
         deadline_s = time.monotonic() + self._drain_timeout_s
         with self._changed:
-            going = [self._partitions[one] for one in partitions if one in self._partitions]
-            for progress in going:
-                progress.given_up = not self._commits_first  # nobody else reads what is committed
-            while self._busy(going) and time.monotonic() < deadline_s:
+            revoked = [
+                self._partitions[partition] for partition in partitions if partition in self._partitions
+            ]
+            for progress in revoked:
+                # No other member reads records that are committed already.
+                progress.revoked = not self._commits_first
+            while self._busy(revoked) and time.monotonic() < deadline_s:
                 self._changed.wait(POLL_S)
         try:
             self._commit(wait=True)
         except ClientError as error:
-            log.warning("what was handled last is handled again by another member: %s", error)
+            logger.warning("another member handles the last records again: %s", error)
         with self._changed:
-            for one in partitions:
-                self._partitions.pop(one, None)
+            for partition in partitions:
+                self._partitions.pop(partition, None)
 
-    def _busy(self, going: Sequence[Progress]) -> bool:
+    def _busy(self, revoked: Sequence[Progress]) -> bool:
         if self._commits_first and self._failure is None:
-            return any(one.waiting for one in going)
-        return any(one.running for one in going)
+            return any(progress.waiting for progress in revoked)
+        return any(progress.running for progress in revoked)
 
-    # ---- the workers ----------------------------------------------------------------------------------------
+    # ---- the workers ----
 
     def _work(self, records: queue.SimpleQueue[tuple[Record, Progress] | None]) -> None:
         while (item := records.get()) is not None:
             record, progress = item
             with self._changed:
-                skip = progress.given_up or (self._ending() and not self._commits_first)
+                skip = progress.revoked or (self._ending() and not self._commits_first)
                 progress.running += not skip
-            finished = not skip and self._handled(record)
+            finished = not skip and self._handle_record(record)
             with self._changed:
                 progress.running -= not skip
                 if finished:
@@ -319,17 +342,20 @@ class WorkerPool:
                 self._in_flight -= 1
                 self._changed.notify_all()
 
-    def _handled(self, record: Record) -> bool:
-        """Whether it counts as handled. Whatever else is raised ends the run, also what is no Exception: sys.exit, pytest.fail."""
+    def _handle_record(self, record: Record) -> bool:
+        """Handle a record; return whether it counts as handled. If not, the run ends.
+
+        That includes what is not an Exception: sys.exit, pytest.fail.
+        """
         try:
-            self._try(record)
+            self._call_handler(record)
             return True
         except BaseException as error:
             with self._changed:
                 self._failure = self._failure or error
             return False
 
-    def _try(self, record: Record) -> None:
+    def _call_handler(self, record: Record) -> None:
         try:
             self._handle(record)
         except Exception as error:

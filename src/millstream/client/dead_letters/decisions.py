@@ -1,11 +1,14 @@
 """Decide what a redrive does with each dead letter. Pure: no broker, no clock.
 
-A letter is sent back, or it stays, or it is finished because its record was sent back already. Two rules protect the topic:
+A letter is sent back, or stays, or is finished because its record was sent back already. Two rules
+protect the target topic:
 
-- **A record goes back once**, however many letters are about it. ``once`` names the record and the topic that it goes to.
-- **Nothing old is written over something newer.** Records with the same key have an order: their offsets in the partition they came
-  from, or their times where they go to another topic. A letter stays if its topic has a newer record of its key. Newer letters of the
-  same key do not count as long as the same redrive sends them afterwards, in order.
+- **A record goes back once**, however many letters are about it. ``redelivery`` names the record
+  and its target topic.
+- **No record is overwritten by an older one.** Records with the same key are ordered by their
+  offsets in the partition they came from, or by time if they go to another topic. A letter stays if
+  the target has a newer record of its key. Newer letters of the same key do not count if the same
+  redrive sends them afterwards, in order.
 """
 
 from __future__ import annotations
@@ -18,25 +21,28 @@ from typing import Literal, NamedTuple
 from millstream.client.dead_letters.letters import DeadLetter, Identity
 
 Timestamps = Literal["original", "now"]
-MOST_EXAMPLES = 5
+MAX_EXAMPLES = 5
 
 
 class Target(NamedTuple):
-    """Where a record goes; no partition: the key decides."""
+    """The destination of a record. Without a partition, the key decides."""
 
     topic: str
     partition: int | None
 
 
-class Once(NamedTuple):
-    """What is done at most once: this record to this topic."""
+class Redelivery(NamedTuple):
+    """A record and the topic to which it is sent at most once."""
 
     to: str
     record: Identity
 
 
 class Group(NamedTuple):
-    """Records that replace one another: those of a key in a partition, or in a topic where the key decides on the partition."""
+    """Records that replace one another: those of a key in a partition.
+
+    If the key decides on the partition, they are those of a key in a topic.
+    """
 
     target: Target
     by_offset: bool
@@ -51,7 +57,7 @@ class LetterPlace(NamedTuple):
 
 
 class NewerRecord(NamedTuple):
-    """The newest record of a key: its place in the order of its group, and where it is."""
+    """The newest record of a key: its rank in the order of its group, and its position."""
 
     order: int
     partition: int | None
@@ -60,7 +66,10 @@ class NewerRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class Candidate:
-    """What has to be known of a dead letter. ``order`` and ``group`` are None where no record can be overwritten."""
+    """The facts about a dead letter that decisions need.
+
+    ``group`` is None if no record can be overwritten.
+    """
 
     at: LetterPlace
     chosen: bool
@@ -70,14 +79,14 @@ class Candidate:
     order: int = 0
 
     @property
-    def once(self) -> Once | None:
+    def redelivery(self) -> Redelivery | None:
         if self.record is None or self.target is None:
             return None
-        return Once(self.target.topic, self.record)
+        return Redelivery(self.target.topic, self.record)
 
 
 class Outcome(Enum):
-    """What becomes of a letter."""
+    """The result for a letter."""
 
     SENT = auto()
     FILTERED = auto()
@@ -97,23 +106,24 @@ class Withheld(NamedTuple):
 
 @dataclass(frozen=True)
 class Decisions:
-    """The outcome of each letter, in the order of sending, and where to stop in each partition of the dead-letter topic."""
+    """The outcome of each letter, in the order of sending, and the end of each partition."""
 
     outcomes: Mapping[LetterPlace, Outcome]
     ends: Mapping[int, int]
-    """The offset behind the last letter that is finished. Letters behind it stay where they are."""
+    """The offset behind the last finished letter. Later letters stay where they are."""
     examples: tuple[Withheld, ...] = ()
 
     def count(self, outcome: Outcome) -> int:
-        return sum(found is outcome for found in self.outcomes.values())
+        return sum(decided is outcome for decided in self.outcomes.values())
 
 
 def candidate(
     letter: DeadLetter, target: Target | None, *, chosen: bool, origin_exists: bool = True
 ) -> Candidate:
-    """Reduce a letter to what decisions need.
+    """Reduce a letter to the facts that decisions need.
 
-    The offset of an origin that does not exist any more says nothing about the records of the topic that has its name now.
+    If the origin does not exist any more, its offset says nothing about the records of the topic
+    that has its name now.
     """
     record = letter.record
     at = LetterPlace(record.partition, record.offset)
@@ -128,7 +138,7 @@ def candidate(
 
 
 def letter_order(letter: DeadLetter, *, by_offset: bool) -> int:
-    """The place of a letter's record among those of its key."""
+    """Return the rank of a letter's record among those of its key."""
     origin, first = letter.identity, letter.first
     if by_offset and origin is not None:
         return record_order(origin, first, by_offset=True)
@@ -137,7 +147,10 @@ def letter_order(letter: DeadLetter, *, by_offset: bool) -> int:
 
 
 def record_order(record: Identity, first: Identity | None, *, by_offset: bool) -> int:
-    """The place of a record among those of its key. One that was sent back has the place of its original."""
+    """Return the rank of a record among those of its key.
+
+    A record that was sent back has the rank of its original.
+    """
     if by_offset:
         same = first is not None and first[:2] == record[:2] and first.offset < record.offset
         return first.offset if same and first is not None else record.offset
@@ -149,28 +162,31 @@ def record_order(record: Identity, first: Identity | None, *, by_offset: bool) -
 def decide(
     letters: Sequence[Candidate],
     *,
-    done: Collection[Once] = (),
+    done: Collection[Redelivery] = (),
     newest: Mapping[Group, NewerRecord] | None = None,
     limit: int | None = None,
 ) -> Decisions:
     """Decide about letters in the order in which they are sent.
 
-    ``done`` has the records that were sent back before. ``newest`` has the newest record of each key; None: overwrite whatever is
-    there. Records of letters that are decided about here are not among them.
+    ``done`` has the records that were sent back before. ``newest`` has the newest record of each
+    key, without those that the letters are about; None overwrites newer records.
     """
     decided = _Pass(done, newest)
     sent = [index for index, letter in enumerate(letters) if decided.decide(letter) is Outcome.SENT]
     if limit is None or len(sent) <= limit:
         return decided.result()
-    allowed = _first(letters, sent, limit, in_order=newest is not None)
+    allowed = _select(letters, sent, limit, in_order=newest is not None)
     decided = _Pass(done, newest, {letters[index].at for index in allowed})
     for letter in letters[: max(allowed) + 1]:
         decided.decide(letter)
     return decided.result()
 
 
-def _first(letters: Sequence[Candidate], sent: Sequence[int], limit: int, *, in_order: bool) -> set[int]:
-    """The letters to send under a limit. One that is followed by newer ones of its key needs all of those."""
+def _select(letters: Sequence[Candidate], sent: Sequence[int], limit: int, *, in_order: bool) -> set[int]:
+    """Return the letters to send under a limit.
+
+    A letter that is followed by newer ones of its key needs all of those.
+    """
     if not in_order:
         return set(sent[:limit])
     last = {letters[index].group: index for index in sent}
@@ -186,14 +202,14 @@ def _first(letters: Sequence[Candidate], sent: Sequence[int], limit: int, *, in_
 
 @dataclass
 class _Pass:
-    done: Collection[Once]
+    done: Collection[Redelivery]
     newest: Mapping[Group, NewerRecord] | None
     allowed: Collection[LetterPlace] | None = None
     """The letters that may be sent; None: all."""
     outcomes: dict[LetterPlace, Outcome] = field(default_factory=dict)
     ends: dict[int, int] = field(default_factory=dict)
     examples: list[Withheld] = field(default_factory=list)
-    sent: set[Once] = field(default_factory=set)
+    sent: set[Redelivery] = field(default_factory=set)
     highest: dict[Group, NewerRecord] = field(default_factory=dict)
     """The newest record of each key that this redrive sends."""
 
@@ -201,7 +217,7 @@ class _Pass:
         outcome = self._outcome(letter)
         self.outcomes[letter.at] = outcome
         if outcome is Outcome.SENT:
-            self._note_sent(letter)
+            self._add_sent(letter)
         if outcome in (Outcome.SENT, Outcome.REPEATED):
             self.ends[letter.at.partition] = letter.at.offset + 1
         return outcome
@@ -212,11 +228,13 @@ class _Pass:
     def _outcome(self, letter: Candidate) -> Outcome:
         if not letter.chosen:
             return Outcome.FILTERED
-        if letter.once is not None and (letter.once in self.sent or letter.once in self.done):
+        if letter.redelivery is not None and (
+            letter.redelivery in self.sent or letter.redelivery in self.done
+        ):
             return Outcome.REPEATED
         newer = self._newer(letter)
         if newer is not None:
-            if len(self.examples) < MOST_EXAMPLES:
+            if len(self.examples) < MAX_EXAMPLES:
                 self.examples.append(Withheld(letter, newer))
             return Outcome.NEWER
         if self.allowed is not None and letter.at not in self.allowed:
@@ -226,14 +244,14 @@ class _Pass:
     def _newer(self, letter: Candidate) -> NewerRecord | None:
         if self.newest is None or letter.group is None:
             return None
-        for found in (self.newest.get(letter.group), self.highest.get(letter.group)):
-            if found is not None and found.order > letter.order:
-                return found
+        for newer in (self.newest.get(letter.group), self.highest.get(letter.group)):
+            if newer is not None and newer.order > letter.order:
+                return newer
         return None
 
-    def _note_sent(self, letter: Candidate) -> None:
-        if letter.once is not None:
-            self.sent.add(letter.once)
+    def _add_sent(self, letter: Candidate) -> None:
+        if letter.redelivery is not None:
+            self.sent.add(letter.redelivery)
         if letter.group is not None:
             partition, offset = (None, None) if letter.record is None else letter.record[1:3]
             self.highest[letter.group] = NewerRecord(letter.order, partition, offset)

@@ -1,10 +1,11 @@
-"""Dead letters: records that a pipeline could not read, in a topic of their own, with the reason and where they come from.
+"""Dead letters: records that a pipeline could not process, with the reason and their origin.
 
-The key, the value and the headers are those of the original record; headers that begin with ``dlq.`` say the rest. What of a
-dead-letter topic was sent back already is the committed position of its redrive group (``client/dead_letters/redrive.py``).
+They are stored in a topic with the suffix ``.dlq``. Key, value and headers are those of the
+original record; headers that begin with ``dlq.`` hold the rest. The committed offset of the redrive
+group shows how much of a dead-letter topic was sent back (``client/dead_letters/redrive.py``).
 
-Every reader of a topic that refuses a record writes its own letter, so one record can have several. ``DeadLetter.identity`` is
-the same for all of them.
+Every reader of a topic that rejects a record writes its own dead letter, so a record can have
+several. ``DeadLetter.identity`` is the same for all of them.
 """
 
 from __future__ import annotations
@@ -31,22 +32,27 @@ TOPIC = "dlq.topic"
 PARTITION = "dlq.partition"
 OFFSET = "dlq.offset"
 TIMESTAMP = "dlq.timestamp"
-# The pipeline and the flow that refused the record. A query that only looks for bad records belongs to no flow.
+# The pipeline and the flow that rejected the record. A query that only
+# looks for bad records has no flow.
 PIPELINE = "dlq.pipeline"
 FLOW = "dlq.flow"
-# Where a row came from that was no record of a topic, or which target did not take it.
+# The origin of a row that was not a record of a topic, or the target that did not accept it.
 SOURCE = "dlq.source"
-# How often a record was sent back. It stays on the record, so that one which always comes back can be seen.
+# How often a record was sent back. It stays on the record, to show records that fail repeatedly.
 REDRIVEN = "dlq.redriven"
-# The place of the original of a record that was sent back to its partition: "TOPIC-PARTITION:OFFSET@MILLISECONDS". It stays on the
-# record, so that the order of records with the same key is known however often they were sent back.
+# The position of the original of a record that was sent back to its partition, as
+# "TOPIC-PARTITION:OFFSET@MILLISECONDS". It stays on the record, so that the order of records with
+# the same key is known however often they were sent back.
 FIRST = "dlq.first"
 # These headers of a record that was sent back stay on its next dead letter.
 STAYING = (REDRIVEN, FIRST)
 
 
 class Identity(NamedTuple):
-    """The record that a letter is about. The timestamp tells it from a record of a topic that was deleted and created again."""
+    """The record that a dead letter is about.
+
+    The timestamp distinguishes it from a record of a topic that was deleted and created again.
+    """
 
     topic: str
     partition: int
@@ -55,7 +61,7 @@ class Identity(NamedTuple):
 
 
 class RefusedBy(NamedTuple):
-    """Who refused a record; None where the letter does not say."""
+    """The pipeline and flow that rejected a record; None if the dead letter has no such header."""
 
     pipeline: str | None
     flow: str | None
@@ -68,7 +74,7 @@ _FIRST = re.compile(rb"(.+)-([0-9]{1,10}):([0-9]{1,19})@(-?[0-9]{0,19})", re.DOT
 
 
 class DeadLetter(NamedTuple):
-    """A record of a dead-letter topic; what its headers do not say is None, as for one that another tool wrote."""
+    """A record of a dead-letter topic. Fields without a header, as from other tools, are None."""
 
     record: Record
     reason: str | None
@@ -85,7 +91,7 @@ class DeadLetter(NamedTuple):
 
     @property
     def identity(self) -> Identity | None:
-        """The record that the letter is about; None where the letter does not say, as that of a row of a file."""
+        """The record that the letter is about; None if unknown, as for a row of a file."""
         if self.topic is None or self.partition is None or self.offset is None:
             return None
         return Identity(self.topic, self.partition, self.offset, self.timestamp_ms)
@@ -101,35 +107,35 @@ class DeadLetter(NamedTuple):
 
 
 def dead_letter(record: Record) -> DeadLetter:
-    """What the headers say; the last of a name counts."""
-    found = {name: value for name, value in record.headers if name.startswith(PREFIX)}
+    """Parse the headers of a record. The last of several with the same name counts."""
+    headers = {name: value for name, value in record.headers if name.startswith(PREFIX)}
     return DeadLetter(
         record,
-        _text(found.get(REASON)),
-        _text(found.get(TOPIC)),
-        _number(found.get(PARTITION)),
-        _number(found.get(OFFSET)),
-        _number(found.get(TIMESTAMP)),
-        _text(found.get(PIPELINE)),
-        _number(found.get(REDRIVEN)) or 0,
-        _text(found.get(SOURCE)),
-        _text(found.get(FLOW)),
-        parse_first(found.get(FIRST)),
+        _text(headers.get(REASON)),
+        _text(headers.get(TOPIC)),
+        _number(headers.get(PARTITION)),
+        _number(headers.get(OFFSET)),
+        _number(headers.get(TIMESTAMP)),
+        _text(headers.get(PIPELINE)),
+        _number(headers.get(REDRIVEN)) or 0,
+        _text(headers.get(SOURCE)),
+        _text(headers.get(FLOW)),
+        parse_first(headers.get(FIRST)),
     )
 
 
 def format_first(identity: Identity) -> bytes:
-    """The value of the header ``dlq.first``."""
+    """Return the value of the header ``dlq.first``."""
     topic, partition, offset, timestamp_ms = identity
     return f"{topic}-{partition}:{offset}@{'' if timestamp_ms is None else timestamp_ms}".encode()
 
 
 def parse_first(value: bytes | None) -> Identity | None:
-    """The place that the header ``dlq.first`` names; None where it names none."""
-    found = _FIRST.fullmatch(value) if value is not None else None
-    if found is None:
+    """Return the position in the header ``dlq.first``, or None if it is malformed."""
+    match = _FIRST.fullmatch(value) if value is not None else None
+    if match is None:
         return None
-    topic, partition, offset, timestamp_ms = found.groups()
+    topic, partition, offset, timestamp_ms = match.groups()
     return Identity(
         topic.decode(errors="replace"), int(partition), int(offset), _number(timestamp_ms or None)
     )
@@ -147,34 +153,34 @@ def _number(value: bytes | None) -> int | None:
 
 
 def dead_letter_topic(topic: str) -> str:
-    """Where the dead letters of a topic go unless a pipeline says otherwise."""
+    """Return the default topic for the dead letters of a topic."""
     return topic + SUFFIX
 
 
 def redrive_group(topic: str) -> str:
-    """The group whose position says how much of a dead-letter topic was sent back."""
+    """Return the group whose offset shows how much of a dead-letter topic was sent back."""
     return topic + ".redrive"
 
 
 def redriven_topic(topic: str) -> str:
-    """The compacted topic that remembers which records were sent back out of a dead-letter topic."""
+    """Return the compacted topic of the records sent back out of a dead-letter topic."""
     return topic + ".redriven"
 
 
 def find(admin: Admin, name: str) -> str:
-    """The dead-letter topic that a name means: of the topic called so, or the topic itself."""
+    """Return the dead-letter topic of the topic with this name, or the topic itself."""
     names = admin.topics.names()
-    for one in (dead_letter_topic(name), name):
-        if one in names:
-            return one
-    close = unknown_topic(name, [one for one in names if one.endswith(SUFFIX)])
+    for candidate in (dead_letter_topic(name), name):
+        if candidate in names:
+            return candidate
+    close = unknown_topic(name, [topic for topic in names if topic.endswith(SUFFIX)])
     hint = close.hint if close.hint.startswith("did you mean") else "see `millstream dlq list`"
-    raise UnknownTopic(f"there are no dead letters of {name!r}", hint=hint, code=close.code)
+    raise UnknownTopic(f"topic {name!r} has no dead letters", hint=hint, code=close.code)
 
 
 @dataclass(frozen=True)
 class NotRedriven(Position):
-    """Where the redrive group goes on; the first record where it has committed nothing, or what is gone by now."""
+    """The redrive group's position, or the first record if none is committed or it was deleted."""
 
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)
 
@@ -182,7 +188,10 @@ class NotRedriven(Position):
         self, partitions: Sequence[TopicPartition], offsets: OffsetsAdmin, isolation: Isolation
     ) -> dict[TopicPartition, int]:
         first = offsets.list(dict.fromkeys(partitions, "earliest"), isolation=isolation)
-        return {one: max(first[one].offset, self.committed.get(one, 0)) for one in partitions}
+        return {
+            partition: max(first[partition].offset, self.committed.get(partition, 0))
+            for partition in partitions
+        }
 
 
 def read(
@@ -194,7 +203,7 @@ def read(
     partitions: Iterable[int] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Generator[DeadLetter, None, None]:
-    """The dead letters from the positions given to the present end, read committed."""
+    """Yield the dead letters from the committed positions to the current end, read committed."""
     start = NotRedriven("earliest", committed=committed)
     with Consumer(
         bootstrap,
@@ -210,7 +219,9 @@ def read(
 
 
 class Summary(NamedTuple):
-    """A dead-letter topic: how many there are, how many were not sent back, the newest, and who refused how many."""
+    """A dead-letter topic: its letters, those not sent back yet, the newest, and counts by
+    pipeline.
+    """
 
     topic: str
     records: int
@@ -220,10 +231,13 @@ class Summary(NamedTuple):
 
 
 def summaries(admin: Admin, *, pipeline: str | None = None, flow: str | None = None) -> list[Summary]:
-    """All topics that are called like dead-letter topics. They are read, since offsets count markers of transactions too."""
+    """Return a summary of every topic that is named like a dead-letter topic.
+
+    The topics are read, because offsets also count transaction markers.
+    """
     names = [name for name in admin.topics.names() if name.endswith(SUFFIX)]
-    found = [summary(admin, name, pipeline=pipeline, flow=flow) for name in names]
-    return [one for one in found if one.records or (pipeline is None and flow is None)]
+    rows = [summary(admin, name, pipeline=pipeline, flow=flow) for name in names]
+    return [row for row in rows if row.records or (pipeline is None and flow is None)]
 
 
 def summary(admin: Admin, topic: str, *, pipeline: str | None = None, flow: str | None = None) -> Summary:
@@ -233,26 +247,29 @@ def summary(admin: Admin, topic: str, *, pipeline: str | None = None, flow: str 
     newest: DeadLetter | None = None
     refused_by: Counter[RefusedBy] = Counter()
     connection = admin.connection
-    for one in read(
+    for letter in read(
         connection.bootstrap, topic, {}, timeout_s=connection.timeout_s, options=connection.options
     ):
-        if not matches(one, pipeline=pipeline, flow=flow):
+        if not matches(letter, pipeline=pipeline, flow=flow):
             continue
-        record = one.record
+        record = letter.record
         records += 1
         left += record.offset >= committed.get(TopicPartition(topic, record.partition), 0)
-        refused_by[one.refused_by] += 1
+        refused_by[letter.refused_by] += 1
         if newest is None or record.timestamp_ms >= newest.record.timestamp_ms:
-            newest = one
+            newest = letter
     return Summary(
         topic, records, left, newest, dict(sorted(refused_by.items(), key=lambda row: str(row[0])))
     )
 
 
 def matches(
-    one: DeadLetter, reason: str | None = None, *, pipeline: str | None = None, flow: str | None = None
+    letter: DeadLetter, reason: str | None = None, *, pipeline: str | None = None, flow: str | None = None
 ) -> bool:
-    """Whether the reason contains a text, whatever the case, and the pipeline and the flow are those named. None matches all."""
-    if reason is not None and reason.lower() not in (one.reason or "").lower():
+    """Return whether the reason contains a text, ignoring case, and pipeline and flow are equal.
+
+    None matches everything.
+    """
+    if reason is not None and reason.lower() not in (letter.reason or "").lower():
         return False
-    return pipeline in (None, one.pipeline) and flow in (None, one.flow)
+    return pipeline in (None, letter.pipeline) and flow in (None, letter.flow)

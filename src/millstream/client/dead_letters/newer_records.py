@@ -1,7 +1,8 @@
-"""Find the newest record of each key that a redrive would write over.
+"""Find the newest record of each key that a redrive would overwrite.
 
-The topics are read from the oldest letter's origin to their present end, and again before each transaction, from where the last
-look ended. A record that another producer writes between the last look and the commit is not seen.
+The topics are read from the origin of the oldest letter to their current end. Before each
+transaction they are read again from where the last scan ended. A record that another producer
+writes between the last scan and the commit is not seen.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ if TYPE_CHECKING:
     from millstream.client.admin.client import Admin
     from millstream.client.record import Record
 
-TELL_EVERY = 10_000
+REPORT_EVERY = 10_000
 
 
 class NewestRecords:
-    """The newest record of each key of these letters, in the topics that they go to. Their own records are left out."""
+    """The newest record of each key of these letters, in their target topics.
+
+    The records that the letters are about are left out.
+    """
 
     def __init__(
         self, admin: Admin, letters: Iterable[Candidate], *, each: Callable[[int], None] = lambda count: None
@@ -56,12 +60,12 @@ class NewestRecords:
             oldest[target] = min(oldest.get(target, letter.order), letter.order)
         self._known = set(admin.topics.names()) if self._groups else set()
         for target, order in by_offset.items():
-            self._begin(self._partitions(target), order + 1)
+            self._start_at(self._partitions(target), order + 1)
         for target, order in by_time.items():
-            self._begin_after(self._partitions(target), order)
+            self._start_after(self._partitions(target), order)
 
-    def look(self) -> None:
-        """Read what came since the last look."""
+    def scan(self) -> None:
+        """Read the records since the last scan."""
         ends = self._admin.offsets.list(dict.fromkeys(self._next, "latest"), isolation="read_committed")
         behind: defaultdict[str, list[int]] = defaultdict(list)
         for partition, offset in self._next.items():
@@ -85,14 +89,14 @@ class NewestRecords:
         ) as consumer:
             for record in consumer:
                 self._count += 1
-                if self._count % TELL_EVERY == 0:
+                if self._count % REPORT_EVERY == 0:
                     self._each(self._count)
                 if record.key in self._keys:
-                    self._note(record)
+                    self._compare(record)
                 at = TopicPartition(topic, record.partition)
                 self._next[at] = max(self._next[at], record.offset + 1)
 
-    def _note(self, record: Record) -> None:
+    def _compare(self, record: Record) -> None:
         if (record.topic, record.partition, record.offset) in self._own:
             return
         place = Identity(record.topic, record.partition, record.offset, record.timestamp_ms)
@@ -106,22 +110,22 @@ class NewestRecords:
                 self.newest[group] = NewerRecord(order, record.partition, record.offset)
 
     def _partitions(self, target: Target) -> list[TopicPartition]:
-        """The partitions of a target; those that do not exist have no records."""
+        """Return the partitions of a target; none for a topic that does not exist."""
         if target.topic not in self._known:
             return []
-        found = self._admin.topics.partitions(target.topic)
-        return [one for one in found if target.partition in (None, one.partition)]
+        partitions = self._admin.topics.partitions(target.topic)
+        return [partition for partition in partitions if target.partition in (None, partition.partition)]
 
-    def _begin(self, partitions: Iterable[TopicPartition], offset: int) -> None:
+    def _start_at(self, partitions: Iterable[TopicPartition], offset: int) -> None:
         for partition in partitions:
             self._next[partition] = min(self._next.get(partition, offset), offset)
 
-    def _begin_after(self, partitions: list[TopicPartition], timestamp_ms: int) -> None:
-        asked = dict.fromkeys(partitions, max(timestamp_ms + 1, 0))
-        found = self._admin.offsets.list(dict(asked)) if asked else {}
-        for partition, answer in found.items():
-            if answer.offset >= 0:
-                self._begin([partition], answer.offset)
-            else:  # all records are older: look at those to come
+    def _start_after(self, partitions: list[TopicPartition], timestamp_ms: int) -> None:
+        requested = dict.fromkeys(partitions, max(timestamp_ms + 1, 0))
+        listed = self._admin.offsets.list(dict(requested)) if requested else {}
+        for partition, result in listed.items():
+            if result.offset >= 0:
+                self._start_at([partition], result.offset)
+            else:  # all records are older: read only new ones
                 end = self._admin.offsets.list({partition: "latest"})[partition].offset
-                self._begin([partition], end)
+                self._start_at([partition], end)

@@ -1,12 +1,13 @@
-"""Which partition a record goes to, when it does not say: by name, or by a function of one's own.
+"""The partition of a record that does not name one: by a name, or by a function.
 
-``key``          the same key, the same partition (murmur2, as the Java client); without a key, sticky. The default.
+``key``          the same key, the same partition (murmur2, as in the Java client); sticky without a
+                 key. The default.
 ``round-robin``  one partition after the other, whatever the key.
-``random``       any, whatever the key.
+``random``       any partition, whatever the key.
 ``sticky``       one partition for a while, then another, whatever the key: the largest batches.
 
-A function is called as ``function(topic, key, value, partitions)``, with bytes and the number of partitions, and returns a number
-below that.
+A function is called as ``function(topic, key, value, partitions)``, with bytes and the number of
+partitions, and returns a number below that.
 """
 
 from __future__ import annotations
@@ -21,40 +22,46 @@ from millstream.client.errors import ClientError
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 PartitionerName = Literal["key", "round-robin", "random", "sticky"]
 
-# Keys go where the Java client sends them; librdkafka's own default (CRC-32) would split a key.
+# Keys go where the Java client sends them. With librdkafka's default (CRC-32), records of one key
+# would be in two partitions if both clients write.
 BY_KEY = "murmur2_random"
-STICKY_BYTES = 16_384  # what KIP-794 lets go to one partition: a batch
+# The bytes for one partition before the next, as in KIP-794: a batch.
+STICKY_BYTES = 16_384
 
 
-def find_partitioner(given: PartitionerName | Partitioner) -> Partitioner | None:
-    """The function that is meant; None for ``key``, which librdkafka does itself."""
-    if callable(given):
-        return given
-    if given == "key":
+def find_partitioner(choice: PartitionerName | Partitioner) -> Partitioner | None:
+    """Return the function; None for ``key``, which librdkafka implements."""
+    if callable(choice):
+        return choice
+    if choice == "key":
         return None
-    if given not in _NAMED:
+    if choice not in _NAMED:
         raise ClientError(
-            f"there is no partitioner {given!r}", hint=f"there are key, {', '.join(_NAMED)}, and functions"
+            f"unknown partitioner {choice!r}", hint=f"choose key, {', '.join(_NAMED)}, or a function"
         )
-    return _NAMED[given]()
+    return _NAMED[choice]()
 
 
-def checked_partition(found: object, topic: str, partitions: int) -> int:
-    """What a partitioner returned; ClientError where that is no partition: the library would take -1 for any, silently."""
+def checked_partition(result: object, topic: str, partitions: int) -> int:
+    """Return the result of a partitioner; ClientError if it is not a partition.
+
+    librdkafka would silently treat -1 as any partition.
+    """
     try:
-        number = operator.index(found)  # type: ignore[arg-type]
+        number = operator.index(result)  # type: ignore[arg-type]
     except TypeError:
         number = -1
-    if not 0 <= number < partitions or isinstance(found, bool):
+    if not 0 <= number < partitions or isinstance(result, bool):
         raise ClientError(
-            f"the partitioner returned {found!r} for a record for {topic!r}, which has {partitions} partitions",
+            f"the partitioner returned {result!r} for a record for {topic!r}, "
+            f"which has {partitions} partitions",
             hint=f"it has to return a number from 0 to {partitions - 1}",
         )
     return number
 
 
 class RoundRobin:
-    """Each topic has a turn of its own."""
+    """One partition after the other, separately for each topic."""
 
     def __init__(self) -> None:
         self._turns: dict[str, int] = {}
@@ -71,17 +78,17 @@ class Random:
 
 
 class Sticky:
-    """Another partition when about a batch has gone to the last."""
+    """The same partition until about a batch has gone to it."""
 
     def __init__(self) -> None:
-        self._now: dict[str, tuple[int, int]] = {}
+        self._current: dict[str, tuple[int, int]] = {}
 
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
-        at, sent = self._now.get(topic, (-1, STICKY_BYTES))
-        if sent >= STICKY_BYTES or at >= partitions:
-            at, sent = _another(at, partitions), 0
-        self._now[topic] = at, sent + len(key or b"") + len(value or b"")
-        return at
+        partition, sent = self._current.get(topic, (-1, STICKY_BYTES))
+        if sent >= STICKY_BYTES or partition >= partitions:
+            partition, sent = _another(partition, partitions), 0
+        self._current[topic] = partition, sent + len(key or b"") + len(value or b"")
+        return partition
 
 
 def _another(last: int, partitions: int) -> int:
@@ -94,7 +101,10 @@ _NAMED: dict[str, Callable[[], Partitioner]] = {"round-robin": RoundRobin, "rand
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of a key, for who wants to know where a key goes: ``murmur2(key) % partitions``; never negative."""
+    """Return Kafka's hash of a key, which is never negative.
+
+    The partition of a key is ``murmur2(key) % partitions``.
+    """
     length = len(data)
     mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
     hashed = (0x9747B28C ^ length) & mask

@@ -1,24 +1,39 @@
-"""``producer.transaction()``: records in any number of partitions, and offsets of a group, all of them or none.
+"""``producer.transaction()``: write records and commit offsets of a group atomically.
 
 with Producer("localhost:9092", transactional_id="billing") as producer:
     with producer.transaction() as transaction:
         transaction.send("invoices", invoice, key=order)
         transaction.send("seats", seat, key=flight)
-        transaction.commit_offsets(consumer)  # what the consumer has handed out counts as read, if the rest counts
+        # commit, in this transaction, the offsets of all records that the consumer handed out
+        transaction.commit_offsets(consumer)
 
-When a transaction is aborted, the consumers whose offsets this producer commits go back: what they had handed out and nobody
-committed comes again with their next poll. Until then the same transaction may be tried again with the records at hand.
+When a transaction is aborted, the consumers whose offsets this producer commits rewind. Their next
+poll returns the records again that were handed out and not committed. Until then the application
+may repeat the transaction with the records it has.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from millstream.client.errors import LOCAL_STATE, ClientError, ProducerFenced, kafka_error, translate
-from millstream.client.library import KafkaConsumer, KafkaException, KafkaTopicPartition, interruptible
+from millstream.client.errors import (
+    LOCAL_STATE,
+    ClientError,
+    ProducerFenced,
+    kafka_error,
+    translate,
+)
+from millstream.client.library import (
+    KafkaConsumer,
+    KafkaException,
+    KafkaProducer,
+    KafkaTopicPartition,
+    interruptible,
+)
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 
@@ -33,58 +48,115 @@ LOCAL_FENCED = -144
 FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
-class ProducerTransaction:
-    """One transaction, as a ``with`` block: ``send`` as with the producer, ``commit_offsets`` for a consumer in a group.
+class TransactionCoordination:
+    """The transactional calls of a producer, and the consumers whose offsets it commits."""
 
-    It is committed at the end of the block; an exception in it, or a record that was refused, aborts it. A ``consumer`` that is given
-    at the beginning goes back also when the block fails before its ``commit_offsets``.
+    def __init__(self, client: KafkaProducer, transactional_id: str | None, timeout_s: float) -> None:
+        self._client = client
+        self._transactional_id = transactional_id
+        self._timeout_s = timeout_s
+        self._initialized = False
+        self.consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
+        self.aborted_s = -1.0
+
+    def prepare(self, doing: str = "prepare") -> None:
+        """Fence other producers with this transactional id, and wait for the end of their work."""
+        if not self._initialized:
+            self._call(doing, self._client.init_transactions, self._timeout_s)
+            self._initialized = True
+
+    def begin(self) -> None:
+        self.prepare("begin")
+        self._call("begin", self._client.begin_transaction)
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], member: KafkaConsumer) -> None:
+        """Commit offsets of the member's group with the open transaction."""
+        doing = "commit offsets in"
+        positions = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        metadata = member.consumer_group_metadata()
+        self.prepare(doing)
+        self._call(doing, self._client.send_offsets_to_transaction, positions, metadata)
+
+    def commit(self) -> None:
+        self.prepare("commit")
+        self._call("commit", self._client.commit_transaction)
+
+    def abort(self) -> None:
+        self.prepare("abort")
+        self._call("abort", self._client.abort_transaction)
+
+    def _call(self, doing: str, step: Callable[..., Any], *arguments: Any) -> None:
+        """Run one step of a transaction, and repeat it while the library says that it may be."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                interruptible(step, *arguments)
+                return
+            except KafkaException as error:
+                failure = kafka_error(error)
+                if not failure.retriable() or time.monotonic() > deadline_s:
+                    doing = f"{doing} a transaction of {self._transactional_id!r}"
+                    raise explain_producer_error(failure, doing, self._transactional_id) from None
+            time.sleep(RETRY_S)
+
+
+class ProducerTransaction:
+    """One transaction, as a ``with`` block.
+
+    ``send`` works as with the producer; ``commit_offsets`` adds the offsets of a consumer in a
+    group. The end of the block commits the transaction. An exception in the block, or a record that
+    was rejected, aborts it.
+
+    A ``consumer`` that is given at the beginning rewinds even if the block fails before it calls
+    ``commit_offsets``.
     """
 
     def __init__(self, producer: Producer, consumer: Consumer | None = None) -> None:
         self._producer = producer
-        self._consumed: list[tuple[Membership, dict[TopicPartition, int]]] = []
+        self._coordination = producer.coordination
+        self._committed: list[tuple[Membership, dict[TopicPartition, int]]] = []
         self.send = producer.send
         if consumer is not None:
             self._remember(consumer)
 
     def commit_offsets(self, consumer: Consumer) -> None:
-        """What the consumer has handed out becomes committed with this transaction, or not at all."""
-        unknown = consumer not in self._producer.consumers
+        """Commit the offsets of everything the consumer has handed out with this transaction."""
+        is_new = consumer not in self._coordination.consumers
         membership = self._remember(consumer)
-        if unknown:
+        if is_new:
             self._check_no_gap(consumer, membership)
-        offsets = dict(membership.noted)
+        offsets = dict(membership.uncommitted)
         if not offsets:
             return
-        asked = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
-        member = membership.client.consumer_group_metadata()
-        self._producer.transact("commit offsets in", "send_offsets_to_transaction", asked, member)
-        self._consumed.append((membership, offsets))
+        self._coordination.send_offsets(offsets, membership.client)
+        self._committed.append((membership, offsets))
 
     def commit_positions(self, member: KafkaConsumer, offsets: Mapping[TopicPartition, int]) -> None:
-        """Offsets of a group that has no members, for which a consumer speaks that has not joined it."""
-        asked = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
-        metadata = member.consumer_group_metadata()
-        self._producer.transact("commit offsets in", "send_offsets_to_transaction", asked, metadata)
+        """Commit offsets of a group without members; ``member`` only names the group."""
+        self._coordination.send_offsets(offsets, member)
 
     def _remember(self, consumer: Consumer) -> Membership:
         if consumer.membership is None:
             raise ClientError("a consumer without a group has no offsets to commit", hint="give it a group")
-        self._producer.consumers.add(consumer)
+        self._coordination.consumers.add(consumer)
         return consumer.membership
 
     def _check_no_gap(self, consumer: Consumer, membership: Membership) -> None:
-        """A transaction that failed before it was told of the consumer could not send it back. If the consumer went on, its offsets
-        would cover records whose results were aborted."""
-        aborted_s = self._producer.aborted_s
-        if membership.noted and membership.noted_since_s < aborted_s < consumer.polled_s:
+        """Raise if the consumer continued after an abort that did not rewind it.
+
+        A transaction that failed before it knew the consumer could not rewind it. If the consumer
+        has polled since then, its offsets would cover records whose results were aborted.
+        """
+        aborted_s = self._coordination.aborted_s
+        if membership.uncommitted and membership.uncommitted_since_s < aborted_s < consumer.stream.polled_s:
             raise ClientError(
-                "records were handed out before a transaction that was aborted, and the consumer has gone on behind them",
-                hint="begin with producer.transaction(consumer), or call consumer.rewind() where the failure is caught",
+                "the consumer was polled after a transaction with its records had been aborted",
+                hint="begin with producer.transaction(consumer), "
+                "or call consumer.rewind() where the failure is caught",
             )
 
     def __enter__(self) -> ProducerTransaction:
-        self._producer.transact("begin", "begin_transaction")
+        self._coordination.begin()
         return self
 
     def __exit__(
@@ -98,62 +170,45 @@ class ProducerTransaction:
     def _commit(self) -> None:
         try:
             self._producer.flush()
-            self._producer.transact("commit", "commit_transaction")
+            self._coordination.commit()
         except BaseException as error:
             self._abort(error)
             raise
-        for membership, offsets in self._consumed:
-            membership.committed_elsewhere(offsets)  # the consumer need not say it again
+        for membership, offsets in self._committed:
+            membership.mark_committed_by_transaction(offsets)
 
     def _abort(self, reason: BaseException) -> None:
-        """What is queued is sent first, if that goes quickly. A transaction that is aborted while its first record is on its way is
-        refused by the coordinator, which may not know of it yet (INVALID_TXN_STATE), and the producer is good for nothing after that.
-        What remains the library drops, keeping its sequence numbers in order: dropped by us, they would have a gap."""
-        self._producer.aborted_s = time.monotonic()
-        for consumer in self._producer.consumers:
-            consumer.go_back_later()
+        """Abort, after a short wait for queued records.
+
+        If the first record of a transaction is still in flight, the coordinator may not know the
+        transaction yet. It rejects the abort (INVALID_TXN_STATE), which makes the producer
+        unusable. The library drops the remaining records and keeps their sequence numbers in order;
+        purging them here would leave a gap.
+        """
+        self._coordination.aborted_s = time.monotonic()
+        for consumer in self._coordination.consumers:
+            consumer.stream.rewind_later()
         if isinstance(reason, ProducerFenced):
             return  # its successor aborts the transaction
         self._producer.settle(SETTLE_S)
-        self._producer.transact("abort", "abort_transaction")
-        self._producer.forget_failures()
+        self._coordination.abort()
+        self._producer.discard_failures()
 
 
-def call(
-    act: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    *,
-    doing: str,
-    timeout_s: float,
-    transactional_id: str | None = None,
-) -> None:
-    """One step of a transaction, repeated while the library says that it may be."""
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            interruptible(act, *arguments)
-            return
-        except KafkaException as error:
-            failure = kafka_error(error)
-            if not failure.retriable() or time.monotonic() > deadline_s:
-                raise told(failure, doing, transactional_id) from None
-        time.sleep(RETRY_S)
-
-
-def told(error: Any, doing: str, transactional_id: str | None = None) -> ClientError:
-    """The ClientError for what stopped a producer; ProducerFenced when it was another one."""
+def explain_producer_error(error: Any, doing: str, transactional_id: str | None = None) -> ClientError:
+    """Return the ClientError that stopped a producer; ProducerFenced if another producer did."""
     failure = kafka_error(error)
-    found = translate(failure, doing=doing)
+    translated = translate(failure, doing=doing)
     if failure.code() in FENCED:
-        which = "the producer" if transactional_id is None else f"the producer of {transactional_id!r}"
+        producer = "the producer" if transactional_id is None else f"the producer of {transactional_id!r}"
         return ProducerFenced(
-            f"{which} is fenced: another producer has started with the same transactional id",
-            hint="stop this one; a producer that is to run beside it needs another transactional_id",
-            code=found.code,
+            f"{producer} is fenced: another producer has started with the same transactional id",
+            hint="stop this one; a producer that runs beside it needs another transactional_id",
+            code=translated.code,
         )
     if failure.code() == LOCAL_STATE and doing.startswith("begin "):
         return ClientError(
-            f"cannot {doing}: one is open already",
-            hint="end its block first; transactions side by side need a producer and a transactional_id each",
+            f"cannot {doing}: one is already open",
+            hint="end its block first; use a producer and a transactional_id for each transaction",
         )
-    return found
+    return translated

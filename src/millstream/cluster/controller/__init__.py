@@ -1,1 +1,1 @@
-"""The controller: election, its term, changes to topics and partitions, and the feed that brokers follow."""
+"""The controller: its election, its term, its changes, and the feed that publishes them."""

@@ -1,4 +1,7 @@
-"""The controller's changes to topics, settings, features and producer ids: planned purely, then made through its term."""
+"""The controller's changes to topics, settings, features and producer ids.
+
+Pure functions of ``control/`` plan each change; the controller's term writes it.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Pace
 
 PRODUCER_ID_BLOCK = 1000
-# All settings of a topic or broker, as they are to be.
+# Returns all settings of a topic or broker as they should be after the change.
 ConfigPlan = Callable[[ClusterImage], Mapping[str, str]]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one topic or resource of a request."""
+    """The result for one topic or resource of a request."""
 
     code: ErrorCode = ErrorCode.NONE
     message: str | None = None
@@ -39,21 +42,21 @@ class Outcome:
 
     @classmethod
     def of(cls, error: ApiError) -> Outcome:
-        """Raises it again where this broker is no longer the controller: then the next one is asked."""
+        """Return the outcome of an error; raise NOT_CONTROLLER, so that the client retries."""
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise error
         return cls(error.code, error.message)
 
 
 class Controller:
-    """Changes the cluster, while this broker is its controller; else every change is refused with NOT_CONTROLLER."""
+    """Changes the cluster while this broker is its controller; else raises NOT_CONTROLLER."""
 
     def __init__(self, state: ControllerState, config: BrokerConfig, *, new_id: Callable[[], bytes]) -> None:
         self.state = state
         self._config = config
         self._new_id = new_id
 
-    # ---- topics ---------------------------------------------------------------------------------------------
+    # ---- topics ----------------------------------------------------------------------------------
 
     @change
     async def create_topics(
@@ -65,9 +68,8 @@ class Controller:
             return {new.name: Outcome.of(error) for new in topics}
         pace = Pace()
         outcomes: dict[str, Outcome] = {}
-        metric_names: dict[
-            str, str
-        ] = {}  # names as metrics have them, of the cluster's topics and of those planned here
+        # Names in metrics, of existing topics and of those planned here.
+        metric_names: dict[str, str] = {}
         if any("." in new.name or "_" in new.name for new in topics):
             for name in list(self.state.image.topics):
                 metric_names.setdefault(metric_name(name), name)
@@ -86,7 +88,7 @@ class Controller:
         return outcomes
 
     def _plan_create(self, new: NewTopic, metric_names: Mapping[str, str]) -> Outcome:
-        """``metric_names``: the topics that there are or will be, by their names in metrics."""
+        """Plan one topic; ``metric_names`` has existing and planned topics by name in metrics."""
         try:
             plan = plan_create(
                 self.state.image,
@@ -108,7 +110,7 @@ class Controller:
     async def adopt_topic(
         self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int, configs: Mapping[str, str]
     ) -> None:
-        """Takes in a topic whose directories were found on disk, with the leader epoch of each partition."""
+        """Adopt a topic whose directories were found on disk; ``epochs`` has its leader epochs."""
         epoch = self.state.term.epoch
         writes = plan_adopt(name, topic_id, epochs, broker, configs, controller_epoch=epoch)
         await self.state.commit(*([write] for write in writes))
@@ -123,7 +125,7 @@ class Controller:
         validate_only: bool,
         left: int = MAX_CREATED,
     ) -> Outcome:
-        """``left``: how many partitions the request may still add."""
+        """Add partitions; ``left`` is the number that the request may still add."""
         try:
             writes = plan_grow(
                 self.state.image,
@@ -144,20 +146,23 @@ class Controller:
 
     @change
     async def delete_topics(self, topics: Mapping[str, bytes]) -> dict[str, Outcome]:
-        """Deletes topics, each in the incarnation that its id names: forgotten first, then their directories renamed (a
-        crash in between is finished at the next start), and removed in the background."""
+        """Delete topics, each only if it still has the given topic id.
+
+        The metadata is deleted first. Then brokers rename the directories, and remove them in the
+        background. A crash in between is finished at the next start.
+        """
         outcomes = {name: self._check_deletion(name, topic_id) for name, topic_id in topics.items()}
-        doomed = [name for name, outcome in outcomes.items() if not outcome.code]
+        deletable = [name for name, outcome in outcomes.items() if not outcome.code]
         at_once = topic_deletion.PARTITIONS_AT_ONCE
-        for some in list(topic_deletion.batches(self.state.image, doomed, at_once)):
+        for names in list(topic_deletion.batches(self.state.image, deletable, at_once)):
             try:
-                await topic_deletion.delete_batch(self.state, some)
+                await topic_deletion.delete_batch(self.state, names)
             except ApiError as error:
-                outcomes |= {name: Outcome.of(error) for name in some}
+                outcomes |= {name: Outcome.of(error) for name in names}
         return outcomes
 
     def _check_deletion(self, name: str, topic_id: bytes) -> Outcome:
-        """Somebody else may have deleted it, or made it anew, since the client asked."""
+        """Check whether the topic still exists: it may have been deleted or recreated since."""
         topic = self.state.image.topics.get(name)
         if topic is None:
             return Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -170,17 +175,23 @@ class Controller:
 
     @change
     async def forget_deleted(self, gone: Mapping[str, Sequence[bytes]]) -> None:
-        """Of these incarnations nothing is left anywhere. A note to which another has been added meanwhile stays for all of them."""
-        notes = self.state.image.being_deleted
-        done = [name for name, ids in gone.items() if list(notes.get(name, ())) == list(ids)]
+        """Drop the deletion records of topics that no broker has any more.
+
+        A record that has got another id since then stays whole.
+        """
+        recorded = self.state.image.being_deleted
+        done = [name for name, ids in gone.items() if list(recorded.get(name, ())) == list(ids)]
         await self.state.commit(*([(znodes.deleted_topic_path(name), None)] for name in done))
 
     def _brokers(self) -> list[int]:
-        """Return the brokers that may get replicas, which are all registered ones."""
+        """Return the brokers that may get replicas: all registered ones."""
         return sorted(self.state.image.registered_brokers())
 
     def _down(self) -> frozenset[int]:
-        """Return the registered brokers that are not live. One that is stopping is as good as away, unless there is no other."""
+        """Return the registered brokers that are not live.
+
+        A broker that is shutting down counts as down, unless there is no other.
+        """
         image = self.state.image
         able = image.brokers.keys() - image.stopping or image.brokers.keys()
         return frozenset(image.registered.keys() | image.brokers.keys()) - able
@@ -188,14 +199,14 @@ class Controller:
     def _racks(self) -> dict[int, str | None]:
         return {node: broker.rack for node, broker in self.state.image.registered_brokers().items()}
 
-    # ---- brokers --------------------------------------------------------------------------------------------
+    # ---- brokers ---------------------------------------------------------------------------------
 
     @change
     async def unregister_broker(self, node: int) -> None:
-        """Forget a broker that will not come back; raise ApiError if it is unknown or live.
+        """Remove a broker that will not come back; raise ApiError if it is unknown or live.
 
-        Apache Kafka takes a live broker's registration away and leaves its process useless until it is restarted. Here the
-        operator stops the broker first.
+        Apache Kafka removes the registration of a live broker, whose process is then useless until
+        it is restarted. Here the operator stops the broker first.
         """
         image = self.state.image
         if node in image.brokers:
@@ -209,11 +220,11 @@ class Controller:
         others = [broker for broker in image.registered.values() if broker.node_id != node]
         await self.state.commit([(znodes.REGISTERED, znodes.encode_registered(others))])
 
-    # ---- settings and features ------------------------------------------------------------------------------
+    # ---- settings and features -------------------------------------------------------------------
 
     @change
     async def set_topic_config(self, topic: str, plan: ConfigPlan) -> None:
-        """``plan`` decides when its turn has come, so that no change made meanwhile is lost."""
+        """Change a topic's settings. ``plan`` runs under the lock: no concurrent change is lost."""
         if topic not in self.state.image.topics:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         await self.state.commit(
@@ -228,7 +239,7 @@ class Controller:
 
     @change
     async def set_group_config(self, group: str, plan: ConfigPlan) -> None:
-        """A group without settings of its own is not kept."""
+        """Change a group's settings; a group without any is not stored."""
         data = _unless_empty(plan(self.state.image))
         await self.state.commit([(znodes.group_config_path(group), data)])
 
@@ -241,7 +252,7 @@ class Controller:
     async def update_features(
         self, updates: Sequence[tuple[str, int, int]], *, validate_only: bool
     ) -> dict[str, Outcome]:
-        """(name, level, upgrade type) each; all of them or, when one fails, none."""
+        """Apply updates (name, level, upgrade type): all of them or, if one fails, none."""
         levels = dict(self.state.image.feature_levels)
         pace = Pace()
         outcomes: dict[str, Outcome] = {}
@@ -258,18 +269,18 @@ class Controller:
             await self.state.commit([(znodes.FEATURES, data)])
         return outcomes
 
-    # ---- producer ids ---------------------------------------------------------------------------------------
+    # ---- producer ids ----------------------------------------------------------------------------
 
     @change
     async def skip_producer_ids(self, broker: int, highest: int) -> None:
-        """Ids up to this one are in use, in logs that were written elsewhere."""
+        """Mark ids up to this one as used: they occur in logs that were written elsewhere."""
         if highest > self.state.image.last_producer_id:
             data = znodes.encode_producer_id_block(broker, highest, highest)
             await self.state.commit([(znodes.PRODUCER_ID_BLOCK, data)])
 
     @uninterrupted
     async def allocate_producer_ids(self, broker: int) -> range:
-        """A block that no one else will ever get, also not after a crash."""
+        """Return a block of ids that is never allocated again, not even after a crash."""
         async with self.state.lock:
             start = self.state.image.last_producer_id + 1
             block = range(start, start + PRODUCER_ID_BLOCK)

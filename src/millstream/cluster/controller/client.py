@@ -1,6 +1,6 @@
-"""What a broker asks of the controller on its own account: done here when it is this broker, else over the network.
+"""Requests of a broker to the controller, in this process or over the network.
 
-Raises ApiError (NOT_CONTROLLER while there is none) or OSError; whoever asks tries again.
+Methods raise ApiError (NOT_CONTROLLER while there is no controller) or OSError. Callers retry.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.cluster.controller.changes import Outcome
-from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.controller.isr_changes import IsrRequest
 from millstream.cluster.membership.member import CREATIONS, TO_CONTROLLER, ClusterMember
 from millstream.cluster.peers import check
 from millstream.cluster.replicas.isr import Outcomes
@@ -37,7 +37,7 @@ from millstream.wire.messages.create_topics import (
 )
 from millstream.wire.schema import Struct
 
-_PATIENCE_S = 10.0
+_PRODUCER_IDS_TIMEOUT_S = 10.0
 _RETRY_S = 0.1
 
 
@@ -50,35 +50,38 @@ class ControllerClient:
     async def alter_partitions(self, requests: Sequence[IsrRequest]) -> Outcomes:
         member = self._member
         if member.state.active:
-            return await member.partitions.alter_partitions(member.node_id, member.broker_epoch, requests)
+            return await member.partitions.isr.alter_partitions(member.node_id, member.broker_epoch, requests)
         topics: dict[bytes, TopicData] = {}
-        for one in requests:
-            topic = topics.setdefault(one.topic_id, TopicData(topic_id=one.topic_id))
-            topic.partitions.append(_partition_data(one))
+        for proposal in requests:
+            topic = topics.setdefault(proposal.topic_id, TopicData(topic_id=proposal.topic_id))
+            topic.partitions.append(_partition_data(proposal))
         request = AlterPartitionRequest(
             broker_id=member.node_id, broker_epoch=member.broker_epoch, topics=list(topics.values())
         )
-        answer: AlterPartitionResponse = await self._ask(request)
-        check(answer.error_code)
+        response: AlterPartitionResponse = await self._request(request)
+        check(response.error_code)
         return {
             (topic.topic_id, row.partition_index): _outcome(row)
-            for topic in answer.topics
+            for topic in response.topics
             for row in topic.partitions
         }
 
     async def allocate_producer_ids(self) -> range:
-        """Waits a while for a controller. Clients may be told of what is raised then: to those that begin COORDINATOR_LOAD_IN_PROGRESS says that
-        it will pass; NOT_CONTROLLER ends older Java producers."""
-        deadline = asyncio.get_running_loop().time() + _PATIENCE_S
+        """Return a block of new ids; wait some time for a controller.
+
+        Clients may get the error that is raised afterwards. COORDINATOR_LOAD_IN_PROGRESS lets a
+        starting producer retry; NOT_CONTROLLER ends older Java producers.
+        """
+        deadline = asyncio.get_running_loop().time() + _PRODUCER_IDS_TIMEOUT_S
         while True:
             try:
                 return await self._allocate_producer_ids()
             except (ApiError, OSError) as error:
-                patient = not isinstance(error, ApiError) or error.code in (
+                retriable = not isinstance(error, ApiError) or error.code in (
                     ErrorCode.NOT_CONTROLLER,
                     ErrorCode.STALE_BROKER_EPOCH,
                 )
-                if not patient:
+                if not retriable:
                     raise
                 if asyncio.get_running_loop().time() > deadline:
                     raise ApiError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, str(error)) from None
@@ -89,13 +92,15 @@ class ControllerClient:
         if member.state.active:
             return await member.controller.allocate_producer_ids(member.node_id)
         request = AllocateProducerIdsRequest(broker_id=member.node_id, broker_epoch=member.broker_epoch)
-        answer: AllocateProducerIdsResponse = await self._ask(request)
-        check(answer.error_code)
-        return range(answer.producer_id_start, answer.producer_id_start + answer.producer_id_len)
+        response: AllocateProducerIdsResponse = await self._request(request)
+        check(response.error_code)
+        return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]:
-        """Topics that brokers make by themselves: internal ones, and those that are asked for and allowed to appear. Where no controller
-        can make them now, whoever asked comes again."""
+        """Create topics on behalf of brokers: internal ones, and those created automatically.
+
+        If no controller can create them now, the client retries.
+        """
         try:
             return await self._create_topics(topics)
         except (ApiError, OSError) as error:
@@ -107,21 +112,21 @@ class ControllerClient:
         if member.state.active:
             return await member.controller.create_topics(topics)
         request = CreateTopicsRequest(topics=[_creatable(new) for new in topics])
-        answer: CreateTopicsResponse = await self._ask(request, CREATIONS)
-        return {row.name: Outcome(ErrorCode.of(row.error_code), row.error_message) for row in answer.topics}
+        response: CreateTopicsResponse = await self._request(request, CREATIONS)
+        return {row.name: Outcome(ErrorCode.of(row.error_code), row.error_message) for row in response.topics}
 
-    async def _ask(self, request: Struct, purpose: str = TO_CONTROLLER) -> Any:
+    async def _request(self, request: Struct, purpose: str = TO_CONTROLLER) -> Any:
         host, port = await self._member.controller_address()
         timeout_s = self._member.request_timeout_s
         return await self._member.peers.ask(purpose, host, port, request, timeout_s=timeout_s)
 
 
-def _partition_data(one: IsrRequest) -> PartitionData:
+def _partition_data(proposal: IsrRequest) -> PartitionData:
     return PartitionData(
-        partition_index=one.partition,
-        leader_epoch=one.leader_epoch,
-        new_isr_with_epochs=[BrokerState(broker_id=node, broker_epoch=epoch) for node, epoch in one.isr],
-        partition_epoch=one.partition_epoch,
+        partition_index=proposal.partition,
+        leader_epoch=proposal.leader_epoch,
+        new_isr_with_epochs=[BrokerState(broker_id=node, broker_epoch=epoch) for node, epoch in proposal.isr],
+        partition_epoch=proposal.partition_epoch,
     )
 
 

@@ -1,7 +1,9 @@
-"""Which broker is the controller: whoever makes the ephemeral node /controller, in the same write that raises the controller epoch.
+"""The election of the controller: the broker that creates the ephemeral node /controller.
 
-Every broker runs this. It looks again whenever the node, the session or the broker's own doubt gives reason to, and never remembers what
-it saw before: a watch may come late or for nothing. While this broker is the controller it also watches which brokers are registered.
+The same write increments the controller epoch. Every broker runs this. It looks again after every
+change of the node or of the session, and whenever it doubts that it is the controller. It never
+relies on an earlier look: a watch may fire late or without a change. The controller also watches
+which brokers are registered.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ _REGISTRATIONS = znodes.BROKERS + "/"
 
 
 class ControllerElection:
-    """Runs for controller, and begins and ends the terms of this broker."""
+    """Runs for controller, and starts and ends the terms of this broker."""
 
     def __init__(
         self,
@@ -60,8 +62,11 @@ class ControllerElection:
         incarnation: str = "",
         on_controller: Callable[[str, int], None] = lambda host, port: None,
     ) -> None:
-        """``on_controller`` is told where the controller is, whenever another one was found than before. ``incarnation`` names the
-        broker's data directories: another broker that was given the same id by mistake has others."""
+        """``on_controller`` is called with the address of each new controller.
+
+        ``incarnation`` identifies the broker's data directories. Another broker with the same id,
+        by mistake, has other directories.
+        """
         self._incarnation = incarnation
         self._on_controller = on_controller
         self._known: int | None = None
@@ -69,13 +74,14 @@ class ControllerElection:
         self._address = address
         self._coordination = coordination
         self._state = state
-        self._partitions = partitions
+        self._brokers = partitions.brokers
         self._identity = identity
         self._now_ms = now_ms
         self._look_again = asyncio.Event()
-        self._mine: int | None = None
+        self._own_node: int | None = None
         self._brokers_due = False
-        self._strange: set[str] = set()  # nodes among the registrations that are none, which have been told
+        # Unreadable nodes among the registrations that have been logged.
+        self._unreadable: set[str] = set()
         self._resigned = False
         self.controller_id = NO_CONTROLLER
         state.on_doubt = self._look_again.set
@@ -83,21 +89,21 @@ class ControllerElection:
     async def run(self) -> None:
         cancels = [
             self._coordination.watch(znodes.CONTROLLER, self._look_again.set),
-            self._coordination.watch(znodes.BROKERS, self._brokers_may_have_changed),
+            self._coordination.watch(znodes.BROKERS, self._on_brokers_changed),
             self._coordination.on_session(self._on_session),
         ]
-        told = ""
+        logged = ""
         try:
             while True:
                 self._look_again.clear()
                 try:
                     await self.look()
-                    told = ""
+                    logged = ""
                 except (CoordinationError, ApiError) as error:
-                    if str(error) != told:  # not five times a second while ZooKeeper is away
-                        told = str(error)
+                    if str(error) != logged:  # not five times a second while ZooKeeper is down
+                        logged = str(error)
                         level = logging.ERROR if isinstance(error, NotThisCluster) else logging.INFO
-                        log.log(level, "who is the controller cannot be told now: %s", error)
+                        log.log(level, "cannot find out which broker is the controller: %s", error)
                     await asyncio.sleep(_RETRY_S)
                     self._look_again.set()
                 await self._look_again.wait()
@@ -107,30 +113,33 @@ class ControllerElection:
 
     def _on_session(self, session: SessionState) -> None:
         if session is SessionState.EXPIRED:
-            self._end_term()  # somebody else may be the controller by now
+            self._end_term()  # another broker may be the controller by now
         self._look_again.set()
 
-    def _brokers_may_have_changed(self) -> None:
+    def _on_brokers_changed(self) -> None:
         self._brokers_due = True
         self._look_again.set()
 
     async def resign(self) -> None:
-        """This broker is about to stop and no longer runs. Where it was the controller somebody else can be it at once, and need not wait until
-        all logs are closed and the session ends."""
+        """Stop running for controller because this broker is about to stop.
+
+        If it is the controller, another broker can take over at once. It need not wait until all
+        logs are closed and the session ends.
+        """
         self._resigned = True
-        mine, self._mine = self._mine, None
+        own_node, self._own_node = self._own_node, None
         self._state.end()
         try:
             node = await self._coordination.get(znodes.CONTROLLER)
-            if node is not None and node.created == mine:
+            if node is not None and node.created == own_node:
                 await self._coordination.multi(
                     [Check(znodes.CONTROLLER, node.version), Delete(znodes.CONTROLLER)]
                 )
         except CoordinationError as error:
-            log.info("the end of the session will tell that there is no controller: %s", error)
+            log.info("the controller node stays until the session ends: %s", error)
 
     async def look(self) -> None:
-        """Reads who is the controller, runs when there is none, and follows up what is due."""
+        """Read who is the controller, run if there is none, and do pending work."""
         node = await self._coordination.get(znodes.CONTROLLER)
         holder = _read(node) if node is not None else None
         if self._resigned and (holder is None or self._is_own(holder)):
@@ -138,11 +147,12 @@ class ControllerElection:
             return
         if node is None or holder is None:
             self.controller_id = NO_CONTROLLER
-            await self._run_for_it(None)
+            await self._run_for_controller(None)
         elif self._is_own(holder):
-            if self._mine != node.created or not self._state.active:
-                # Of an earlier session of this broker, or of a term that ended in doubt: begin anew, with a new epoch.
-                await self._run_for_it(node)
+            if self._own_node != node.created or not self._state.active:
+                # The node is of an earlier session of this broker, or of a term that ended in
+                # doubt. Start a new term with a new epoch.
+                await self._run_for_controller(node)
         else:
             self._end_term()
             self.controller_id = holder.node_id
@@ -154,21 +164,23 @@ class ControllerElection:
             try:
                 await self._read_brokers()
             except (CoordinationError, ApiError):
-                self._brokers_due = True  # with the next look, which whoever hears of this takes soon
+                self._brokers_due = True  # the caller looks again soon
                 raise
 
     def _is_own(self, holder: _Holder) -> bool:
-        """This broker, in this life or an earlier one."""
+        """Return whether this broker is the controller, in this process or an earlier one."""
         return holder.node_id == self._node_id and holder.incarnation in ("", self._incarnation)
 
-    async def _run_for_it(self, stale: Node | None) -> None:
+    async def _run_for_controller(self, stale: Node | None) -> None:
         self._end_term()
-        found = await self._identity.look()
-        epoch = found.epoch + 1
+        cluster = await self._identity.look()
+        epoch = cluster.epoch + 1
         try:
-            await self._coordination.multi([found.same, *self._candidacy(stale, found.epoch_node, epoch)])
+            await self._coordination.multi(
+                [cluster.unchanged, *self._candidacy(stale, cluster.epoch_node, epoch)]
+            )
         except (NodeExists, BadVersion):
-            return  # somebody was quicker; the watch tells
+            return  # another broker was faster; the watch fires
         await self._begin_term(epoch)
 
     def _candidacy(self, stale: Node | None, epoch_node: Node | None, epoch: int) -> list[Write]:
@@ -180,19 +192,19 @@ class ControllerElection:
             writes.append(Create(znodes.CONTROLLER_EPOCH, data))
         else:
             writes += [Check(znodes.CONTROLLER_EPOCH, epoch_node.version), Put(znodes.CONTROLLER_EPOCH, data)]
-        mine = znodes.encode_controller(
+        controller = znodes.encode_controller(
             self._node_id, *self._address, self._incarnation, now_ms=self._now_ms()
         )
-        writes.append(Create(znodes.CONTROLLER, mine, ephemeral=True))
+        writes.append(Create(znodes.CONTROLLER, controller, ephemeral=True))
         return writes
 
     async def _begin_term(self, epoch: int) -> None:
-        mine = await self._coordination.get(znodes.CONTROLLER)
+        own_node = await self._coordination.get(znodes.CONTROLLER)
         epoch_node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        if mine is None or epoch_node is None or epoch_node.data != znodes.encode_controller_epoch(epoch):
+        if own_node is None or epoch_node is None or epoch_node.data != znodes.encode_controller_epoch(epoch):
             self._look_again.set()
             return
-        self._brokers_due = False  # the tree has them
+        self._brokers_due = False  # the tree includes them
         image = ClusterImage()
         registrations: dict[str, Node] = {}
         path = ""
@@ -205,54 +217,59 @@ class ControllerElection:
         except UNREADABLE as error:
             raise unreadable(path, error) from None
         image.brokers = self._registered(registrations)
-        self._mine, self.controller_id = mine.created, self._node_id
-        # A change that was planned in an earlier term of this broker is over, or has failed, before this one begins.
+        self._own_node, self.controller_id = own_node.created, self._node_id
+        # A change of an earlier term of this broker has finished or failed before this term starts.
         async with self._state.lock:
-            if self._mine != mine.created:
-                return  # the session has ended meanwhile
+            if self._own_node != own_node.created:
+                return  # the session has ended in the meantime
             self._state.begin(Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms))
-            self._partitions.begin()
+            self._brokers.start_term()
             log.info(
                 "this broker is the controller, epoch %d, with %d topics and brokers %s",
                 epoch,
                 len(image.topics),
                 sorted(image.brokers),
             )
-            await self._partitions.settle()
+            await self._brokers.reconcile()
 
     def _end_term(self) -> None:
         if self._state.active:
             log.info("this broker is no longer the controller")
         self._state.end()
-        self._mine = None
+        self._own_node = None
 
     async def _read_brokers(self) -> None:
         nodes = await self._coordination.children(znodes.BROKERS)
-        await self._partitions.brokers_changed(self._registered(nodes))
+        await self._brokers.brokers_changed(self._registered(nodes))
 
     def _registered(self, nodes: Mapping[str, Node]) -> dict[int, BrokerRegistration]:
-        """Brokers write theirs whole, so a node that cannot be read is somebody's mistake, and not worth a cluster without a controller."""
-        found: dict[int, BrokerRegistration] = {}
-        strange: set[str] = set()
+        """Return the readable registrations.
+
+        Brokers write theirs in one piece, so an unreadable node is an operator's mistake. It must
+        not leave the cluster without a controller.
+        """
+        brokers: dict[int, BrokerRegistration] = {}
+        unreadable_names: set[str] = set()
         for name, node in nodes.items():
             try:
                 node_id = znodes.broker_id(name)
-                found[node_id] = znodes.decode_broker(node_id, node.data, node.created)
+                brokers[node_id] = znodes.decode_broker(node_id, node.data, node.created)
             except UNREADABLE as error:
-                strange.add(name)
-                if name not in self._strange:
+                unreadable_names.add(name)
+                if name not in self._unreadable:
                     log.error(
-                        "the node %s%s in ZooKeeper is not the registration of a broker (%r) and counts for none. Delete it: brokers register by themselves",
+                        "the node %s%s in ZooKeeper is not the registration of a broker (%r) "
+                        "and is ignored. Delete it: brokers register automatically",
                         _REGISTRATIONS,
                         name,
                         error,
                     )
-        self._strange = strange
-        return found
+        self._unreadable = unreadable_names
+        return brokers
 
 
 class _Holder(NamedTuple):
-    """Who is the controller, by its node."""
+    """The controller, as its node names it."""
 
     node_id: int
     incarnation: str

@@ -1,10 +1,12 @@
 """The controller's changes, in order, for every broker to follow: one feed per controller epoch.
 
-A broker asks for what came after the position it has. One that has none, or one from another epoch, or one too old to be
-remembered, gets a snapshot: the nodes of the whole image in pages, and then the changes since its first page. What a broker asks
-for also tells how far it is, so that a change can be answered when those it concerns have taken it in.
+A broker requests the changes after its position. It gets a snapshot if it has no position, or one
+of another epoch, or one that is too old. A snapshot is the nodes of the whole image in pages,
+followed by the changes since its first page. A request also shows how far the broker has got, so a
+change can be answered when the brokers concerned have applied it.
 
-Many brokers ask for the same: pages are made once, also those of a snapshot, which all brokers want when a new controller begins.
+Many brokers request the same. So a page is built once, including those of a snapshot, which all
+brokers need when a new controller starts.
 """
 
 from __future__ import annotations
@@ -18,36 +20,45 @@ from typing import NamedTuple
 
 from millstream.control.image import NodeData
 
-# A page of a snapshot, and of changes: so many nodes, or fewer where they are large. The node of a topic has the replicas of all its partitions.
+# Maximum number of nodes in a page of a snapshot or of changes, and of their bytes: the node of a
+# topic has the replicas of all its partitions.
 PAGE_NODES = 2_000
 _PAGE_BYTES = 2 << 20
-# Changes that are remembered; a broker further behind gets a snapshot, which is then the cheaper way too.
-_REMEMBERED_NODES = 50_000
-_REMEMBERED_BYTES = 32 << 20
-# Of the changes that every broker has taken in, the latest are remembered for brokers that lose their session for a moment.
+# Maximum of retained changes. A broker that is further behind gets a snapshot, which is then
+# cheaper anyway.
+_RETAINED_NODES = 50_000
+_RETAINED_BYTES = 32 << 20
+# Number of nodes of applied changes that are kept, for brokers that lose their session for a
+# moment.
 _KEPT_NODES = 2_000
-NOTHING_TAKEN_IN = -1
+NOTHING_APPLIED = -1
 
 
 def page_position(page: int) -> int:
-    """How a broker names the page of a snapshot that it wants next. One that names none gets the one after the last it was sent."""
-    return NOTHING_TAKEN_IN - page
+    """Return the position by which a broker requests a page of a snapshot.
+
+    A broker that names none gets the page after the last one that it was sent.
+    """
+    return NOTHING_APPLIED - page
 
 
-# How long a snapshot is there for others too, and how many changes may have come since.
+# How long a snapshot is shared with other brokers, and up to how many later changes.
 _SHARED_S = 10.0
 _SHARED_CHANGES = 1_000
 
 
 @dataclass(slots=True)
 class FeedPage:
-    """What one answer carries. ``position`` counts once everything up to ``more_follows`` = False is taken in."""
+    """The content of one response.
+
+    ``position`` is valid once all pages up to the one without ``more_follows`` are applied.
+    """
 
     position: int
     nodes: Sequence[NodeData]
     begins_snapshot: bool = False
     more_follows: bool = False
-    # The answer, once somebody has made it.
+    # The encoded response, after its first use.
     encoded: bytes | None = field(default=None, compare=False, repr=False)
 
 
@@ -62,7 +73,7 @@ class _Change(NamedTuple):
 
 
 class _Snapshot:
-    """The image as it is from ``position`` on: whoever takes it in takes in the changes since as well."""
+    """The image at ``position``: brokers apply the later changes after it."""
 
     def __init__(self, position: int, nodes: Iterator[NodeData]) -> None:
         self.position = position
@@ -76,7 +87,7 @@ class _Snapshot:
         return self._pages[number]
 
     def _take_page(self) -> tuple[list[NodeData], bool]:
-        """The next nodes, and whether these were the last."""
+        """Return the next nodes, and whether they are the last."""
         nodes: list[NodeData] = []
         size = 0
         for node in self._nodes:
@@ -100,71 +111,79 @@ class ControllerFeed:
         self.position = 0
         self._image_nodes = image_nodes
         self._changes: deque[_Change] = deque()
-        self._remembered_nodes = self._remembered_bytes = 0
+        self._retained_nodes = self._retained_bytes = 0
         self._pages: dict[int, FeedPage] = {}
         self._shared: _Snapshot | None = None
         self._snapshots: dict[int, _Reading] = {}
-        self._taken_in: dict[int, int] = {}
-        # Brokers that were sent a snapshot and have not asked since: where the changes begin that they need.
-        self._begins_at: dict[int, int] = {}
+        self._applied: dict[int, int] = {}
+        # The position after which brokers need changes that were sent a snapshot and have not sent
+        # a request since.
+        self._snapshot_position: dict[int, int] = {}
         self._closed = False
         self._news = asyncio.Event()
         self._progress = asyncio.Event()
 
-    # ---- the controller's side ------------------------------------------------------------------------------
+    # ---- the controller's side -------------------------------------------------------------------
 
     def publish(self, nodes: Sequence[NodeData]) -> int:
-        """A change that is durable. Returns its position."""
+        """Add a durable change; return its position."""
         self.position += 1
         change = _Change(self.position, nodes, sum(map(_size, nodes)))
         self._changes.append(change)
-        self._remembered_nodes += len(nodes)
-        self._remembered_bytes += change.bytes
-        while self._remembers_too_much and len(self._changes) > 1:
-            self._forget_oldest()
+        self._retained_nodes += len(nodes)
+        self._retained_bytes += change.bytes
+        while self._retains_too_much and len(self._changes) > 1:
+            self._drop_oldest()
         self._pages.clear()
-        self._news = _tell(self._news)
+        self._news = _wake(self._news)
         return self.position
 
-    def _forget_oldest(self) -> None:
+    def _drop_oldest(self) -> None:
         oldest = self._changes.popleft()
-        self._remembered_nodes -= len(oldest.nodes)
-        self._remembered_bytes -= oldest.bytes
+        self._retained_nodes -= len(oldest.nodes)
+        self._retained_bytes -= oldest.bytes
 
-    def _forget_taken_in(self) -> None:
-        """Forget changes that no broker needs: each node that was created and deleted again would stay in memory."""
-        slowest = min((*self._taken_in.values(), *self._begins_at.values()), default=NOTHING_TAKEN_IN)
-        while self._remembered_nodes > _KEPT_NODES and self._changes[0].position <= slowest:
-            self._forget_oldest()
+    def _drop_applied(self) -> None:
+        """Drop changes that no broker needs.
+
+        Otherwise every node that was created and deleted again would stay in memory.
+        """
+        slowest = min((*self._applied.values(), *self._snapshot_position.values()), default=NOTHING_APPLIED)
+        while self._retained_nodes > _KEPT_NODES and self._changes[0].position <= slowest:
+            self._drop_oldest()
 
     @property
-    def _remembers_too_much(self) -> bool:
-        return self._remembered_nodes > _REMEMBERED_NODES or self._remembered_bytes > _REMEMBERED_BYTES
+    def _retains_too_much(self) -> bool:
+        return self._retained_nodes > _RETAINED_NODES or self._retained_bytes > _RETAINED_BYTES
 
-    async def wait_taken_in(self, position: int, brokers: Callable[[], Collection[int]]) -> None:
-        """Until these brokers, of which some may go meanwhile, are as far as that. One is looked at after the other: with many, looking at
-        all whenever one has moved would take longer than they need."""
+    async def wait_applied(self, position: int, brokers: Callable[[], Collection[int]]) -> None:
+        """Wait until these brokers have applied a position; some may fail in the meantime.
+
+        They are examined one after the other. With many brokers, examining all of them after each
+        progress would take longer than they need.
+        """
         for broker in list(brokers()):
-            while not self._closed and self._taken_in.get(broker, 0) < position and broker in brokers():
+            while not self._closed and self._applied.get(broker, 0) < position and broker in brokers():
                 await self._progress.wait()
 
-    def taken_in(self, broker: int) -> int:
-        return self._taken_in.get(broker, NOTHING_TAKEN_IN)
+    def applied_position(self, broker: int) -> int:
+        """Return the position that a broker has applied, or NOTHING_APPLIED."""
+        return self._applied.get(broker, NOTHING_APPLIED)
 
-    def forget(self, broker: int) -> None:
-        """It is gone; when it comes back it begins anew."""
-        self._taken_in.pop(broker, None)
-        self._begins_at.pop(broker, None)
+    def forget_broker(self, broker: int) -> None:
+        """Drop the state of a broker that has failed. After its restart it needs a snapshot."""
+        self._applied.pop(broker, None)
+        self._snapshot_position.pop(broker, None)
         self._snapshots.pop(broker, None)
-        self._progress = _tell(self._progress)
+        self._progress = _wake(self._progress)
 
     def close(self) -> None:
         self._closed = True
         self._shared = None
-        self._news = _tell(self._news)
-        self._progress = _tell(self._progress)
+        self._news = _wake(self._news)
+        self._progress = _wake(self._progress)
 
-    # ---- the brokers' side ----------------------------------------------------------------------------------
+    # ---- the brokers' side -----------------------------------------------------------------------
 
     async def read(
         self,
@@ -176,16 +195,19 @@ class ControllerFeed:
         wait_s: float,
         registered: bool = True,
     ) -> FeedPage:
-        """What comes next for this broker, after waiting so long for something to come; raises FeedClosed. One that is not ``registered`` may
-        not have loaded its logs yet: what it knows, it has not done."""
+        """Return the next page for a broker, after at most ``wait_s``; raise FeedClosed.
+
+        A broker that is not ``registered`` may not have loaded its logs yet: it knows the changes,
+        but has not applied them.
+        """
         if epoch != self.epoch or (more_of_snapshot and not self._is_next_page(broker, position)):
             return self._begin_snapshot(broker)
         if more_of_snapshot:
             return self._snapshot_page(broker)
-        if not self._remembers(position):
+        if not self._retains(position):
             return self._begin_snapshot(broker)
         if registered:
-            self._note(broker, position)
+            self._record_applied(broker, position)
         if position == self.position and not self._closed:
             await _wait(self._news, wait_s)
         if self._closed:
@@ -193,23 +215,27 @@ class ControllerFeed:
         return self._changes_after(position)
 
     def _is_next_page(self, broker: int, position: int) -> bool:
-        """A page whose answer was lost must not be missing: what is not in a snapshot the broker deletes."""
+        """Return whether the broker requests the page that comes next.
+
+        A page whose response was lost must not be skipped: the broker deletes everything that is
+        missing in a snapshot.
+        """
         reading = self._snapshots.get(broker)
         return reading is not None and (
-            position >= NOTHING_TAKEN_IN or position == page_position(reading.page)
+            position >= NOTHING_APPLIED or position == page_position(reading.page)
         )
 
-    def _remembers(self, position: int) -> bool:
+    def _retains(self, position: int) -> bool:
         oldest = self._changes[0].position if self._changes else self.position + 1
         return oldest - 1 <= position <= self.position
 
-    def _note(self, broker: int, position: int) -> None:
-        self._begins_at.pop(broker, None)
-        if position > self._taken_in.get(broker, NOTHING_TAKEN_IN):
-            self._taken_in[broker] = position
-            if self._remembered_nodes > _KEPT_NODES:
-                self._forget_taken_in()
-            self._progress = _tell(self._progress)
+    def _record_applied(self, broker: int, position: int) -> None:
+        self._snapshot_position.pop(broker, None)
+        if position > self._applied.get(broker, NOTHING_APPLIED):
+            self._applied[broker] = position
+            if self._retained_nodes > _KEPT_NODES:
+                self._drop_applied()
+            self._progress = _wake(self._progress)
 
     def _changes_after(self, position: int) -> FeedPage:
         if position == self.position:
@@ -234,9 +260,9 @@ class ControllerFeed:
     def _begin_snapshot(self, broker: int) -> FeedPage:
         if self._closed:
             raise FeedClosed
-        self._taken_in.pop(broker, None)
+        self._applied.pop(broker, None)
         snapshot = self._recent_snapshot()
-        self._begins_at[broker] = snapshot.position
+        self._snapshot_position[broker] = snapshot.position
         self._snapshots[broker] = _Reading(snapshot, 0)
         return self._snapshot_page(broker)
 
@@ -244,14 +270,14 @@ class ControllerFeed:
         shared = self._shared
         if (
             shared is None
-            or not self._remembers(shared.position)
+            or not self._retains(shared.position)
             or self.position - shared.position > _SHARED_CHANGES
         ):
             shared = self._shared = _Snapshot(self.position, self._image_nodes())
-            asyncio.get_running_loop().call_later(_SHARED_S, self._let_go, shared)
+            asyncio.get_running_loop().call_later(_SHARED_S, self._stop_sharing, shared)
         return shared
 
-    def _let_go(self, snapshot: _Snapshot) -> None:
+    def _stop_sharing(self, snapshot: _Snapshot) -> None:
         if self._shared is snapshot:
             self._shared = None
 
@@ -267,8 +293,8 @@ def _size(node: NodeData) -> int:
     return len(node.path) + len(node.data or b"")
 
 
-def _tell(event: asyncio.Event) -> asyncio.Event:
-    """Wakes all who wait, and returns what the next ones wait for."""
+def _wake(event: asyncio.Event) -> asyncio.Event:
+    """Wake all waiters; return the event for the next ones."""
     event.set()
     return asyncio.Event()
 

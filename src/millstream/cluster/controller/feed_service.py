@@ -1,4 +1,7 @@
-"""The controller's answer to a broker that follows it: what changed, and what the broker has told of itself taken to heart."""
+"""The controller's response to brokers that follow its feed.
+
+A request also reports the state of the broker, which the controller takes in first.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from millstream.wire.messages.controller_feed import (
     pack,
 )
 
-_MOST_WAIT_S = 5.0
+_MAX_WAIT_S = 5.0
 
 
 class FeedService:
-    """Answers on the broker that is the controller; elsewhere with NOT_CONTROLLER."""
+    """Serves the feed on the controller; other brokers respond with NOT_CONTROLLER."""
 
     def __init__(
         self,
@@ -30,22 +33,26 @@ class FeedService:
         *,
         on_progress: Callable[[int], None] = lambda broker: None,
     ) -> None:
-        """``on_progress`` is told which broker has asked."""
+        """``on_progress`` is called with the broker that has sent a request."""
         self._state = state
-        self._partitions = partitions
+        self._brokers = partitions.brokers
+        self._unavailable = partitions.unavailable
         self._on_progress = on_progress
 
     async def ask(self, request: ControllerFeedRequest) -> ControllerFeedResponse:
-        """For the broker in this process."""
+        """Respond to the broker in this process."""
         try:
-            return _response(*await self._answer(request))
+            return _response(*await self._respond(request))
         except ApiError as error:
             return ControllerFeedResponse(error_code=error.code)
 
     async def ask_encoded(self, request: ControllerFeedRequest) -> bytes:
-        """For the others: the body of the answer. Where many get the same, it is encoded once."""
+        """Return the encoded response for another broker.
+
+        A page that many brokers read is encoded once.
+        """
         try:
-            epoch, page, may_stop = await self._answer(request)
+            epoch, page, may_stop = await self._respond(request)
         except ApiError as error:
             return bytes(ControllerFeedResponse(error_code=error.code).encode(0))
         if may_stop:
@@ -54,11 +61,11 @@ class FeedService:
             page.encoded = bytes(pack(_response(epoch, page, may_stop)).encode(0))
         return page.encoded
 
-    async def _answer(self, request: ControllerFeedRequest) -> tuple[int, FeedPage, bool]:
-        """The controller epoch, what comes next, and whether the broker may stop."""
+    async def _respond(self, request: ControllerFeedRequest) -> tuple[int, FeedPage, bool]:
+        """Return the controller epoch, the next page, and whether the broker may stop."""
         term = self._state.term
-        registered = self._partitions.is_registered(request.broker_id, request.broker_epoch)
-        may_stop = registered and await self._hear(term, request)
+        registered = self._state.is_registered(request.broker_id, request.broker_epoch)
+        may_stop = registered and await self._take_in_report(term, request)
         try:
             page = await term.feed.read(
                 request.broker_id,
@@ -66,24 +73,24 @@ class FeedService:
                 request.position,
                 more_of_snapshot=request.more_of_snapshot,
                 registered=registered,
-                wait_s=0.0 if may_stop else min(request.max_wait_ms / 1000, _MOST_WAIT_S),
+                wait_s=0.0 if may_stop else min(request.max_wait_ms / 1000, _MAX_WAIT_S),
             )
         except FeedClosed:
             raise ApiError(ErrorCode.NOT_CONTROLLER) from None
         self._on_progress(request.broker_id)
         return term.epoch, page, may_stop
 
-    async def _hear(self, term: Term, request: ControllerFeedRequest) -> bool:
-        """Whether the broker may stop."""
+    async def _take_in_report(self, term: Term, request: ControllerFeedRequest) -> bool:
+        """Take in the state of a broker; return whether it may stop."""
         names = term.image.names_by_id
         node, epoch = request.broker_id, request.broker_epoch
-        self._partitions.directories_offline(node, request.directories_offline)
-        await self._partitions.replicas_offline(node, epoch, _partitions(request.offline_replicas, names))
-        await self._partitions.replicas_full(node, epoch, _partitions(request.full_replicas, names))
-        return request.wants_to_stop and await self._partitions.stop_broker(node, epoch)
+        self._unavailable.set_directories_offline(node, request.directories_offline)
+        await self._brokers.replicas_offline(node, epoch, _by_name(request.offline_replicas, names))
+        await self._brokers.replicas_full(node, epoch, _by_name(request.full_replicas, names))
+        return request.wants_to_stop and await self._brokers.stop_broker(node, epoch)
 
 
-def _partitions(replicas: Iterable[OfflineReplicas], names: Mapping[bytes, str]) -> frozenset[TopicPartition]:
+def _by_name(replicas: Iterable[OfflineReplicas], names: Mapping[bytes, str]) -> frozenset[TopicPartition]:
     return frozenset(
         TopicPartition(name, index)
         for row in replicas

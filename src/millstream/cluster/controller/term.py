@@ -1,8 +1,9 @@
-"""One broker's time as controller: the image that it alone changes, the feed that tells the others, and how a change is made.
+"""One broker's term as controller: the image that only it changes, its feed, and its writes.
 
-Durable first, then in the image, then in the feed. Every write carries a check of the controller epoch, so that a controller that was
-replaced without knowing it changes nothing. Where it stays unknown whether a write was applied, the term ends: the next one, of whichever
-broker, begins by reading what is there.
+A change is first made durable, then applied to the image, then published in the feed. Every write
+checks the controller epoch, so a deposed controller that has not noticed yet changes nothing. If
+the outcome of a write is unknown, the term ends. The next term, on whichever broker, starts by
+reading the store.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from millstream.cluster.controller.feed import ControllerFeed
 from millstream.control import znodes
-from millstream.control.image import ClusterImage, NodeData
+from millstream.control.image import ClusterImage, NodeData, TopicImage
+from millstream.control.topics import state_write
+from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.coordination import (
@@ -31,12 +35,13 @@ from millstream.ports.coordination import (
 
 log = logging.getLogger("millstream.controller")
 
-# How long an answer waits for the other brokers to hear of the change; this broker is waited for without end.
+# How long a response waits until the other brokers have applied the change. There is no limit for
+# this broker.
 _OTHERS_S = 1.0
 
 
 class Term:
-    """A controller epoch, as its owner has it."""
+    """One controller epoch of this broker."""
 
     def __init__(
         self, node_id: int, epoch: int, epoch_version: int, image: ClusterImage, *, now_ms: Callable[[], int]
@@ -48,7 +53,10 @@ class Term:
         self.feed = ControllerFeed(epoch, lambda: image.nodes(now_ms=now_ms()))
 
     def versioned(self, path: str, data: bytes | None) -> NodeData:
-        """A state says its version, because a snapshot may have carried it already."""
+        """Return the data of a node, with its version if it is a partition state.
+
+        A snapshot may already have delivered the state; the version shows which is newer.
+        """
         parts = path.split("/")
         if data is not None and path.startswith(znodes.TOPICS + "/") and len(parts) == 7:
             topic = self.image.topics.get(parts[3])
@@ -56,9 +64,17 @@ class Term:
             return NodeData(path, data, 0 if known is None else known.partition_epoch + 1)
         return NodeData(path, data)
 
+    def stamped(self, state: PartitionState) -> PartitionState:
+        """Return the state with the epoch of the controller that writes it."""
+        return replace(state, controller_epoch=self.epoch)
+
+    def state_write(self, topic: TopicImage, index: int, state: PartitionState) -> tuple[str, bytes]:
+        """Return the write of a partition's new state."""
+        return state_write(topic.name, index, self.stamped(state))
+
 
 class ControllerState:
-    """The term that this broker has, if it has one; changes go through here, one at a time."""
+    """The current term of this broker, if any. All changes go through here, one at a time."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
@@ -66,7 +82,7 @@ class ControllerState:
         self._term: Term | None = None
         self._changes: set[asyncio.Task[Any]] = set()
         self.lock = asyncio.Lock()
-        # Told when this broker can no longer be sure that it is the controller.
+        # Called when this broker can no longer be sure that it is the controller.
         self.on_doubt: Callable[[], None] = lambda: None
 
     @property
@@ -83,6 +99,11 @@ class ControllerState:
     def image(self) -> ClusterImage:
         return self.term.image
 
+    def is_registered(self, node: int, epoch: int) -> bool:
+        """Return whether the process with this broker epoch currently holds the broker's id."""
+        registered = self.image.brokers.get(node)
+        return registered is not None and registered.epoch == epoch
+
     def begin(self, term: Term) -> None:
         self._term = term
 
@@ -92,12 +113,12 @@ class ControllerState:
             term.feed.close()
 
     async def close(self) -> None:
-        """Returns when every change that has begun is finished."""
+        """Wait until all changes in progress have finished."""
         while self._changes:
             await asyncio.gather(*self._changes, return_exceptions=True)
 
     def own(self, change: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A change that is finished once it has begun, also when the client that asked for it is gone."""
+        """Run a change to its end, even if the client that requested it has disconnected."""
         task = asyncio.get_running_loop().create_task(change)
         self._changes.add(task)
         task.add_done_callback(self._change_ended)
@@ -106,30 +127,33 @@ class ControllerState:
     def _change_ended(self, task: asyncio.Task[Any]) -> None:
         self._changes.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, also where the caller is gone
+            task.exception()  # retrieved, even if the caller has gone
 
     async def commit(self, *groups: Sequence[tuple[str, bytes | None]]) -> None:
-        """Makes a change, in several writes where it is too large for one; a group is never divided."""
+        """Make a change durable and publish it. A large change takes several writes.
+
+        A group is never divided between two writes.
+        """
         term = self.term
         for writes in sliced(
             _fence(term), [[_write(path, data) for path, data in group] for group in groups]
         ):
             await self._multi(term, writes)
-            self.tell(_node_data(term, writes[1:]), term)
+            self.publish(_node_data(term, writes[1:]), term)
 
     async def erase(self, paths: Iterable[str]) -> None:
-        """Removes nodes, and what is below them, of which nobody is told: what they belong to goes as a whole afterwards."""
+        """Delete nodes and their children without publishing it: their parent goes afterwards."""
         term = self.term
         for writes in sliced(_fence(term), [[Delete(path)] for path in paths]):
             await self._multi(term, writes)
 
-    def tell(self, nodes: Iterable[NodeData], term: Term | None = None) -> None:
-        """What is durable, or need not be: into the image and the feed."""
+    def publish(self, nodes: Iterable[NodeData], term: Term | None = None) -> None:
+        """Apply nodes to the image and publish them; they are durable, or need not be."""
         term = term or self.term
-        told = list(nodes)
-        for node in told:
+        published = list(nodes)
+        for node in published:
             term.image.apply(*node)
-        term.feed.publish(told)
+        term.feed.publish(published)
 
     async def _multi(self, term: Term, writes: Sequence[Write]) -> None:
         try:
@@ -150,22 +174,22 @@ class ControllerState:
                 self.end()
                 self.on_doubt()
             raise ApiError(ErrorCode.NOT_CONTROLLER) from None
-        if self._term is not term:  # it ended meanwhile; the next one reads what was written
+        if self._term is not term:  # it ended during the write; the next one reads the store
             raise ApiError(ErrorCode.NOT_CONTROLLER)
 
-    async def taken_in(self) -> None:
-        """Until this broker has taken in all that was changed so far, and the others, if they are quick."""
+    async def wait_until_applied(self) -> None:
+        """Wait until this broker has applied all changes so far, and briefly for the others."""
         term = self.term
         feed, position = term.feed, term.feed.position
         try:
             async with asyncio.timeout(_OTHERS_S):
-                await feed.wait_taken_in(position, lambda: term.image.brokers.keys())
+                await feed.wait_applied(position, lambda: term.image.brokers.keys())
         except TimeoutError:
-            await feed.wait_taken_in(position, lambda: (term.node_id,))
+            await feed.wait_applied(position, lambda: (term.node_id,))
 
 
 class Owner(Protocol):
-    """Whoever changes things through a ControllerState."""
+    """An object that makes changes through a ControllerState."""
 
     state: ControllerState
 
@@ -177,8 +201,10 @@ _ChangeMethod = Callable[Concatenate[_O, _P], Coroutine[Any, Any, _T]]
 
 
 def uninterrupted(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T]:
-    """A method that goes on to its end where whoever called it is gone: a write that is made and not told would be in the store and not in
-    the image, and nobody would know."""
+    """Let a method run to its end even if its caller is cancelled.
+
+    A write that is made but not published would be in the store and not in the image.
+    """
 
     @functools.wraps(method)
     async def run(owner: _O, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -188,14 +214,14 @@ def uninterrupted(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T
 
 
 def change(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T]:
-    """A method that changes the cluster: alone, to its end, and answered when the brokers know."""
+    """Let a method change the cluster: alone, to its end, returning when brokers have applied it."""
 
     @functools.wraps(method)
     async def whole(owner: _O, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         async with owner.state.lock:
             result = await method(owner, *args, **kwargs)
         if owner.state.active:
-            await owner.state.taken_in()
+            await owner.state.wait_until_applied()
         return result
 
     return uninterrupted(whole)

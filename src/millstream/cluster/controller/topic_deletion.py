@@ -1,8 +1,12 @@
-"""The controller's deletion of topics: a note of their ids first or in the same write, so that neither a crash nor a broker that comes back later brings them back.
+"""The controller's deletion of topics.
 
-ZooKeeper deletes node by node, two for each partition, and takes only so many at once. Small topics go several in one write. A large one is noted first;
-then the nodes of its partitions go in slices, and with the topic's own node brokers hear that it is gone. Where that is interrupted, the note says that it is
-to be finished.
+The ids of a deleted topic are recorded before its nodes are deleted, or in the same write. So
+neither a crash nor a broker that comes back later restores it.
+
+ZooKeeper deletes node by node, two for each partition, and limits the size of a write. Small topics
+share a write. A large topic is recorded first. Then the nodes of its partitions are deleted in
+slices. Brokers learn of the deletion with the topic's own node, which is deleted last. If this is
+interrupted, the record shows that it must be finished.
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from millstream.control import znodes
 from millstream.control.image import ClusterImage
 from millstream.control.topics import deletion_record, plan_delete
 
-# Partitions that are deleted by one write, with the longest names there are.
+# Maximum number of partitions that are deleted by one write, with names of maximum length.
 PARTITIONS_AT_ONCE = 800
-# And topics: their paths through the image take milliseconds that others wait.
+# Maximum number of topics in one write: applying them to the image takes milliseconds.
 _TOPICS_AT_ONCE = 200
 
 
 def batches(image: ClusterImage, names: Iterable[str], partitions_at_once: int) -> Iterator[list[str]]:
-    """Topics that go together; a large one goes alone."""
+    """Yield the topics that are deleted together; a large one is deleted alone."""
     batch: list[str] = []
     partitions = 0
     for name in names:
@@ -38,9 +42,9 @@ def batches(image: ClusterImage, names: Iterable[str], partitions_at_once: int) 
 async def delete_batch(
     state: ControllerState, names: list[str], partitions_at_once: int = PARTITIONS_AT_ONCE
 ) -> None:
-    """With the lock."""
+    """Delete topics; the caller holds the lock."""
     image, feed = state.image, state.term.feed
-    behind = [node for node in image.brokers if feed.taken_in(node) != feed.position]
+    behind = [node for node in image.brokers if feed.applied_position(node) != feed.position]
     for name in names:
         if image.topics[name].partition_count > partitions_at_once:
             await state.commit([deletion_record(image, name, behind)])
@@ -50,12 +54,15 @@ async def delete_batch(
 
 
 async def finish_deletions(state: ControllerState) -> None:
-    """Of topics that are noted as deleted and still there. With the lock."""
+    """Finish the deletion of topics that are recorded as deleted and still exist.
+
+    The caller holds the lock.
+    """
     image = state.image
-    begun = [
+    unfinished = [
         name
         for name, ids in image.being_deleted.items()
         if (topic := image.topics.get(name)) is not None and topic.topic_id in ids
     ]
-    for name in begun:
+    for name in unfinished:
         await delete_batch(state, [name])

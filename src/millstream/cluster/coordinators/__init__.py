@@ -1,1 +1,1 @@
-"""Coordinators at work: the host of shards, timers, group and transaction drivers, markers, internal topics."""
+"""Coordinators: hosts of group and transaction shards, timers, markers, and internal topics."""

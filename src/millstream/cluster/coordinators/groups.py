@@ -1,4 +1,4 @@
-"""The group coordinator at work: shards on ``__consumer_offsets``, and what they see of the cluster's topics."""
+"""The group coordinator: shards on ``__consumer_offsets``, and their view of the topics."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from millstream.ports.clock import Clock
 from millstream.ports.turns import Pace
 
 _Request = TypeVar("_Request")
-_Asked = TypeVar("_Asked", contravariant=True)
-_Answered = TypeVar("_Answered", covariant=True)
-# So long it may take until followers have confirmed who leads; then the client asks again.
+_RequestT = TypeVar("_RequestT", contravariant=True)
+_ResponseT = TypeVar("_ResponseT", covariant=True)
+# Maximum time until followers have confirmed the leader; then the client retries.
 _CONFIRM_S = 5.0
 
 
-class Decide(Protocol[_Asked, _Answered]):
+class Decide(Protocol[_RequestT, _ResponseT]):
     """A ``decide_*`` method of a shard, such as ``GroupShard.decide_join``."""
 
     def __call__(
         self,
         shard: GroupShard,
-        request: _Asked,
+        request: _RequestT,
         context: GroupContext,
-        waiter: Waiter[_Answered],
+        waiter: Waiter[_ResponseT],
         /,
         *,
         now_ms: int,
@@ -61,13 +61,13 @@ class GroupDriver:
         racks: Callable[[], Mapping[int, str]],
         commit_timeout_s: Callable[[], float] = lambda: COMMIT_TIMEOUT_S,
     ) -> None:
-        """``racks``: of the brokers that have one."""
+        """``racks`` returns the racks of live brokers that have one."""
         self._topics = topics
         self._image = image
         self._new_id = new_id
         self._max_message_bytes = max_message_bytes
-        self._racks_now = racks
-        # A broker that is away is still where it was: it need not cost every group a new assignment.
+        self._live_racks = racks
+        # Racks of brokers that are down are kept: they must not cost every group a new assignment.
         self._racks: dict[int, str] = {}
         self._view = TopicsView()
         self.settings = settings
@@ -79,7 +79,7 @@ class GroupDriver:
             on_ready=self._catch_up,
             commit_timeout_s=commit_timeout_s,
         )
-        self._look([NOT_A_TOPIC, *map(Change, image.topics)])
+        self._update_view([NOT_A_TOPIC, *map(Change, image.topics)])
 
     def _make_shard(self, index: int, epoch: int) -> GroupShard:
         return GroupShard(self._shard_settings(), self._view, self._new_id)
@@ -99,8 +99,8 @@ class GroupDriver:
         self.host.resign(index)
 
     def marker_written(self, index: int, offset: int, producer_id: int, commit: bool) -> None:
-        """The outcome of a transaction reached the offsets of this partition."""
-        self.host.note_marker(index, offset, producer_id, commit)
+        """Apply the outcome of a transaction to the offsets in this partition."""
+        self.host.marker_written(index, offset, producer_id, commit)
 
     def reconfigure(self, settings: GroupSettings) -> None:
         self.settings = settings
@@ -108,38 +108,42 @@ class GroupDriver:
             shard.settings = self._shard_settings()
 
     def topics_changed(self, changes: Iterable[Change]) -> None:
-        """Takes a new view of the topics to every shard, where there is something new to see."""
+        """Give every shard a new view of the topics if they have changed."""
         before = self._view
-        self._look(changes)
+        self._update_view(changes)
         if self._view is not before:
             for index, shard in self.host.shards():
                 self._catch_up(index, shard)
 
     def _catch_up(self, index: int, shard: GroupShard) -> None:
-        """Topics may also have changed while the shard was being read."""
+        """Give a shard the current view: topics may have changed while it was loaded."""
         view = self._view
         if shard.state.topics is not view:
-            self.host.tell(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
+            self.host.run(index, lambda shard, now_ms: shard.on_topics_changed(view, now_ms=now_ms))
 
-    def _look(self, changes: Iterable[Change]) -> None:
-        """At what has changed as a whole: nobody here sees who leads a partition and who is in sync, which changes most often."""
+    def _update_view(self, changes: Iterable[Change]) -> None:
+        """Update the view with changes of whole topics.
+
+        Leaders and ISRs, which change most often, are not in the view.
+        """
         names = {change.topic for change in changes if change.partition is None}
         if None in names:
-            names.update(self._moved_to_other_racks())
-        news = {name: self._info(name) for name in names if name is not None}
-        if all(info == self._view.topics.get(name) for name, info in news.items()):
+            names.update(self._topics_with_new_racks())
+        changed = {name: self._info(name) for name in names if name is not None}
+        if all(info == self._view.topics.get(name) for name, info in changed.items()):
             return
-        topics = {**self._view.topics, **news}
+        topics = {**self._view.topics, **changed}
         deleted = frozenset(chain.from_iterable(self._image.being_deleted.values()))
         if self.host.loading:
-            # Notes go. A shard that has missed the views between hears of these with the one it gets to see.
+            # Deletion records expire. A shard that has missed earlier views learns of the deletions
+            # from the next one.
             deleted |= self._view.deleted
-        there = {name: info for name, info in topics.items() if info is not None}
-        self._view = TopicsView(there, self._view.version + 1, deleted)
+        existing = {name: info for name, info in topics.items() if info is not None}
+        self._view = TopicsView(existing, self._view.version + 1, deleted)
 
-    def _moved_to_other_racks(self) -> Iterable[str]:
-        """All topics, where a broker has told of a rack that was not known."""
-        racks = {**self._racks, **self._racks_now()}
+    def _topics_with_new_racks(self) -> Iterable[str]:
+        """Return all topics if a broker has a rack that was not known, else none."""
+        racks = {**self._racks, **self._live_racks()}
         if racks == self._racks:
             return ()
         self._racks = racks
@@ -154,10 +158,10 @@ class GroupDriver:
     def close(self) -> None:
         self.host.close()
 
-    # ---- asking ---------------------------------------------------------------------------------------------
+    # ---- requests --------------------------------------------------------------------------------
 
     async def offsets_partition(self, group_id: str) -> TopicPartition:
-        """Where a group keeps its offsets; makes the topic when it is first needed."""
+        """Return the partition of a group's offsets; create the topic when it is first needed."""
         return TopicPartition(OFFSETS, partition_of(group_id, await self._topics.ensure(OFFSETS)))
 
     def call(
@@ -168,7 +172,7 @@ class GroupDriver:
         context: GroupContext,
         guard: Verification | None = None,
     ) -> Future[Response]:
-        """Run a decision on the shard of a group; raise ApiError where there is none here.
+        """Run a decision on the shard of a group; raise ApiError if it is not here.
 
         ``guard`` comes with offsets of a transaction that its coordinator has just verified.
         """
@@ -179,8 +183,11 @@ class GroupDriver:
         )
 
     async def unconfirmed(self, group_ids: Iterable[str]) -> dict[str, ApiError]:
-        """Those of the groups that this broker does not coordinate for certain, and why. All are waited for together, and groups of one shard once."""
-        refused: dict[str, ApiError] = {}
+        """Return the groups that this broker does not certainly coordinate, and why.
+
+        All are awaited together, and groups of one shard once.
+        """
+        errors: dict[str, ApiError] = {}
         by_index: dict[int, list[str]] = {}
         pace = Pace()
         for group_id in group_ids:
@@ -188,14 +195,14 @@ class GroupDriver:
             try:
                 by_index.setdefault(self._index(group_id), []).append(group_id)
             except ApiError as error:
-                refused[group_id] = error
-        outcomes = await gather(*(self._refusal(index) for index in by_index))
+                errors[group_id] = error
+        outcomes = await gather(*(self._confirmation_error(index) for index in by_index))
         for outcome, groups in zip(outcomes, by_index.values(), strict=True):
             if outcome is not None:
-                refused |= dict.fromkeys(groups, outcome)
-        return refused
+                errors |= dict.fromkeys(groups, outcome)
+        return errors
 
-    async def _refusal(self, index: int) -> ApiError | None:
+    async def _confirmation_error(self, index: int) -> ApiError | None:
         try:
             await self.host.confirm(index, _CONFIRM_S)
         except ApiError as error:
@@ -211,14 +218,19 @@ class GroupDriver:
     async def list_all(
         self, decide: Callable[[list[str]], Callable[[GroupShard, Any, int], Decision]]
     ) -> Sequence[Any]:
-        """Return the answers of every shard here, each for some of its groups. Raise ApiError while
-        a shard is being loaded."""
+        """Return the responses of every shard here, each for some of its groups.
+
+        Raise ApiError while a shard is being loaded.
+        """
         return await self.host.list_all(lambda shard: shard.state.ids(), decide)
 
 
 def _racks_of(topic: TopicImage, racks: Mapping[int, str]) -> tuple[tuple[str, ...], ...]:
-    """By partition, those of its replicas. No assignor looks at them, as in Kafka; but a group whose partitions have moved to other
-    racks is assigned anew."""
+    """Return the racks of the replicas of each partition.
+
+    No assignor uses them, as in Kafka. But a group whose partitions have moved to other racks gets
+    a new assignment.
+    """
     if not racks:
         return ()
     replicas = (topic.replicas[index] for index in range(topic.partition_count))

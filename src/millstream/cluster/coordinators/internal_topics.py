@@ -1,4 +1,4 @@
-"""The topics in which coordinators keep their state: made when first needed, with the settings that Kafka gives them."""
+"""The internal topics of coordinators: created when first needed, with Kafka's settings."""
 
 from __future__ import annotations
 
@@ -45,32 +45,34 @@ _SPECS = {
 }
 
 
-# Of an internal topic, where nobody has said otherwise and there are brokers for so many.
+# Default replication factor of internal topics, if there are enough brokers.
 _REPLICAS = 3
 
 
-def wanted_factor(config: BrokerConfig, name: str, brokers: int) -> int:
-    """How many replicas an internal topic should have: as the setting says where it is given, else three, or as many as there are
-    brokers. A cluster that grows raises it."""
-    given = config.static.get(_SPECS[name].replication_factor)
-    return given if isinstance(given, int) else min(_REPLICAS, max(brokers, 1))
+def desired_replication_factor(config: BrokerConfig, name: str, brokers: int) -> int:
+    """Return the replication factor for an internal topic.
+
+    The default is three, or the number of brokers if there are fewer; a growing cluster raises it.
+    """
+    configured = config.static.get(_SPECS[name].replication_factor)
+    return configured if isinstance(configured, int) else min(_REPLICAS, max(brokers, 1))
 
 
-def wanted_min_isr(config: BrokerConfig, factor: int) -> int:
-    given = config.static.get("transaction.state.log.min.isr")
-    return given if isinstance(given, int) else max(factor - 1, 1)
+def desired_min_isr(config: BrokerConfig, factor: int) -> int:
+    configured = config.static.get("transaction.state.log.min.isr")
+    return configured if isinstance(configured, int) else max(factor - 1, 1)
 
 
-class TopicMaker(Protocol):
-    """The controller, wherever it is."""
+class TopicCreator(Protocol):
+    """The controller, in this process or another."""
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]: ...
 
 
 class InternalTopics:
-    """Knows how many partitions an internal topic has, and makes it when it does not exist."""
+    """Knows the partition count of internal topics, and creates missing ones."""
 
-    def __init__(self, image: ClusterImage, config: BrokerConfig, controller: TopicMaker) -> None:
+    def __init__(self, image: ClusterImage, config: BrokerConfig, controller: TopicCreator) -> None:
         self._image = image
         self._config = config
         self._controller = controller
@@ -82,23 +84,23 @@ class InternalTopics:
         return _SPECS.keys()
 
     def partitions(self, name: str) -> int:
-        """0 while it does not exist."""
+        """Return the partition count; 0 if the topic does not exist."""
         topic = self._image.topics.get(name)
         return topic.partition_count if topic is not None else 0
 
     async def ensure(self, name: str) -> int:
-        """The partition count; raises ApiError where the topic cannot be made."""
+        """Return the partition count; create the topic if needed, or raise ApiError."""
         async with self._lock:
             count = self.partitions(name)
             return count or await self._create(name)
 
     def new_topic(self, name: str) -> NewTopic:
-        """The shape and settings that an internal topic is created with."""
+        """Return the shape and settings with which an internal topic is created."""
         spec, config = _SPECS[name], self._config
         settings = (*spec.fixed, ("segment.bytes", str(config.integer(spec.segment_bytes))))
-        factor = wanted_factor(config, name, len(self._image.registered_brokers()))
+        factor = desired_replication_factor(config, name, len(self._image.registered_brokers()))
         if name == TRANSACTIONS:
-            settings += (("min.insync.replicas", str(wanted_min_isr(config, factor))),)
+            settings += (("min.insync.replicas", str(desired_min_isr(config, factor))),)
         return NewTopic(name, config.integer(spec.partitions), factor, configs=settings)
 
     async def _create(self, name: str) -> int:
@@ -109,6 +111,6 @@ class InternalTopics:
         if outcome.code and outcome.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, outcome.message)
         count = self.partitions(name)
-        if not count:  # made, but this broker has not heard of it yet
+        if not count:  # created, but not in the image of this broker yet
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         return count

@@ -1,6 +1,7 @@
-"""What coordinators and leaders ask of one another: markers for partitions led elsewhere, and whether records belong to a transaction.
+"""Requests between coordinators and leaders: markers, and verification of transactions.
 
-Both are gathered by the broker they are for. Raises ApiError or OSError where it cannot be asked; the caller decides what that means.
+Both are batched by destination. They raise ApiError or OSError if the broker cannot be reached; the
+caller decides what to do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from millstream.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-# Longer than any session: a marker that the other side was slow to write must not come after its repetition elsewhere.
+# Longer than any session: a marker that a slow broker writes late must not follow its repetition by
+# another broker.
 _TIMEOUT_S = 30.0
 
 Codes = Mapping[TopicPartition, ErrorCode]
@@ -42,7 +44,7 @@ class Markers(NamedTuple):
 
 
 class CoordinatorPeers:
-    """The other brokers, and who of them leads what."""
+    """The other brokers, and the leader of each partition."""
 
     def __init__(
         self,
@@ -56,14 +58,14 @@ class CoordinatorPeers:
         self._peers = peers
         self._address = address
         self._markers: Batches[int, Markers, Codes] = Batches(
-            self._send_markers, name=lambda one: one.outcome.producer_id
+            self._send_markers, name=lambda markers: markers.outcome.producer_id
         )
         self._joining: Batches[tuple[int, int], AddPartitionsToTxnTransaction, AddPartitionsToTxnResult] = (
-            Batches(self._send_joining, name=lambda one: one.transactional_id)
+            Batches(self._send_joining, name=lambda transaction: transaction.transactional_id)
         )
 
     def leader(self, tp: TopicPartition) -> int:
-        """NO_LEADER where there is none now; raises ApiError where there is no such partition."""
+        """Return the leader of a partition, or NO_LEADER; raise ApiError if it does not exist."""
         topic = self._image.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.replicas:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -73,7 +75,7 @@ class CoordinatorPeers:
     async def write_markers(
         self, node: int, outcome: SendMarkers, partitions: Sequence[TopicPartition]
     ) -> Codes:
-        """What became of each; NONE means that it is durable."""
+        """Return the code of each partition; NONE means that its marker is durable."""
         return await self._markers.ask(node, Markers(outcome, partitions))
 
     async def add_partitions(
@@ -88,22 +90,22 @@ class CoordinatorPeers:
     def _endpoint(self, node: int) -> BrokerEndpoint:
         endpoint = self._address(node)
         if endpoint is None:
-            raise ConnectionError(f"broker {node} is not there")
+            raise ConnectionError(f"broker {node} is not live")
         return endpoint
 
     async def _send_markers(self, node: int, batch: Sequence[Markers]) -> Mapping[Hashable, Codes]:
         endpoint = self._endpoint(node)
-        request = WriteTxnMarkersRequest(markers=[_marker(one) for one in batch])
-        answer: WriteTxnMarkersResponse = await self._peers.ask(
+        request = WriteTxnMarkersRequest(markers=[_marker(markers) for markers in batch])
+        response: WriteTxnMarkersResponse = await self._peers.ask(
             "markers", endpoint.host, endpoint.port, request, timeout_s=_TIMEOUT_S
         )
         return {
             row.producer_id: {
-                TopicPartition(topic.name, one.partition_index): ErrorCode.of(one.error_code)
+                TopicPartition(topic.name, partition.partition_index): ErrorCode.of(partition.error_code)
                 for topic in row.topics
-                for one in topic.partitions
+                for partition in topic.partitions
             }
-            for row in answer.markers
+            for row in response.markers
         }
 
     async def _send_joining(
@@ -111,7 +113,7 @@ class CoordinatorPeers:
     ) -> Mapping[Hashable, AddPartitionsToTxnResult]:
         node, version = to
         endpoint = self._endpoint(node)
-        answer: AddPartitionsToTxnResponse = await self._peers.ask(
+        response: AddPartitionsToTxnResponse = await self._peers.ask(
             "transactions",
             endpoint.host,
             endpoint.port,
@@ -119,14 +121,14 @@ class CoordinatorPeers:
             timeout_s=_TIMEOUT_S,
             version=version,
         )
-        check(answer.error_code)
-        return {result.transactional_id: result for result in answer.results_by_transaction}
+        check(response.error_code)
+        return {result.transactional_id: result for result in response.results_by_transaction}
 
 
-def _marker(one: Markers) -> WritableTxnMarker:
-    outcome = one.outcome
+def _marker(markers: Markers) -> WritableTxnMarker:
+    outcome = markers.outcome
     topics: dict[str, WritableTxnMarkerTopic] = {}
-    for tp in one.partitions:
+    for tp in markers.partitions:
         topics.setdefault(tp.topic, WritableTxnMarkerTopic(name=tp.topic)).partition_indexes.append(
             tp.partition
         )

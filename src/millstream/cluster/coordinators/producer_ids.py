@@ -1,7 +1,7 @@
-"""Producer ids, handed out from durable blocks.
+"""Producer ids, allocated in durable blocks.
 
-In a cluster a block is kept ahead of need, as by Apache Kafka's brokers: a producer can begin while there is no controller, or no ZooKeeper, to
-ask for one.
+In a cluster the next block is fetched ahead of need, as by Apache Kafka's brokers: a producer can
+start while there is no controller, or no ZooKeeper.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from collections.abc import Awaitable, Callable
 
 from millstream.core.errors import ApiError
 
-# With a block of a thousand, the next one is fetched when a tenth is left.
-_LOW = 100
+# With blocks of a thousand, the next one is fetched when a tenth is left.
+_MIN_LEFT = 100
 _RETRY_S = 1.0
 
 
 class ProducerIds:
-    """``next_id`` never returns an id twice, whatever crashes. Requests that come together share one allocation, and its failure."""
+    """Allocates ids; none is returned twice, not even after a crash.
+
+    Concurrent requests share one allocation, and its failure.
+    """
 
     def __init__(self, allocate: Callable[[], Awaitable[range]]) -> None:
         self._allocate = allocate
@@ -28,8 +31,11 @@ class ProducerIds:
         self._highest = -1
 
     def stay_above(self, highest: int) -> None:
-        """Ids up to this one are in use. Those who hand out blocks know that, unless their metadata was put back from a copy: then a new producer
-        would be taken for an old one, and its first records for repeated ones."""
+        """Skip ids up to this one, which are in use.
+
+        The controller knows that, unless its metadata was restored from a backup. A new producer
+        with a used id would be taken for the old one, and its first records for duplicates.
+        """
         self._highest = max(self._highest, highest)
 
     async def next_id(self) -> int:
@@ -42,11 +48,11 @@ class ProducerIds:
         return block[0]
 
     async def keep_ahead(self) -> None:
-        """Runs until it is cancelled. Without it ids are asked for when they are needed."""
+        """Fetch blocks ahead of need, until cancelled. Without this, ids are fetched on demand."""
         try:
             while True:
                 self._taken.clear()
-                if sum(map(len, self._blocks)) >= _LOW:
+                if sum(map(len, self._blocks)) >= _MIN_LEFT:
                     await self._taken.wait()
                     continue
                 try:
@@ -61,7 +67,7 @@ class ProducerIds:
         if self._allocation is None:
             self._allocation = asyncio.get_running_loop().create_task(self._fetch(), name="producer ids")
             self._allocation.add_done_callback(self._fetched)
-        await asyncio.shield(self._allocation)  # who asked may go away, others wait for the same one
+        await asyncio.shield(self._allocation)  # the caller may be cancelled; others wait for it too
 
     async def _fetch(self) -> None:
         while True:
@@ -75,4 +81,4 @@ class ProducerIds:
     def _fetched(self, allocation: asyncio.Task[None]) -> None:
         self._allocation = None
         if not allocation.cancelled():
-            allocation.exception()  # nobody may be left to hear of it
+            allocation.exception()  # retrieved, even if no caller is left

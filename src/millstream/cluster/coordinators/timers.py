@@ -1,7 +1,8 @@
 """Timers of coordinator shards: many keys, one timer of the event loop.
 
-A shard puts off the same timers thousands of times a second, so that costs one entry of a dictionary: a key stays where it is in the
-heap, and is put further back when its turn comes. Times are kept as monotonic ones, so that a jump of the wall clock expires nobody.
+A shard postpones the same timers thousands of times a second, so this costs one dictionary entry. A
+key keeps its place in the heap, and moves back when its turn comes. Times are monotonic, so that a
+jump of the wall clock expires nothing.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from collections.abc import Callable
 from millstream.core.decisions import TimerKey
 
 _COMPACT_AT = 1024
-# When a network fails, thousands of members are overdue at once: whoever else waits for the loop gets a turn in between.
-_MOST_IN_A_TURN = 16
+# When a network fails, thousands of members expire at once. Other tasks get a turn in between.
+_MAX_PER_TURN = 16
 
 
 class Timers:
-    """Calls ``fire(key)`` when the time of a key has come."""
+    """Calls ``fire(key)`` when a key is due."""
 
     def __init__(self, fire: Callable[[TimerKey], None]) -> None:
         self._fire = fire
         self._loop = asyncio.get_running_loop()
         self._due: dict[TimerKey, float] = {}
-        # Where a key stands in the heap: not after it is due. Other entries of it there are stale.
+        # The time of a key's valid heap entry, which is not after it is due. Its other entries are
+        # stale.
         self._queued: dict[TimerKey, float] = {}
         self._heap: list[tuple[float, int, TimerKey]] = []
         self._count = 0
@@ -68,7 +70,7 @@ class Timers:
         heapq.heapify(self._heap)
 
     def _schedule(self) -> None:
-        """The loop's timer for whoever stands first. It may turn out to be too early, never too late."""
+        """Schedule the loop's timer for the first key. It may be too early, never too late."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -81,11 +83,11 @@ class Timers:
         try:
             self._fire_due(self._loop.time())
         finally:
-            self._schedule()  # one that fails must not hold up the others
+            self._schedule()  # a key that fails must not delay the others
 
     def _fire_due(self, now: float) -> None:
         fired = 0
-        while self._heap and self._heap[0][0] <= now and fired < _MOST_IN_A_TURN:
+        while self._heap and self._heap[0][0] <= now and fired < _MAX_PER_TURN:
             at, _, key = heapq.heappop(self._heap)
             if self._queued.get(key) != at:
                 continue

@@ -1,4 +1,4 @@
-"""The transaction coordinator at work: shards on ``__transaction_state``, markers, producer ids, verification of produces."""
+"""The transaction coordinator: shards on ``__transaction_state``, markers and verification."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from millstream.wire.messages.add_partitions_to_txn import (
 
 log = logging.getLogger("millstream.transactions")
 
-# Requests from version 5 on come from clients of transaction.version 2; those below 4 from classic ones.
+# Clients of transaction.version 2 send version 5 or later; classic ones send versions below 4.
 _JOINING_VERSION, _VERIFYING_VERSION = 5, 4
 
-# Room for the longest transactional id, however small the memory for all of them.
-_LEAST_IDS_BYTES = 256 * 1024
+# Room for the longest transactional id, however small the memory limit is.
+_MIN_IDS_BYTES = 256 * 1024
 
 Decide = Callable[[TransactionShard, Waiter[Response], int], Decision]
 
@@ -67,7 +67,7 @@ class TransactionDriver:
             records,
             lambda index, epoch: TransactionShard(epoch, self._shard_settings()),
             {SendMarkers: self._send_markers, AllocateProducerId: self._allocate, IdsFull: self._warn_full},
-            on_resign=markers.call_off,
+            on_resign=markers.cancel,
             commit_timeout_s=commit_timeout_s,
         )
 
@@ -84,9 +84,12 @@ class TransactionDriver:
             shard.settings = shared
 
     def _shard_settings(self) -> TransactionSettings:
-        """Return the settings with the memory for ids divided among the partitions: hashes spread ids evenly."""
+        """Return the settings with the memory for ids divided among the partitions.
+
+        Hashes spread ids evenly.
+        """
         count = self._topics.partitions(TRANSACTIONS) or 1
-        share = max(self.settings.transactional_ids_max_bytes // count, _LEAST_IDS_BYTES)
+        share = max(self.settings.transactional_ids_max_bytes // count, _MIN_IDS_BYTES)
         return replace(self.settings, transactional_ids_max_bytes=share)
 
     def close(self) -> None:
@@ -96,22 +99,24 @@ class TransactionDriver:
             task.cancel()
 
     async def find(self, transactional_id: str) -> int:
-        """The partition of an id; makes the topic when it is first needed."""
+        """Return the partition of an id; create the topic when it is first needed."""
         return partition_of(transactional_id, await self._topics.ensure(TRANSACTIONS))
 
     def call(self, transactional_id: str, decide: Decide[Response]) -> Awaitable[Response]:
-        """Runs a decision on the shard of an id; raises ApiError where there is none here."""
+        """Run a decision on the shard of an id; raise ApiError if it is not here."""
         count = self._topics.partitions(TRANSACTIONS)
         if not count:
             raise ApiError(ErrorCode.NOT_COORDINATOR)
         return self.host.call(partition_of(transactional_id, count), decide)
 
     async def list_all(self, decide: Callable[[list[str]], Decide[Response]]) -> list[Response]:
-        """Return the answers of every shard here, each for some of its transactional ids. Raise
-        ApiError while a shard is being loaded."""
+        """Return the responses of every shard here, each for some of its transactional ids.
+
+        Raise ApiError while a shard is being loaded.
+        """
         return await self.host.list_all(lambda shard: shard.ids(), decide)
 
-    # ---- verification (KIP-890) -----------------------------------------------------------------------------
+    # ---- verification (KIP-890) ------------------------------------------------------------------
 
     async def verify(
         self,
@@ -122,11 +127,15 @@ class TransactionDriver:
         *,
         verify_only: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        """What the coordinator, wherever it is, says to records of a transaction: part of it already, or joining with this call."""
+        """Ask the coordinator, here or on another broker, whether records belong to a transaction.
+
+        With ``verify_only`` the partitions must be part of it already, else they join with this
+        call.
+        """
         by_topic: dict[str, list[int]] = {}
         for tp in partitions:
             by_topic.setdefault(tp.topic, []).append(tp.partition)
-        asked = AddPartitionsToTxnTransaction(
+        transaction = AddPartitionsToTxnTransaction(
             transactional_id=transactional_id,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
@@ -135,11 +144,11 @@ class TransactionDriver:
         )
         version = _VERIFYING_VERSION if verify_only else _JOINING_VERSION
         try:
-            result = await self._ask_coordinator(asked, version)
+            result = await self._ask_coordinator(transaction, version)
         except ApiError as error:
             return dict.fromkeys(partitions, error.code)
         except OSError as error:
-            log.info("the coordinator of %s cannot be asked: %s", transactional_id, error)
+            log.info("cannot reach the coordinator of %s: %s", transactional_id, error)
             return dict.fromkeys(partitions, ErrorCode.NETWORK_EXCEPTION)
         return {
             TopicPartition(topic.name, row.partition_index): ErrorCode.of(row.partition_error_code)
@@ -148,30 +157,32 @@ class TransactionDriver:
         }
 
     async def _ask_coordinator(
-        self, asked: AddPartitionsToTxnTransaction, version: int
+        self, transaction: AddPartitionsToTxnTransaction, version: int
     ) -> AddPartitionsToTxnResult:
         count = self._topics.partitions(TRANSACTIONS)
         if not count:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if self._peers is not None:
             node = self._peers.leader(
-                TopicPartition(TRANSACTIONS, partition_of(asked.transactional_id, count))
+                TopicPartition(TRANSACTIONS, partition_of(transaction.transactional_id, count))
             )
             if node == NO_LEADER:
                 raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             if node != self._peers.node_id:
-                return await self._peers.add_partitions(node, version, asked)
+                return await self._peers.add_partitions(node, version, transaction)
         result: AddPartitionsToTxnResult = await self.call(
-            asked.transactional_id,
-            lambda shard, waiter, now_ms: shard.decide_add_partitions(asked, version, waiter, now_ms=now_ms),
+            transaction.transactional_id,
+            lambda shard, waiter, now_ms: shard.decide_add_partitions(
+                transaction, version, waiter, now_ms=now_ms
+            ),
         )
         return result
 
-    # ---- effects --------------------------------------------------------------------------------------------
+    # ---- effects ---------------------------------------------------------------------------------
 
     def _send_markers(self, index: int, outcome: SendMarkers) -> None:
         def written() -> None:
-            self.host.tell(
+            self.host.run(
                 index,
                 lambda shard, now_ms: shard.decide_markers_written(
                     outcome.transactional_id, outcome.producer_id, outcome.producer_epoch, now_ms=now_ms
@@ -194,18 +205,19 @@ class TransactionDriver:
             self._rate_limited.log(logging.WARNING, "ids expired early", text)
         else:
             text = f"no room for transactional id {full.rejected[:200]!r} within {limit}: its client has to retry"
-            self._rate_limited.log(logging.ERROR, "ids refused", text)
+            self._rate_limited.log(logging.ERROR, "ids rejected", text)
 
     async def _allocate_later(self, index: int, effect: AllocateProducerId) -> None:
         producer_id: int | None = None
         try:
             producer_id = await self._producer_ids.next_id()
         except ApiError as error:
-            text = f"no producer id can be had at the moment: {error.message}"
+            text = f"cannot allocate a producer id at the moment: {error.message}"
             self._rate_limited.log(logging.WARNING, f"producer id {error.code.name}", text)
-        except Exception as error:  # whatever it is: the shard must hear of it, or somebody waits for ever
-            log.error("no producer id can be had", exc_info=error)
-        self.host.go_on(
+        except Exception as error:
+            # Catch everything: without a call of the shard, a client would wait forever.
+            log.error("cannot allocate a producer id", exc_info=error)
+        self.host.resume(
             index,
             getattr(effect.continuation, "waiter", None),
             lambda shard, now_ms: shard.decide_producer_id(effect.continuation, producer_id, now_ms=now_ms),

@@ -1,1 +1,1 @@
-"""A broker as a member of its cluster: registration, identity, directories, and following the metadata."""
+"""A broker as a member of its cluster: registration, identity, directories, metadata feed."""

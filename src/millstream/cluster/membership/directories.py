@@ -29,7 +29,7 @@ async def _has_replicas(coordination: Coordination, node_id: int) -> bool:
         try:
             topics = await coordination.children(znodes.TOPICS)
         except (ConnectionLost, SessionExpired) as error:
-            log.info("the topics cannot be read now: %s", error)
+            log.info("cannot read the topics: %s", error)
             await asyncio.sleep(_RETRY_S)
             continue
         return any(_hosts(node.data, node_id) for node in topics.values())
@@ -44,27 +44,27 @@ def _hosts(data: bytes, node_id: int) -> bool:
 
 
 async def _read(coordination: Coordination, node_id: int) -> list[str]:
-    """The ids that the broker had at its last start; none for a new broker."""
+    """Return the ids that the broker had at its last start; none for a new broker."""
     while True:
         try:
             node = await coordination.get(znodes.directories_path(node_id))
             return znodes.decode_directories(node.data) if node is not None else []
         except UNREADABLE as error:
-            log.warning("the data directories of broker %d cannot be read: %r", node_id, error)
+            log.warning("cannot read the data directories of broker %d: %r", node_id, error)
             return []
         except (ConnectionLost, SessionExpired) as error:
-            log.info("the data directories of broker %d cannot be read now: %s", node_id, error)
+            log.info("cannot read the data directories of broker %d yet: %s", node_id, error)
             await asyncio.sleep(_RETRY_S)
 
 
-async def note_directories(coordination: Coordination, node_id: int, ids: Iterable[str]) -> None:
-    """Keep the ids of the broker's directories, if they have changed."""
-    wanted = sorted(ids)
-    while sorted(await _read(coordination, node_id)) != wanted:
+async def store_directories(coordination: Coordination, node_id: int, ids: Iterable[str]) -> None:
+    """Store the ids of the broker's directories if they have changed."""
+    new_ids = sorted(ids)
+    while sorted(await _read(coordination, node_id)) != new_ids:
         try:
             await coordination.multi(
-                [Put(znodes.directories_path(node_id), znodes.encode_directories(wanted))]
+                [Put(znodes.directories_path(node_id), znodes.encode_directories(new_ids))]
             )
         except (ConnectionLost, SessionExpired) as error:
-            log.info("the data directories of broker %d cannot be noted now: %s", node_id, error)
+            log.info("cannot store the data directories of broker %d yet: %s", node_id, error)
             await asyncio.sleep(_RETRY_S)

@@ -1,8 +1,10 @@
-"""A broker as a member of its cluster, which may be of one: joins, follows the controller, may be it, and leaves in good order.
+"""A broker as a member of its cluster, from joining to controlled shutdown.
 
-The order of joining: run for controller, follow whoever is it until the image is whole (the logs are loaded then), register, and wait to see the
-registration in the image. A broker that is alone registers first: nobody else could lead meanwhile, and no partition changes its leader for a
-restart. Leaving is the reverse: ask the controller to move what is led here, then end the session.
+To join, a broker runs for controller. Then it follows the controller's feed until its image is
+complete, which also loads the logs. Then it registers, and waits until it sees its registration in
+the image. A broker without a cluster registers first: no other broker could lead in the meantime,
+and so no partition changes its leader for a restart. To leave, it asks the controller to move its
+leaderships, then ends its session.
 """
 
 from __future__ import annotations
@@ -10,28 +12,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from millstream.cluster.controller.changes import Controller
 from millstream.cluster.controller.election import NO_CONTROLLER, ControllerElection
 from millstream.cluster.controller.feed_service import FeedService
+from millstream.cluster.controller.housekeeping import ControllerHousekeeping, allows_unclean_election
 from millstream.cluster.controller.partitions import PartitionControl
 from millstream.cluster.controller.term import ControllerState
-from millstream.cluster.coordinators.internal_topics import (
-    OFFSETS,
-    TRANSACTIONS,
-    wanted_factor,
-    wanted_min_isr,
-)
 from millstream.cluster.membership.identity import UNREADABLE, ClusterIdentity, unreadable
 from millstream.cluster.membership.metadata_follower import FeedSource, MetadataFollower
 from millstream.cluster.membership.registration import NOT_REGISTERED, Registration
 from millstream.cluster.peers import Peers
 from millstream.control import znodes
-from millstream.control.growth import expanded_replicas
 from millstream.control.image import Change, ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration
-from millstream.core.config import BrokerConfig, stored_topic_overrides
+from millstream.core.config import BrokerConfig
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.ports.clock import Clock
@@ -45,23 +42,21 @@ from millstream.wire.messages.controller_feed import (
 
 log = logging.getLogger("millstream.member")
 
-# The controller answers a long poll after half a second; this much later it is not there any more.
+# The controller answers a long poll after half a second; after this time it is down.
 _FEED_TIMEOUT_S = 10.0
 _STOP_S = 15.0
-# So long without a connection to ZooKeeper and without a word of the controller: nobody will take over in time. Long enough to find another server
-# of an ensemble.
-_NOBODY_S, _LOOK_S = 3.0, 0.25
-# Purposes of connections to the controller. Topic creations have a connection to themselves: a
-# CreateTopics holds back the requests behind it, and changes of an ISR must not wait for it.
+# After this time without a connection to ZooKeeper and without a response of the controller, no
+# broker will take over in time. It is long enough to find another server of an ensemble.
+_NO_CONTROLLER_S, _CHECK_S = 3.0, 0.25
+# Purposes of connections to the controller. Topic creations have their own connection: a
+# CreateTopics delays the requests behind it, and ISR changes must not wait for it.
 FEED, TO_CONTROLLER, CREATIONS, FORWARDED = "feed", "controller", "creations", "forward"
-_HOUSEKEEPING_S = 1.0
-UNCLEAN = "unclean.leader.election.enable"
 
 RunInBackground = Callable[[str, Coroutine[Any, Any, None]], None]
 
 
 class ClusterMember:
-    """This broker's part in the cluster."""
+    """This broker's membership of the cluster, and its work as controller."""
 
     def __init__(
         self,
@@ -81,8 +76,10 @@ class ClusterMember:
         all_directories_online: Callable[[], bool],
         torn: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``listener`` is the one that brokers use among themselves. ``torn`` tells whether the ends
-        of this broker's logs may be missing."""
+        """``listener`` is the listener for traffic between brokers.
+
+        ``torn`` returns whether the ends of this broker's logs may be missing.
+        """
         self.node_id = broker.node_id
         self._listener = listener
         self._image = image
@@ -92,15 +89,17 @@ class ClusterMember:
         self._full_replicas = full_replicas
         self._all_directories_online = all_directories_online
         self._changed = asyncio.Event()
-        self._on_image = on_changes
+        self._apply_changes = on_changes
         self._controller_at: tuple[str, int] | None = None
         self._wants_to_stop = False
         self._may_stop = asyncio.Event()
-        self._answered_s = 0.0  # by the controller, in the time of the loop
+        # When the controller last answered, in the time of the loop.
+        self._answered_s = 0.0
         self.peers = Peers(network, f"broker-{broker.node_id}")
         self.state = ControllerState(coordination)
-        self.partitions = PartitionControl(self.state, unclean=self._unclean)
+        self.partitions = PartitionControl(self.state, unclean=partial(allows_unclean_election, config))
         self.controller = Controller(self.state, config, new_id=new_id)
+        self.housekeeping = ControllerHousekeeping(self.state, config, self.controller, self.partitions)
         self.feed = FeedService(self.state, self.partitions)
         self.identity = ClusterIdentity(coordination, cluster_id)
         here = self.endpoint(broker)
@@ -121,51 +120,57 @@ class ClusterMember:
             cluster_id,
             find_controller=self._find_controller,
             request=self._feed_request,
-            on_changes=self._take_in,
-            on_answer=self._on_feed_answer,
+            on_changes=self._on_changes,
+            on_response=self._on_feed_response,
         )
 
-    # ---- joining --------------------------------------------------------------------------------------------
+    # ---- joining ---------------------------------------------------------------------------------
 
-    async def join(self, run: RunInBackground, *, alone: bool, patience_s: float) -> None:
-        """Returns when this broker is registered and knows it. ``run`` keeps the loops that follow."""
+    async def join(self, run: RunInBackground, *, alone: bool, timeout_s: float) -> None:
+        """Join the cluster; return when this broker is registered and sees it in its image.
+
+        ``run`` runs the loops that follow.
+        """
         if alone:
-            await self.registration.register(patience_s=patience_s)
+            await self.registration.register(timeout_s=timeout_s)
         try:
             await self.election.look()
         except (CoordinationError, ApiError) as error:
-            log.info("who is the controller cannot be told now: %s", error)
+            log.info("cannot find out which broker is the controller: %s", error)
         run("controller election", self.election.run())
         run("metadata", self.follower.run())
         await self.follower.ready.wait()
         if not alone:
-            await self.registration.register(patience_s=patience_s)
+            await self.registration.register(timeout_s=timeout_s)
         run("registration", self.registration.run())
-        run("controller", self._look_after())
-        self.follower.hurry()
-        await self._until(self._is_known)
+        run("controller", self.housekeeping.run())
+        self.follower.request_now()
+        await self._wait_for(self._is_known)
 
     def _is_known(self) -> bool:
         me = self._image.brokers.get(self.node_id)
         return me is not None and me.epoch == self.registration.epoch
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _wait_for(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._changed.clear()
             await self._changed.wait()
 
-    # ---- following ------------------------------------------------------------------------------------------
+    # ---- following -------------------------------------------------------------------------------
 
     @property
     def controller_id(self) -> int:
         return self.election.controller_id
 
     def _leave_former_controller(self, host: str, port: int) -> None:
-        """Another one has taken over: nobody waits any longer for an answer of the one before, which may be frozen or cut off."""
-        there = host, port
-        # At the same place it is another process: what was sent to the one before is lost too.
-        keep = there if there != self._controller_at else None
-        self._controller_at = there
+        """Close the connections to the former controller, which may be frozen or disconnected.
+
+        Its responses are no longer awaited.
+        """
+        address = host, port
+        # At the same address it is another process, which never got the earlier requests.
+        keep = address if address != self._controller_at else None
+        self._controller_at = address
         self.peers.drop((FEED, TO_CONTROLLER, CREATIONS, FORWARDED), keep=keep)
 
     @property
@@ -176,8 +181,8 @@ class ClusterMember:
     def broker_epoch(self) -> int:
         return self.registration.epoch
 
-    async def _take_in(self, changes: Sequence[Change]) -> None:
-        await self._on_image(changes)
+    async def _on_changes(self, changes: Sequence[Change]) -> None:
+        await self._apply_changes(changes)
         self._changed.set()
 
     async def _find_controller(self) -> FeedSource:
@@ -186,7 +191,7 @@ class ClusterMember:
         return _RemoteFeed(self.peers, *await self.controller_address())
 
     async def controller_address(self) -> tuple[str, int]:
-        """Where the controller listens; raises ApiError while there is none."""
+        """Return the address of the controller; raise ApiError while there is none."""
         try:
             node = await self._coordination.get(znodes.CONTROLLER)
         except CoordinationError as error:
@@ -199,11 +204,11 @@ class ClusterMember:
             raise ApiError(ErrorCode.NOT_CONTROLLER, str(unreadable(znodes.CONTROLLER, error))) from None
 
     def endpoint(self, broker: BrokerRegistration) -> BrokerEndpoint:
-        """Where this broker reaches another."""
+        """Return the endpoint by which this broker reaches another."""
         return broker.endpoint(self._listener) or broker.endpoints[0]
 
     def address_of(self, node_id: int) -> BrokerEndpoint | None:
-        """Where this broker reaches a live broker; None if it is not live."""
+        """Return the endpoint by which this broker reaches a live broker, or None."""
         broker = self._image.brokers.get(node_id)
         return self.endpoint(broker) if broker is not None else None
 
@@ -223,141 +228,54 @@ class ClusterMember:
             topic = self._image.topics.get(tp.topic)
             if topic is not None:
                 indexes.setdefault(topic.topic_id, []).append(tp.partition)
-        return [OfflineReplicas(topic_id=topic_id, partitions=some) for topic_id, some in indexes.items()]
+        return [OfflineReplicas(topic_id=topic_id, partitions=rows) for topic_id, rows in indexes.items()]
 
-    def _on_feed_answer(self, answer: ControllerFeedResponse) -> None:
+    def _on_feed_response(self, response: ControllerFeedResponse) -> None:
         self._answered_s = asyncio.get_running_loop().time()
-        self.identity.saw(answer.controller_epoch)
-        if answer.may_stop:
+        self.identity.saw(response.controller_epoch)
+        if response.may_stop:
             self._may_stop.set()
 
-    # ---- as controller --------------------------------------------------------------------------------------
-
-    def _unclean(self, image: ClusterImage, topic: str) -> bool:
-        """Asked for each of many topics when a broker goes: nothing else of their settings is looked at."""
-        own = image.topic_configs.get(topic, {}).get(UNCLEAN)
-        if own is None:
-            return self._config.flag(UNCLEAN)
-        return bool(stored_topic_overrides({UNCLEAN: own}).values.get(UNCLEAN))
-
-    def _unclean_settings(self) -> object:
-        """What allows unclean elections, of all topics and of each."""
-        configs = self.state.image.topic_configs.items()
-        return (
-            self._config.flag(UNCLEAN),
-            [name for name, config in configs if config.get(UNCLEAN) == "true"],
-        )
-
-    async def _look_after(self) -> None:
-        """What a controller does now and then."""
-        rebalance_at = self._next_rebalance()
-        unclean: object = None
-        while True:
-            await asyncio.sleep(_HOUSEKEEPING_S)
-            if not self.state.active:
-                continue
-            try:
-                if unclean != (unclean := self._unclean_settings()):
-                    await self.partitions.elect_offline()
-                await self.controller.finish_deletions()
-                await self.forget_deleted()
-                await self._grow_internal_topics()
-                if asyncio.get_running_loop().time() >= rebalance_at:
-                    rebalance_at = self._next_rebalance()
-                    if self._config.flag("auto.leader.rebalance.enable"):
-                        await self.partitions.rebalance_leaders(
-                            self._config.integer("leader.imbalance.per.broker.percentage")
-                        )
-            except ApiError as error:
-                log.info("not done now: %s", error)
-
-    async def _grow_internal_topics(self) -> None:
-        """Made when the cluster was smaller, they get their replicas when there are brokers for them."""
-        image = self.state.image
-        brokers = sorted(image.brokers.keys() - image.stopping)
-        for name in (OFFSETS, TRANSACTIONS):
-            topic = image.topics.get(name)
-            if topic is None or topic.topic_id in image.kept_small:
-                continue
-            factor = wanted_factor(self._config, name, len(brokers))
-            wanted = expanded_replicas(topic, factor, brokers)
-            if wanted:
-                log.info("%s gets %d replicas of each partition", name, factor)
-                await self.partitions.reassign(
-                    {TopicPartition(name, i): nodes for i, nodes in wanted.items()}, by_hand=False
-                )
-            elif name == TRANSACTIONS and not topic.reassigning:
-                await self._raise_min_isr(name, wanted_min_isr(self._config, factor))
-
-    async def _raise_min_isr(self, name: str, least: int) -> None:
-        """Once the replicas are there: a decided transaction must not be known to one broker alone."""
-        own = stored_topic_overrides(self.state.image.topic_configs.get(name, {})).values
-        given = own.get("min.insync.replicas", 1)
-        if isinstance(given, int) and given < least:
-            await self.controller.set_topic_config(
-                name, lambda image: {**image.topic_configs.get(name, {}), "min.insync.replicas": str(least)}
-            )
-
-    def _next_rebalance(self) -> float:
-        interval_s = self._config.integer("leader.imbalance.check.interval.seconds")
-        return asyncio.get_running_loop().time() + interval_s
-
-    async def forget_deleted(self) -> None:
-        """Deletions that every broker concerned has taken in, with all its directories online to do so. Every other that is there has heard
-        of them, too: who coordinates groups goes by the notes, and would leave their offsets alone."""
-        image, feed = self.state.image, self.state.term.feed
-        if any(feed.taken_in(node) != feed.position for node in image.brokers):
-            return
-        done = {
-            name: list(ids)
-            for name, ids in image.being_deleted.items()
-            if all(map(self._has_deleted, image.deleted_from[name])) and not _is_there(image, name, ids)
-        }
-        if done and feed.position:
-            await self.controller.forget_deleted(done)
-
-    def _has_deleted(self, node: int) -> bool:
-        term = self.state.term
-        there = node in term.image.brokers and self.partitions.has_all_directories(node)
-        return there and term.feed.taken_in(node) == term.feed.position
-
-    # ---- leaving --------------------------------------------------------------------------------------------
+    # ---- leaving ---------------------------------------------------------------------------------
 
     async def hand_over(self) -> None:
-        """Before stopping: what is led here goes to others, if there are any, within a bound."""
+        """Ask the controller to move the leaderships of this broker; wait for a limited time."""
         others = self._image.brokers.keys() - {self.node_id}
         if not others or self.registration.epoch == NOT_REGISTERED:
             return
         self._wants_to_stop = True
-        self.follower.hurry()
+        self.follower.request_now()
         try:
             async with asyncio.timeout(_STOP_S):
-                await self._until_released()
+                await self._wait_for_permission()
         except TimeoutError:
-            log.warning("stopping without having handed over everything")
+            log.warning("stopping before all leaderships were handed over")
 
-    async def _until_released(self) -> None:
-        """By the controller; or until it is clear that there is none that could."""
+    async def _wait_for_permission(self) -> None:
+        """Wait until the controller lets this broker stop, or there clearly is no controller."""
         loop = asyncio.get_running_loop()
-        hopeful_s = loop.time()
+        connected_s = loop.time()
         while not self._may_stop.is_set():
             if self._coordination.session is SessionState.CONNECTED:
-                hopeful_s = loop.time()
-            if loop.time() - max(hopeful_s, self._answered_s) > _NOBODY_S:
+                connected_s = loop.time()
+            if loop.time() - max(connected_s, self._answered_s) > _NO_CONTROLLER_S:
                 log.warning(
                     "stopping without handing over: neither ZooKeeper nor the controller has answered for %g s",
-                    _NOBODY_S,
+                    _NO_CONTROLLER_S,
                 )
                 return
             try:
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_CHECK_S):
                     await self._may_stop.wait()
             except TimeoutError:
                 continue
 
     async def resign(self) -> None:
-        """Once nothing is fetched here any more: the next controller does not know that this broker is on its way out, and might take it into an
-        ISR again."""
+        """Give up the controllership, after this broker has stopped fetching.
+
+        The next controller does not know that this broker is shutting down, and might add it to an
+        ISR again.
+        """
         if self._wants_to_stop:
             await self.state.close()
             await self.election.resign()
@@ -368,24 +286,18 @@ class ClusterMember:
         self.peers.close()
 
 
-def _is_there(image: ClusterImage, name: str, ids: Collection[bytes]) -> bool:
-    """Noted as deleted, and not gone yet."""
-    topic = image.topics.get(name)
-    return topic is not None and topic.topic_id in ids
-
-
 class _RemoteFeed:
-    """The feed of a controller that is another broker."""
+    """The feed of a controller in another process."""
 
     def __init__(self, peers: Peers, host: str, port: int) -> None:
         self._peers = peers
         self._host, self._port = host, port
 
     async def ask(self, request: ControllerFeedRequest) -> ControllerFeedResponse:
-        answer: ControllerFeedResponse = await self._peers.ask(
+        response: ControllerFeedResponse = await self._peers.ask(
             FEED, self._host, self._port, request, timeout_s=_FEED_TIMEOUT_S
         )
-        return answer
+        return response
 
 
 __all__ = ["NO_CONTROLLER", "ClusterMember"]

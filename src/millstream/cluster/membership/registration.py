@@ -1,7 +1,8 @@
-"""A broker's place in the cluster: its ephemeral node, made anew with every session, and whenever somebody has deleted it.
+"""A broker's registration: its ephemeral node, recreated in every session and after a deletion.
 
-A node of the same id that is there already may be our own, of a session that has not ended yet: then it is replaced. It is ours when it
-names the same data directories. Anybody else's is left alone, and waited for as long as its session may last.
+An existing node of the same id may be this broker's own, of a session that has not ended yet. That
+is so if it names the same data directories, and then it is replaced. The node of another broker is
+kept, and waited for as long as its session may last.
 """
 
 from __future__ import annotations
@@ -46,33 +47,40 @@ def _in_use(other: BrokerRegistration) -> AlreadyRegistered:
     )
 
 
-def _read(node_id: int, there: Node) -> BrokerRegistration | None:
-    """None for what cannot be read."""
+def _read(node_id: int, existing: Node) -> BrokerRegistration | None:
+    """Return the registration in a node, or None if it is unreadable."""
     try:
-        return znodes.decode_broker(node_id, there.data)
+        return znodes.decode_broker(node_id, existing.data)
     except UNREADABLE:
         return None
 
 
-async def wait_for_id(coordination: Coordination, node_id: int, *, patience_s: float) -> None:
-    """Until nobody has it; raises AlreadyRegistered. For a broker with a new directory, whose own a registration cannot be: the directory
-    must not be claimed for an id that is another's, or it would refuse the right one."""
-    deadline = asyncio.get_running_loop().time() + patience_s
+async def wait_for_id(coordination: Coordination, node_id: int, *, timeout_s: float) -> None:
+    """Wait until no broker has an id; raise AlreadyRegistered.
+
+    A broker with a new directory calls this, because no registration can be its own. It must not
+    claim the directory for an id that another broker has: the directory would then reject the right
+    one.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         try:
-            there = await coordination.get(znodes.broker_path(node_id))
-            other = _read(node_id, there) if there is not None else None
+            existing = await coordination.get(znodes.broker_path(node_id))
+            other = _read(node_id, existing) if existing is not None else None
             if other is None:
                 return
             if asyncio.get_running_loop().time() > deadline:
                 raise _in_use(other)
         except CoordinationError as error:
-            log.info("cannot see now whether broker id %d is in use: %s", node_id, error)
+            log.info("cannot check whether broker id %d is in use: %s", node_id, error)
         await asyncio.sleep(_RETRY_S)
 
 
 class Registration:
-    """Registers this broker, and again after every lost session. ``epoch`` is that of the present registration."""
+    """Registers this broker, again after every lost session.
+
+    ``epoch`` is the broker epoch of the current registration.
+    """
 
     def __init__(
         self,
@@ -83,23 +91,23 @@ class Registration:
         now_ms: Callable[[], int],
         torn: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``torn`` tells whether the ends of this broker's logs may be missing."""
+        """``torn`` returns whether the ends of this broker's logs may be missing."""
         self._coordination = coordination
         self._identity = identity
         self._broker = broker
         self._now_ms = now_ms
         self._look = asyncio.Event()
-        self._sessions = 0  # that have ended
+        self._ended_sessions = 0
         self._cancel: Cancel | None = None
         self._torn = torn
         self.epoch = NOT_REGISTERED
 
-    async def register(self, *, patience_s: float) -> None:
-        """Raises AlreadyRegistered when another broker keeps the id for so long."""
+    async def register(self, *, timeout_s: float) -> None:
+        """Register; raise AlreadyRegistered if another broker keeps the id for this time."""
         if self._cancel is None:
             self._cancel = self._coordination.on_session(self._on_session)
-        deadline = asyncio.get_running_loop().time() + patience_s
-        told = ""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        logged = ""
         while True:
             try:
                 return await self._register()
@@ -107,66 +115,71 @@ class Registration:
                 if asyncio.get_running_loop().time() > deadline:
                     raise
             except CoordinationError as error:
-                if str(error) != told:
-                    told = str(error)
-                    log.info("cannot register now: %s", error)
+                if str(error) != logged:
+                    logged = str(error)
+                    log.info("cannot register yet: %s", error)
             await asyncio.sleep(_RETRY_S)
 
     async def _register(self) -> None:
-        path, ended = znodes.broker_path(self._broker.node_id), self._sessions
-        writes: list[Write] = [(await self._identity.look()).same]
-        there = await self._coordination.get(path)
-        if there is not None:
-            self._check_ours(path, there)
-            writes += [Check(path, there.version), Delete(path)]
+        path, ended = znodes.broker_path(self._broker.node_id), self._ended_sessions
+        writes: list[Write] = [(await self._identity.look()).unchanged]
+        existing = await self._coordination.get(path)
+        if existing is not None:
+            self._check_ours(path, existing)
+            writes += [Check(path, existing.version), Delete(path)]
         data = znodes.encode_broker(replace(self._broker, torn=self._torn()), now_ms=self._now_ms())
         try:
             await self._coordination.multi([*writes, Create(path, data, ephemeral=True)])
         except (NodeExists, BadVersion, NoNode) as error:
-            raise CoordinationError(f"{path} has changed meanwhile: {error}") from None
-        made = await self._coordination.get(path)
-        if made is None:
-            raise CoordinationError(f"{path} is gone again")
-        if (
-            ended != self._sessions
-        ):  # it was there when it was read; to count as registered now would be for ever
+            raise CoordinationError(f"{path} was changed by another broker: {error}") from None
+        created = await self._coordination.get(path)
+        if created is None:
+            raise CoordinationError(f"{path} was deleted again")
+        # The node was read before its session ended. To count it as registered would last forever.
+        if ended != self._ended_sessions:
             raise CoordinationError(f"the session of {path} has ended")
-        self.epoch = made.created
+        self.epoch = created.created
         log.info("registered as broker %d, epoch %d", self._broker.node_id, self.epoch)
 
-    def _check_ours(self, path: str, there: Node) -> None:
-        """What cannot be read is nobody's, as the controller has it: brokers write theirs whole."""
-        other = _read(self._broker.node_id, there)
+    def _check_ours(self, path: str, existing: Node) -> None:
+        """Raise AlreadyRegistered if the node is another broker's.
+
+        An unreadable node is no broker's, as for the controller: brokers write theirs in one piece.
+        """
+        other = _read(self._broker.node_id, existing)
         if other is None:
             log.warning("the node %s is not the registration of a broker and is replaced", path)
         elif other.incarnation != self._broker.incarnation:
             raise _in_use(other)
 
     async def run(self) -> None:
-        """Again with every new session, and where its node is gone: the others take it for dead, and it would not hear of it."""
+        """Register again in every new session, and after the node was deleted.
+
+        After a deletion the cluster considers this broker dead, but sends it no notice.
+        """
         path = znodes.broker_path(self._broker.node_id)
         cancel_watch = self._coordination.watch(path, self._look.set)
         try:
             while True:
                 await self._look.wait()
                 self._look.clear()
-                if self.epoch == NOT_REGISTERED or not await self._is_there(path):
-                    await self.register(patience_s=float("inf"))
+                if self.epoch == NOT_REGISTERED or not await self._exists(path):
+                    await self.register(timeout_s=float("inf"))
         finally:
             cancel_watch()
             if self._cancel is not None:
                 self._cancel()
 
-    async def _is_there(self, path: str) -> bool:
+    async def _exists(self, path: str) -> bool:
         try:
             node = await self._coordination.get(path)
         except CoordinationError:
-            return True  # if it is not, the next session tells
+            return True  # if it is gone, the next session registers again
         return node is not None and node.created == self.epoch
 
     def _on_session(self, session: SessionState) -> None:
         if session is SessionState.EXPIRED:
-            self._sessions += 1
+            self._ended_sessions += 1
             self.epoch = NOT_REGISTERED
         elif session is SessionState.CONNECTED and self.epoch == NOT_REGISTERED:
             self._look.set()

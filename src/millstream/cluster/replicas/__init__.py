@@ -1,1 +1,1 @@
-"""Replicas on this broker: partitions, their manager, follower fetches, ISR changes, replication throttles."""
+"""The replicas on this broker: partitions, their roles and logs, fetchers, and the ISR."""

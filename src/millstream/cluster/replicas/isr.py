@@ -1,7 +1,9 @@
-"""Brings a leader's ISR proposals to the controller, many in one request, and its word back to the partitions.
+"""Sends the ISR proposals of leaders to the controller, and applies its decisions.
 
-One request at a time: what is proposed meanwhile goes with the next. A proposal whose outcome is unknown stays in flight, so that the high watermark goes on waiting for
-all who may be in the ISR, and is sent again: the controller says that it is no longer current, also where it was carried out, and the feed tells what is. Until then it stays in flight.
+Only one request is in flight; proposals in the meantime go with the next one. A proposal whose
+outcome is unknown stays in flight, and is sent again. Until it is decided, the high watermark waits
+for the members of both ISRs. If the first attempt was successful, the controller rejects the second
+as outdated, and the feed delivers the new state.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from millstream.cluster.controller.partitions import IsrRequest
+from millstream.cluster.controller.isr_changes import IsrRequest
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ApiError, ErrorCode
@@ -22,10 +24,11 @@ log = logging.getLogger("millstream.isr")
 Outcomes = Mapping[tuple[bytes, int], PartitionState | ErrorCode]
 Ask = Callable[[Sequence[IsrRequest]], Awaitable[Outcomes]]
 _RETRY_S = 0.2
-# Not an answer to the proposal itself: ask again.
-_ASK_AGAIN = {ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT}
-# The proposal was current, and has not become the ISR. Whoever is told anything else is behind: the proposal may be what it is behind of.
-_REFUSED = {
+# Errors that do not decide the proposal: retry.
+_RETRIABLE = {ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, ErrorCode.REQUEST_TIMED_OUT}
+# Errors that mean that a current proposal was rejected. After any other error the leader is behind,
+# maybe behind the proposal itself.
+_REJECTED = {
     ErrorCode.INELIGIBLE_REPLICA,
     ErrorCode.INVALID_REQUEST,
     ErrorCode.OPERATION_NOT_ATTEMPTED,
@@ -33,7 +36,7 @@ _REFUSED = {
 
 
 class IsrManager:
-    """``ask`` sends proposals to the controller, wherever it is."""
+    """Proposes ISR changes. ``ask`` sends them to the controller, in this process or another."""
 
     def __init__(
         self,
@@ -46,12 +49,12 @@ class IsrManager:
         self._led = led
         self._max_lag_ms = max_lag_ms
         self._proposed: dict[TopicPartition, tuple[Partition, IsrProposal]] = {}
-        self._news = asyncio.Event()
+        self._new_proposals = asyncio.Event()
 
     def propose(self, partition: Partition, proposal: IsrProposal) -> None:
         log.info("%s: proposing the ISR %s", partition.tp, sorted(proposal.members))
         self._proposed[partition.tp] = partition, proposal
-        self._news.set()
+        self._new_proposals.set()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -59,26 +62,30 @@ class IsrManager:
             group.create_task(self._watch_lag())
 
     async def _watch_lag(self) -> None:
-        """Followers that have fallen behind leave the ISR within one and a half times the allowed lag. Those that were about to join and
-        have gone silent hold the high watermark up no longer: no fetch and no append of such a partition may ever tell."""
+        """Propose to remove followers that have fallen behind.
+
+        They leave the ISR within one and a half times the allowed lag. Followers that were about to
+        join and stopped fetching no longer delay the high watermark: without another fetch or
+        append, no event would show that.
+        """
         while True:
             max_lag_ms = self._max_lag_ms()
             await asyncio.sleep(max_lag_ms / 2000)
             for partition in list(self._led()):
-                followers, log_ = partition.followers, partition.log
-                if followers is not None and log_ is not None:
+                followers, partition_log = partition.followers, partition.log
+                if followers is not None and partition_log is not None:
                     proposal = followers.propose_shrinking(
-                        log_.log_end_offset, max_lag_ms=max_lag_ms, now_ms=partition.steady_ms()
+                        partition_log.log_end_offset, max_lag_ms=max_lag_ms, now_ms=partition.steady_ms()
                     )
                     if proposal is not None:
                         self.propose(partition, proposal)
-                    elif log_.high_watermark < log_.log_end_offset:
+                    elif partition_log.high_watermark < partition_log.log_end_offset:
                         partition.advance_with_followers()
 
     async def _send_proposals(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._new_proposals.wait()
+            self._new_proposals.clear()
             batch, self._proposed = self._proposed, {}
             batch = {tp: row for tp, row in batch.items() if _in_flight(*row)}
             if not batch:
@@ -86,40 +93,40 @@ class IsrManager:
             try:
                 outcomes = await self._ask([_request(*row) for row in batch.values()])
             except (ApiError, OSError) as error:
-                log.info("the ISR cannot be proposed now: %s", error)
-                self._again(batch)
+                log.info("cannot propose ISR changes yet: %s", error)
+                self._retry(batch)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            unanswered = {
+            undecided = {
                 tp: row
                 for tp, row in batch.items()
-                if not self._take_in(*row, outcomes.get((row[0].topic_id, tp.partition)))
+                if not self._apply(*row, outcomes.get((row[0].topic_id, tp.partition)))
             }
-            if unanswered:  # later, and nobody else waits for them
-                asyncio.get_running_loop().call_later(_RETRY_S, self._again, unanswered)
+            if undecided:  # later, without delaying other proposals
+                asyncio.get_running_loop().call_later(_RETRY_S, self._retry, undecided)
 
-    def _again(self, batch: Mapping[TopicPartition, tuple[Partition, IsrProposal]]) -> None:
+    def _retry(self, batch: Mapping[TopicPartition, tuple[Partition, IsrProposal]]) -> None:
         self._proposed = {**batch, **self._proposed}
-        self._news.set()
+        self._new_proposals.set()
 
-    def _take_in(
+    def _apply(
         self, partition: Partition, proposal: IsrProposal, outcome: PartitionState | ErrorCode | None
     ) -> bool:
-        """False where it has to be sent again."""
+        """Apply the outcome of a proposal; return False if it must be sent again."""
         followers = partition.followers
         if followers is None or followers.proposal is not proposal:
-            return True  # the feed was quicker, or another epoch has begun
+            return True  # the feed was faster, or another epoch has begun
         if isinstance(outcome, PartitionState):
             if outcome.leader_epoch != proposal.leader_epoch:
-                return True  # a new epoch with it, of which the feed tells
+                return True  # it came with a new epoch, which the feed delivers
             if followers.on_isr(outcome.isr, outcome.partition_epoch):
                 partition.isr, partition.partition_epoch = outcome.isr, outcome.partition_epoch
                 partition.advance_with_followers()
-        elif outcome is None or outcome in _ASK_AGAIN:
+        elif outcome is None or outcome in _RETRIABLE:
             return False
         else:
-            log.info("%s: the ISR %s was refused: %s", partition.tp, sorted(proposal.members), outcome.name)
-            if outcome in _REFUSED:
+            log.info("%s: the ISR %s was rejected: %s", partition.tp, sorted(proposal.members), outcome.name)
+            if outcome in _REJECTED:
                 followers.on_rejected()
                 partition.advance_with_followers()
         return True

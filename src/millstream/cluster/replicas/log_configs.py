@@ -13,7 +13,7 @@ log = logging.getLogger("millstream.replicas")
 
 
 class LogConfigs:
-    """Remembers the settings of a topic until ``forget``."""
+    """Caches the settings of each topic until ``forget``."""
 
     def __init__(self, image: ClusterImage, config: BrokerConfig) -> None:
         self._image = image
@@ -23,18 +23,18 @@ class LogConfigs:
     def of(self, topic: str) -> LogConfig:
         known = self._by_topic.get(topic)
         if known is None:
-            known = self._by_topic[topic] = self._make(topic)
+            known = self._by_topic[topic] = self._read(topic)
         return known
 
     def of_stored(self, topic: str) -> LogConfig:
-        """The settings of a log in the data directories, whose topic may be unknown."""
+        """Return the settings of a log on disk, whose topic may be unknown."""
         return self.of(topic) if topic in self._image.topics else adoption.UNKNOWN_TOPIC
 
     def forget(self, topic: str) -> None:
-        """The settings of the topic may have changed."""
+        """Drop the cached settings of a topic, which may have changed."""
         self._by_topic.pop(topic, None)
 
-    def _make(self, topic: str) -> LogConfig:
+    def _read(self, topic: str) -> LogConfig:
         stored = stored_topic_overrides(self._image.topic_configs.get(topic, {}))
         for problem in stored.problems:
             log.error("a setting of topic %s is not understood and left out: %s", topic, problem)

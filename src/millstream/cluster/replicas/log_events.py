@@ -1,4 +1,4 @@
-"""Passes the events of the logs on to the replicas, which are made after the logs."""
+"""Passes events of the logs on to the replicas, which are created after the logs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from millstream.cluster.replicas.manager import ReplicaManager
 from millstream.core.types import TopicPartition
 from millstream.log.directories.log_directory import LogDir
-from millstream.log.events import LogEvents
+from millstream.log.management.events import LogEvents
 from millstream.log.state import LogState
 
 
-def _nothing() -> None:
-    """React to nothing."""
+def _ignore() -> None:
+    """Ignore the event."""
 
 
 class ReplicaLogEvents(LogEvents):
@@ -21,13 +21,13 @@ class ReplicaLogEvents(LogEvents):
     def __init__(self) -> None:
         self._replicas: ReplicaManager | None = None
         self._directory_failed: Callable[[LogDir, list[TopicPartition]], None] | None = None
-        self._full_changed: Callable[[], None] = _nothing
+        self._full_changed: Callable[[], None] = _ignore
 
     def connect(
         self,
         replicas: ReplicaManager,
         directory_failed: Callable[[LogDir, list[TopicPartition]], None] | None = None,
-        full_changed: Callable[[], None] = _nothing,
+        full_changed: Callable[[], None] = _ignore,
     ) -> None:
         """Pass events on from now on; the two callbacks are for the broker."""
         self._replicas = replicas

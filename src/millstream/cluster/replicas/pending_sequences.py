@@ -1,21 +1,25 @@
-"""What an idempotent producer is told when a batch before the one it sends has not been written.
+"""Rejections of idempotent producers while an earlier batch of theirs is not written.
 
-A producer has up to five batches in flight. When one is refused for a reason that passes, those behind it must be refused as well, and not with
-just any error:
+A producer has up to five batches in flight. If one is rejected with a retriable error, those behind
+it must be rejected as well, and not with just any error:
 
-* Where the log knows the producer, their sequences do not fit. Told so (OUT_OF_ORDER_SEQUENCE_NUMBER), librdkafka begins a new epoch and sends
-  whatever has no answer yet again, in all partitions; what was written already is then written twice.
-* Where the log does not know it, a batch with any sequence is taken, as in Kafka: what was known may have been deleted. librdkafka takes the
-  acknowledgement of that batch for one of those before it, too, and the refused one is lost.
+* If the log knows the producer, their sequences do not fit. After OUT_OF_ORDER_SEQUENCE_NUMBER
+  librdkafka starts a new epoch, and sends all unacknowledged batches again, in all partitions.
+  Those that were written already are then duplicated.
+* If the log does not know the producer, it accepts a batch with any sequence, as in Kafka: the
+  producer may have expired. librdkafka takes the acknowledgement of that batch for the earlier
+  ones, too, and the rejected batch is lost.
 
-So batches behind a refused one are told what that one was told, until it comes again. The refused one may have been sent to the leader before this
-one: librdkafka sends the next batch to the new leader before it has put the one that came back in front of it. So a batch that does not fit
-after another broker led is refused, too; and at any time the one of a producer that is not known, if it is not its first and there are other
-replicas. A client that went to one of those, and was sent on, may do the same.
+So batches behind a rejected one get the same error, until that one arrives again. It may have been
+rejected by the previous leader: librdkafka sends the next batch to the new leader before it has
+queued the returned one in front of it. So a batch that does not fit is also rejected after a change
+of leader. With several replicas, the same goes at any time for an unknown producer's batch that is
+not its first one: a client that went to the wrong replica, and was redirected, may do the same.
 
-Clients send again in order. A batch that comes once more without the one before it is at the head of what its producer has left, which has given the
-other one up: then it is the log's to decide, as if nothing had been refused. Attempts are counted for that, and not time: a broker or a client may
-have been frozen between two of them.
+Clients retry in order. If a batch arrives again without its predecessor, it is the first that its
+producer still has: the producer has given the other one up. Then the log decides, as if nothing had
+been rejected. Attempts are counted for that, not time, because a broker or a client may have been
+frozen between two of them.
 """
 
 from __future__ import annotations
@@ -36,168 +40,194 @@ from millstream.wire.records.layout import (
     TRANSACTIONAL,
 )
 
-# So often a batch is refused that comes without the one before it.
+# Number of times that a batch without its predecessor is rejected.
 _ATTEMPTS: Final = 2
-# So long after another broker led, a batch may be missing that was sent to that one: a leader that was paused answers that much later.
+# How long after a change of leader a batch may be missing that was sent to the previous leader: a
+# paused leader responds that much later.
 HANDOVER_MS: Final = 600_000
-# Whatever is older does not come any more: clients give up after two minutes.
-_KEPT_MS: Final = 180_000
-_LOOK_EVERY_MS: Final = 10_000
-_MOST_NOTES: Final = 20_000
+# Older batches do not arrive any more: clients give up after two minutes.
+_RETENTION_MS: Final = 180_000
+_EXPIRY_INTERVAL_MS: Final = 10_000
+_MAX_ENTRIES: Final = 20_000
 _producer_of: Final = PRODUCER.unpack_from
-# What a producer may have sent before its first batch is acknowledged: five of a megabyte, with the smallest records there are.
+# Maximum sequence that a producer may reach before its first batch is acknowledged: five batches of
+# one megabyte with the smallest possible records.
 BEGINNING: Final = 1 << 20
 
 
-class Sent(NamedTuple):
-    """A batch, as its producer counts."""
+class ProducerBatch(NamedTuple):
+    """The producer and the first sequence of a batch."""
 
     producer_id: int
     epoch: int
     sequence: int
 
 
-def sent_by(records: memoryview) -> Sent | None:
-    """None where nobody counts: another format, or a producer that is not idempotent."""
+def producer_batch(records: memoryview) -> ProducerBatch | None:
+    """Return the producer of a batch; None for another format or a non-idempotent producer."""
     if len(records) < HEADER_SIZE or records[MAGIC_AT] != MAGIC:
         return None
-    sent = Sent(*_producer_of(records, PRODUCER_ID_AT))
-    return sent if sent.producer_id >= 0 else None
+    batch = ProducerBatch(*_producer_of(records, PRODUCER_ID_AT))
+    return batch if batch.producer_id >= 0 else None
 
 
 def is_transactional(records: memoryview) -> bool:
-    """Of a batch that ``sent_by`` knows."""
+    """Return whether a batch that has a producer is part of a transaction."""
     return records[FLAGS_AT] & TRANSACTIONAL != 0
 
 
-# What a producer is told: the code and a word about it. Not the error itself, which would keep the records and their buffer.
-Told = tuple[ErrorCode, str | None]
-# Instead of that: the producer has been told often enough.
+# The error for a producer: code and message. Not the exception, which would keep the records and
+# their buffer alive.
+Rejection = tuple[ErrorCode, str | None]
+# Instead of a rejection: the producer was rejected often enough.
 GivenUp = tuple[()]
-_FROM_ELSEWHERE: Final = (
+_SENT_ELSEWHERE: Final = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    "a batch before it may be on its way from another broker",
+    "an earlier batch may have been sent to another broker, and still arrive here",
 )
 
 
-class _Awaited:
-    """A batch that has not been written, and the first of those behind it that came all the same."""
+class _MissingBatch:
+    """A batch that has not been written, and the first of those behind it that arrived."""
 
-    __slots__ = ("attempts", "epoch", "first_behind", "leader_epoch", "sequence", "since_ms", "told")
+    __slots__ = ("attempts", "epoch", "first_after", "leader_epoch", "rejection", "sequence", "since_ms")
 
-    def __init__(self, epoch: int, sequence: int, told: Told, since_ms: int, leader_epoch: int = -1) -> None:
+    def __init__(
+        self, epoch: int, sequence: int, rejection: Rejection, since_ms: int, leader_epoch: int = -1
+    ) -> None:
         self.epoch = epoch
         self.sequence = sequence
-        self.told = told
+        self.rejection = rejection
         self.since_ms = since_ms
         self.leader_epoch = leader_epoch
-        self.first_behind = -1
+        self.first_after = -1
         self.attempts = 0
 
     def given_up(self, sequence: int) -> bool:
-        """Counts this attempt of a batch behind it."""
-        if self.first_behind < 0 or comes_after(self.first_behind, sequence):
-            self.first_behind, self.attempts = sequence, 1
-        elif sequence == self.first_behind:
+        """Count an attempt of a later batch; return whether the producer has given this one up."""
+        if self.first_after < 0 or comes_after(self.first_after, sequence):
+            self.first_after, self.attempts = sequence, 1
+        elif sequence == self.first_after:
             self.attempts += 1
         return self.attempts > _ATTEMPTS
 
 
-# A topic by its name (or by its id, where the name is not known), a partition, a producer.
+# Topic name (or id, if the name is unknown), partition, producer id.
 _Key = tuple[str | bytes, int, int]
 
 
-class ProducerGaps:
-    """Of all partitions of a broker, hosted or not, by producer."""
+class PendingSequences:
+    """The missing batches of all partitions of a broker, hosted or not, by producer."""
 
-    __slots__ = ("_elsewhere", "_look_at_ms", "_refused", "_steady_ms", "any")
+    __slots__ = ("_next_expiry_ms", "_rejected", "_sent_elsewhere", "_steady_ms", "any")
 
     def __init__(self, steady_ms: Callable[[], int]) -> None:
         self._steady_ms = steady_ms
-        self._look_at_ms = 0
-        # The first batch that was refused here, and batches that the leader before may have refused; in the order in which they were noted.
-        self._refused: dict[_Key, _Awaited] = {}
-        self._elsewhere: dict[_Key, _Awaited] = {}
+        self._next_expiry_ms = 0
+        # The first batch that was rejected here, and batches that the previous leader may have
+        # rejected; oldest first.
+        self._rejected: dict[_Key, _MissingBatch] = {}
+        self._sent_elsewhere: dict[_Key, _MissingBatch] = {}
         self.any = False
 
-    def refused(self, topic: str | bytes, index: int, sent: Sent, error: ApiError) -> None:
-        """A batch was refused; the first of those that are in flight counts. What is refused for good does not come again."""
+    def record_rejection(self, topic: str | bytes, index: int, batch: ProducerBatch, error: ApiError) -> None:
+        """Record a rejected batch, if it is the first of those in flight.
+
+        After an error that is not retriable, it does not arrive again.
+        """
         if not error.code.retriable or len(topic) > MAX_NAME:
             return
-        key = topic, index, sent.producer_id
-        known = self._refused.get(key)
+        key = topic, index, batch.producer_id
+        known = self._rejected.get(key)
         if known is not None:
-            newer = known.epoch > sent.epoch
-            if newer or (known.epoch == sent.epoch and comes_after(sent.sequence, known.sequence)):
+            newer = known.epoch > batch.epoch
+            if newer or (known.epoch == batch.epoch and comes_after(batch.sequence, known.sequence)):
                 return
-        told = error.code, error.message
-        self._note(self._refused, key, _Awaited(sent.epoch, sent.sequence, told, self._steady_ms()))
+        rejection = error.code, error.message
+        self._add(
+            self._rejected, key, _MissingBatch(batch.epoch, batch.sequence, rejection, self._steady_ms())
+        )
 
-    def before(self, topic: str | bytes, index: int, sent: Sent, written: int) -> Told | GivenUp | None:
-        """What a batch before this one was told that is not ``written``, which is the last sequence of the producer in the log (-1: none). None
-        where no such batch is known."""
-        key = topic, index, sent.producer_id
-        known = self._refused.get(key)
-        if known is None or known.epoch != sent.epoch or not comes_after(sent.sequence, known.sequence):
+    def rejection_before(
+        self, topic: str | bytes, index: int, batch: ProducerBatch, written: int
+    ) -> Rejection | GivenUp | None:
+        """Return the rejection of an earlier batch that is missing, or None if none is known.
+
+        ``written`` is the last sequence of the producer in the log, or -1.
+        """
+        key = topic, index, batch.producer_id
+        known = self._rejected.get(key)
+        if known is None or known.epoch != batch.epoch or not comes_after(batch.sequence, known.sequence):
             return None
-        there = written >= 0 and not comes_after(known.sequence, written)
-        if there or known.given_up(sent.sequence):
-            del self._refused[key]
-            self._tell_any()
-            return None if there else ()
-        return known.told
+        arrived = written >= 0 and not comes_after(known.sequence, written)
+        if arrived or known.given_up(batch.sequence):
+            del self._rejected[key]
+            self._update_any()
+            return None if arrived else ()
+        return known.rejection
 
-    def elsewhere(self, topic: str, index: int, sent: Sent, leader_epoch: int) -> Told | None:
-        """For a batch that does not fit, where another broker led: what its producer is told while the one before may still come. That is found out
-        anew in every epoch of a leader."""
-        key = topic, index, sent.producer_id
-        known = self._elsewhere.get(key)
-        if known is None and len(self._elsewhere) >= _MOST_NOTES:
-            self._forget_old()
-            if len(self._elsewhere) >= _MOST_NOTES:
-                return None  # nobody would be told often enough if their attempts were forgotten in turn
-        if known is None or (known.epoch, known.leader_epoch) != (sent.epoch, leader_epoch):
-            known = _Awaited(sent.epoch, sent.sequence, _FROM_ELSEWHERE, self._steady_ms(), leader_epoch)
-            self._note(self._elsewhere, key, known)
-        return None if known.given_up(sent.sequence) else known.told
+    def sent_elsewhere(
+        self, topic: str, index: int, batch: ProducerBatch, leader_epoch: int
+    ) -> Rejection | None:
+        """Return the rejection of a batch that does not fit after a change of leader.
 
-    def written(self, topic: str, topic_id: bytes, index: int, sent: Sent) -> None:
-        """This batch is in the log, and so is what was before it: what comes next is measured by that."""
-        for key in ((topic, index, sent.producer_id), (topic_id, index, sent.producer_id)):
-            known = self._refused.get(key)
-            if known is not None and _ends(known, sent):
-                del self._refused[key]
-            self._elsewhere.pop(key, None)
-        self._forget_old()
-        self._tell_any()
+        It is None once the earlier batch will not arrive any more. Attempts are counted separately
+        for each leader (``leader_epoch``).
+        """
+        key = topic, index, batch.producer_id
+        known = self._sent_elsewhere.get(key)
+        if known is None and len(self._sent_elsewhere) >= _MAX_ENTRIES:
+            self._expire()
+            if len(self._sent_elsewhere) >= _MAX_ENTRIES:
+                # Evicting entries in turn would mean that no producer's attempts add up.
+                return None
+        if known is None or (known.epoch, known.leader_epoch) != (batch.epoch, leader_epoch):
+            known = _MissingBatch(
+                batch.epoch, batch.sequence, _SENT_ELSEWHERE, self._steady_ms(), leader_epoch
+            )
+            self._add(self._sent_elsewhere, key, known)
+        return None if known.given_up(batch.sequence) else known.rejection
 
-    def _note(self, notes: dict[_Key, _Awaited], key: _Key, awaited: _Awaited) -> None:
-        self._forget_old()
-        notes.pop(key, None)  # in its place at the end
-        if len(notes) >= _MOST_NOTES:
-            del notes[next(iter(notes))]
-        notes[key] = awaited
+    def record_written(self, topic: str, topic_id: bytes, index: int, batch: ProducerBatch) -> None:
+        """Drop the missing batches of a producer up to this batch, which is in the log."""
+        for key in ((topic, index, batch.producer_id), (topic_id, index, batch.producer_id)):
+            known = self._rejected.get(key)
+            if known is not None and _ends_wait(known, batch):
+                del self._rejected[key]
+            self._sent_elsewhere.pop(key, None)
+        self._expire()
+        self._update_any()
+
+    def _add(self, entries: dict[_Key, _MissingBatch], key: _Key, missing: _MissingBatch) -> None:
+        self._expire()
+        entries.pop(key, None)  # it moves to the end
+        if len(entries) >= _MAX_ENTRIES:
+            del entries[next(iter(entries))]
+        entries[key] = missing
         self.any = True
 
-    def _forget_old(self) -> None:
-        """As long as there are any, every append looks for its own."""
+    def _expire(self) -> None:
+        """Drop old entries: as long as there are any, every append looks for its own."""
         now_ms = self._steady_ms()
-        if now_ms < self._look_at_ms:
+        if now_ms < self._next_expiry_ms:
             return
-        self._look_at_ms = now_ms + _LOOK_EVERY_MS
-        for notes in (self._refused, self._elsewhere):
-            while notes:
-                oldest = next(iter(notes))
-                if now_ms - notes[oldest].since_ms <= _KEPT_MS:
+        self._next_expiry_ms = now_ms + _EXPIRY_INTERVAL_MS
+        for entries in (self._rejected, self._sent_elsewhere):
+            while entries:
+                oldest = next(iter(entries))
+                if now_ms - entries[oldest].since_ms <= _RETENTION_MS:
                     break
-                del notes[oldest]
+                del entries[oldest]
 
-    def _tell_any(self) -> None:
-        self.any = bool(self._refused or self._elsewhere)
+    def _update_any(self) -> None:
+        self.any = bool(self._rejected or self._sent_elsewhere)
 
 
-def _ends(awaited: _Awaited, sent: Sent) -> bool:
-    """A repeated batch from before the one that is awaited does not."""
-    if awaited.epoch != sent.epoch:
-        return sent.epoch > awaited.epoch
-    return not comes_after(awaited.sequence, sent.sequence)
+def _ends_wait(missing: _MissingBatch, batch: ProducerBatch) -> bool:
+    """Return whether a written batch ends the wait for a missing one.
+
+    A repeated batch from before the missing one does not.
+    """
+    if missing.epoch != batch.epoch:
+        return batch.epoch > missing.epoch
+    return not comes_after(missing.sequence, batch.sequence)

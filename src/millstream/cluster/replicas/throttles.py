@@ -1,7 +1,8 @@
-"""The throttles of replication on this broker: which of its replicas they concern, and whether there is room.
+"""Replication throttles of this broker: the replicas concerned, and the current rate.
 
-``leader.replication.throttled.*`` holds back what this broker sends to replicas it leads, ``follower.replication.throttled.*`` what it
-fetches for its own. Both only replicas that are not in sync.
+``leader.replication.throttled.*`` limits what this broker sends to replicas of partitions that it
+leads, ``follower.replication.throttled.*`` what it fetches. Both only concern replicas outside the
+ISR.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from millstream.core.types import TopicPartition
 from millstream.ports.clock import Clock, steady_ms
 from millstream.replication.throttle import ThrottledRate, throttled_partitions
 
-_NOTHING: Mapping[str, str] = {}
+_NO_SETTINGS: Mapping[str, str] = {}
 
 
 class Throttle:
-    """One side: ``leader`` or ``follower``."""
+    """The throttle of one side: ``leader`` or ``follower``."""
 
     def __init__(
         self, side: str, node_id: int, image: ClusterImage, config: BrokerConfig, clock: Clock
@@ -34,12 +35,12 @@ class Throttle:
             windows=config.integer("replication.quota.window.num"),
             window_ms=config.integer("replication.quota.window.size.seconds") * 1000,
         )
-        # By topic: its settings, as the image had them, and what they say.
+        # By topic: its settings in the image, and the partitions that they list.
         self._known: dict[str, tuple[Mapping[str, str], Collection[int] | None]] = {}
         self.reconfigure()
 
     def reconfigure(self) -> None:
-        """After a change of the broker's settings."""
+        """Apply a change of the broker's settings."""
         limit = self._config.integer(self._limit)
         self._rate.limit = None if limit == LONG_MAX else float(limit)
 
@@ -48,10 +49,10 @@ class Throttle:
         return self._rate.limit is not None
 
     def concerns(self, tp: TopicPartition) -> bool:
-        """Whether the operator has listed this replica, and there is a rate."""
+        """Return whether the operator has listed this replica and set a rate."""
         if self._rate.limit is None:
             return False
-        settings = self._image.topic_configs.get(tp.topic, _NOTHING)
+        settings = self._image.topic_configs.get(tp.topic, _NO_SETTINGS)
         known = self._known.get(tp.topic)
         if known is None or known[0] is not settings:
             known = self._known[tp.topic] = settings, self._listed(settings)

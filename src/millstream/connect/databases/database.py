@@ -1,7 +1,10 @@
-"""What the tables of all databases have in common: columns, progress beside the rows, and rows that are refused one by one.
+"""The interface of a database: columns, progress stored beside the rows, and bisection of batches.
 
-A ``Database`` is one connection. Its methods raise ``Unavailable`` when the database cannot be reached or is busy, so that the flow waits;
-``RowFault`` when it does not take a row for what the row holds; and PipelineError for what no other try can mend.
+A ``Database`` is one connection and the objects that work through it. Their methods raise
+
+- ``Unavailable`` if the database is unreachable or busy, and the flow retries;
+- ``RowFault`` if the database rejects a row because of its values;
+- ``PipelineError`` for anything that a retry cannot fix.
 """
 
 from __future__ import annotations
@@ -21,28 +24,29 @@ if TYPE_CHECKING:
     from millstream.connect.databases.column_guards import Guard
 
 PROGRESS = "millstream_progress"
-# Families of types. What a database calls by another name (uuid, json, an enumeration) takes texts.
+PROGRESS_FIELDS = "query, batch, offsets, row_count, refused"
+# Families of types. Any other type (uuid, json, an enumeration) accepts texts.
 NUMBER, TEXT, BOOLEAN, TIME, BINARY, OTHER = "number", "text", "boolean", "time", "binary", "other"
 
 
 class RowFault(Exception):
-    """A row that the database does not take."""
+    """A row that the database rejects."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table as the database has it."""
+    """A column of a table as the database declares it."""
 
     name: str
-    kind: str
+    sql_type: str
     family: str
     required: bool = False
-    """It has to be given: NOT NULL, and without a default."""
+    """NOT NULL without a default, so every row needs a value."""
     nullable: bool = True
 
 
 class Progress(NamedTuple):
-    """The last batch of a writer in a table, and the rows of it that were refused (JSON)."""
+    """The last batch of a writer in a table, and its rejected rows (JSON)."""
 
     query: str
     batch: int
@@ -52,26 +56,24 @@ class Progress(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What a row does to a table: it is put there, or the row with its key is removed."""
+    """An upsert of a row, or the deletion of the row with its key."""
 
     values: tuple[Any, ...]
     deleted: bool = False
 
 
 Moment = tuple[int, ...]
-"""By which changes are ordered, in as many ways as a database has; all of them count."""
+"""A point in the order of changes, on each clock that the database has. All clocks count."""
 Position = tuple[Any, ...]
-"""The values of the columns that order a table, by which it is read bit by bit."""
+"""The values of the columns that order a table. A table is read from position to position."""
 
 
-class Database(ABC):
-    """One connection to one database."""
+class Connection(ABC):
+    """A connection that opens on first use."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.shown = without_password(url)
-
-    # ---------------------------------------------------------------- the connection
 
     @abstractmethod
     def open(self) -> None: ...
@@ -82,55 +84,63 @@ class Database(ABC):
     @abstractmethod
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the block, or none of it."""
+        """Commit the block as a whole, or roll it back."""
 
-    # ---------------------------------------------------------------- tables
+
+class ColumnTypes(ABC):
+    """The correspondence between Spark's types and those of a database. Pure."""
+
+    @abstractmethod
+    def read_type(self, column: Column) -> str:
+        """Return the Spark type that a column is read as."""
+
+    def accepts(self, column: Column, spark_type: DataType) -> bool:
+        """Return whether a column can store a Spark type; single values may still not fit."""
+        family = family_of(spark_type)
+        return family == column.family or (column.family == OTHER and family == TEXT)
+
+    def guard(self, column: Column, spark_type: DataType) -> Guard | None:
+        """Return a check for values that the column would change silently, or None."""
+        return None
+
+
+class Catalog(ABC):
+    """The tables of a database."""
 
     @abstractmethod
     def columns(self, table: str) -> list[Column] | None:
-        """The columns of a table; None when there is none."""
+        """Return the columns of a table, or None if it does not exist."""
 
     @abstractmethod
     def unique_keys(self, table: str) -> list[tuple[str, ...]]:
-        """Columns whose values together are there once, the primary key first."""
+        """Return the column lists of the unique indexes, the primary key first."""
 
     @abstractmethod
     def create(self, table: str, schema: StructType, key: Sequence[str]) -> None: ...
 
-    @abstractmethod
-    def spark_type(self, column: Column) -> str:
-        """What Spark reads a column as."""
 
-    def takes(self, column: Column, kind: DataType) -> bool:
-        """Whether values of a type of Spark belong into a column; whether each of them fits is seen row by row."""
-        family = family_of(kind)
-        return family == column.family or (column.family == OTHER and family == TEXT)
-
-    def guard(self, column: Column, kind: DataType) -> Guard | None:
-        """A check of values that the column would change and not refuse; None where there are none."""
-        return None
-
-    # ---------------------------------------------------------------- writing
+class RowWriter(ABC):
+    """Writes rows, and the progress that commits with them."""
 
     @abstractmethod
-    def prepare(self, table: str) -> None:
-        """Make the table of progress that belongs to a table, where it is missing."""
+    def create_progress_table(self, table: str) -> None:
+        """Create the progress table that belongs to a table if it does not exist."""
 
     @abstractmethod
-    def locked_progress(self, writer: str, table: str) -> Progress | None:
-        """Where a writer stands; nobody else can move it until the transaction has ended."""
+    def lock_progress(self, writer: str, table: str) -> Progress | None:
+        """Return the progress of a writer, locked until the transaction ends."""
 
     @abstractmethod
-    def record(self, writer: str, table: str, progress: Progress) -> None: ...
+    def record_progress(self, writer: str, table: str, progress: Progress) -> None: ...
 
     @abstractmethod
     def put(self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]) -> None:
-        """Apply changes in their order, all or none of them; RowFault where one of them is not taken."""
+        """Apply changes in order, all or none; raise RowFault if one of them is rejected."""
 
     def apply(
         self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]
     ) -> Iterator[tuple[Change, str]]:
-        """Apply changes in their order; those that are not taken come back with the reason. They are found by halving."""
+        """Apply changes in order, and yield rejected ones with the reason. Bisects to find them."""
         if not changes:
             return
         try:
@@ -143,29 +153,34 @@ class Database(ABC):
             yield from self.apply(table, columns, key, changes[:middle])
             yield from self.apply(table, columns, key, changes[middle:])
 
-    # ---------------------------------------------------------------- reading
+
+class RowReader(ABC):
+    """Reads a table from position to position, in the order of some columns."""
 
     @abstractmethod
-    def horizon(self, table: str, by: str) -> Moment:
-        """Of all changes now under way the oldest: rows of those before it are all to be seen."""
+    def oldest_open_change(self, table: str, by: str) -> Moment:
+        """Return the oldest change in progress; rows of all earlier changes are visible."""
 
     @abstractmethod
     def next_change(self) -> Moment:
-        """A moment that every change has which begins from now on, or a later one."""
+        """Return the earliest moment that a change starting from now on can have."""
 
-    def under_way(self) -> str:
-        """The oldest change that is waited for, as users know it."""
+    def describe_oldest_change(self) -> str:
+        """Return the oldest open change in words that an operator can act on."""
         return ""
 
     @abstractmethod
-    def newest(self, table: str, order: Sequence[str]) -> Position | None:
-        """The position of the last row; None when there are none."""
+    def last_position(self, table: str, order: Sequence[str]) -> Position | None:
+        """Return the position of the last row, or None if the table is empty."""
 
     @abstractmethod
     def position_after(
         self, table: str, order: Sequence[str], start: Position | None, end: Position, rows: int
     ) -> Position | None:
-        """The position of the row so many rows after the start, or of the last one up to the end where there are fewer; None without any."""
+        """Return the position ``rows`` rows after start, or of the last row up to end.
+
+        None if no row lies between start and end.
+        """
 
     @abstractmethod
     def rows(
@@ -176,11 +191,22 @@ class Database(ABC):
         start: Position | None,
         end: Position,
     ) -> Iterator[list[bytes]]:
-        """The rows after the start and up to the end in their order, as JSON, some thousand at a time."""
+        """Yield the rows after start and up to end in order, as JSON, some thousands at a time."""
 
     @abstractmethod
-    def any_without(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
-        """Whether some row has no value in a column; ``within`` is another column and its bounds."""
+    def has_null(self, table: str, column: str, within: tuple[str, Any, Any] | None = None) -> bool:
+        """Return whether a column has a NULL; ``within`` is another column and its bounds."""
+
+
+@dataclass(frozen=True)
+class Database:
+    """One connection to one database, and the objects that work through it."""
+
+    connection: Connection
+    types: ColumnTypes
+    catalog: Catalog
+    writer: RowWriter
+    reader: RowReader
 
 
 def connect(url: str) -> Database:
@@ -192,8 +218,8 @@ def connect(url: str) -> Database:
     return kind.database(url)
 
 
-def family_of(kind: DataType) -> str:
-    """The family of a type of Spark; what is made of parts is written as JSON."""
+def family_of(spark_type: DataType) -> str:
+    """Return the family of a Spark type. Structs, arrays and maps are written as JSON text."""
     from pyspark.sql import types as T
 
     families: list[tuple[Any, str]] = [
@@ -202,10 +228,10 @@ def family_of(kind: DataType) -> str:
         ((T.DateType, T.TimestampType, T.TimestampNTZType), TIME),
         (T.BinaryType, BINARY),
     ]
-    return next((family for types, family in families if isinstance(kind, types)), TEXT)
+    return next((family for types, family in families if isinstance(spark_type, types)), TEXT)
 
 
 def chunked(cursor: Any, convert: Callable[[Any], bytes], size: int = 5_000) -> Iterator[list[bytes]]:
-    """The rows of a cursor, some at a time."""
-    while found := cursor.fetchmany(size):
-        yield [convert(one) for one in found]
+    """Yield the rows of a cursor in chunks."""
+    while rows := cursor.fetchmany(size):
+        yield [convert(row) for row in rows]

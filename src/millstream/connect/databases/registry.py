@@ -1,6 +1,7 @@
 """The databases that connectors know, one row each.
 
-A new database is a module in this folder, named after the scheme of its URLs, and a row here.
+A new database is a package in this folder, named after the scheme of its URLs, and a row here. Its
+function ``database(url)`` returns a ``Database``.
 Addresses, help texts, `table(...)` and `connect(url)` all read the rows.
 """
 
@@ -19,16 +20,14 @@ class DatabaseKind:
     """One kind of database. Its driver is imported when a connection is made."""
 
     scheme: str
-    class_name: str
-    """The subclass of ``Database`` in the module that is named after the scheme."""
     form: str
     """The address of a table, as help and errors show it."""
     lag_ms: int = 0
-    """The default of ``lag``: how long a change may take to be committed after it got its number."""
+    """The default of ``lag``: how long after it got its number a change may commit."""
     aliases: tuple[str, ...] = ()
     """Other schemes of its URLs."""
     is_file: bool = False
-    """The URL names a file. Options behind ``?`` are then those of the connector, not of a driver."""
+    """The URL names a file. Options after ``?`` are then those of the connector, not of a driver."""
 
     @property
     def url_form(self) -> str:
@@ -38,17 +37,16 @@ class DatabaseKind:
     def database(self, url: str) -> Database:
         """Return the database of a URL, not opened yet."""
         module = import_module(f"millstream.connect.databases.{self.scheme}")
-        made: Database = getattr(module, self.class_name)(url)
-        return made
+        database: Database = module.database(url)
+        return database
 
 
 KINDS = (
-    DatabaseKind("sqlite", "Sqlite", "sqlite:///FILE#TABLE", is_file=True),
+    DatabaseKind("sqlite", "sqlite:///FILE#TABLE", is_file=True),
     # The lag is for changes that have taken their number and not yet written a row. Changes that
     # have written one are waited for in any case.
     DatabaseKind(
         "postgresql",
-        "Postgresql",
         "postgresql://USER@HOST/DATABASE#TABLE",
         lag_ms=1000,
         aliases=("postgres",),

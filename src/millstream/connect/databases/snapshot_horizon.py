@@ -1,9 +1,12 @@
-"""Which rows of a table can be read so that no earlier one comes after them. Pure: time comes in.
+"""The position up to which a table can be read without missing a late commit. Pure: time comes in.
 
-A table is read in the order of a column, and what is behind the last row that was read is never looked at again. A change that
-has taken a low number and is committed late would be behind it. So the newest position is not read when it is seen, but when
-every change that was under way then has ended (PostgreSQL tells), and ``lag_ms`` have passed besides, for those that no database tells of:
-numbers taken before the first write, times taken by another clock.
+A table is read in the order of a column, and rows before the last position are never read again. A
+change that took a low number and commits late would be missed. So a position becomes readable only
+after two waits:
+
+- every change that was open when the position was seen has ended (PostgreSQL reports them);
+- ``lag_ms`` have passed, for changes that no database reports: numbers taken before the first
+  write, times taken from another clock.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ from typing import NamedTuple
 from millstream.connect.databases.database import Moment, Position
 
 
-class Seen(NamedTuple):
-    """A newest position: when it was seen, and the moment that changes have which began after."""
+class Sighting(NamedTuple):
+    """A last position, when it was seen, and the earliest moment of changes that began later."""
 
     position: Position
     at_ms: int
@@ -24,35 +27,37 @@ class Seen(NamedTuple):
 
 
 @dataclass
-class Settling:
-    """Positions on their way from seen to settled."""
+class SnapshotHorizon:
+    """Last positions on their way from seen to readable."""
 
     lag_ms: int
-    settled: Position | None = None
-    _seen: deque[Seen] = field(default_factory=deque)
+    position: Position | None = None
+    """The last readable position."""
+    _pending: deque[Sighting] = field(default_factory=deque)
 
     @property
     def newest(self) -> Position | None:
-        return self._seen[-1].position if self._seen else self.settled
+        return self._pending[-1].position if self._pending else self.position
 
     def see(self, position: Position | None, now_ms: int, next_change: Moment) -> None:
-        """The newest position as it is now; one that was seen before keeps its time."""
+        """Add the current last position; a known one keeps its time."""
         if position is not None and position != self.newest:
-            self._seen.append(Seen(position, now_ms, next_change))
+            self._pending.append(Sighting(position, now_ms, next_change))
 
-    def waits_ms(self, now_ms: int) -> int:
-        """For how long a position has been waiting for changes, beyond the lag."""
-        return max(0, now_ms - self._seen[0].at_ms - self.lag_ms) if self._seen else 0
+    def overdue_ms(self, now_ms: int) -> int:
+        """Return how long a position has been waiting for changes, beyond the lag."""
+        return max(0, now_ms - self._pending[0].at_ms - self.lag_ms) if self._pending else 0
 
-    def settle(self, now_ms: int, horizon: Moment) -> Position | None:
-        """The newest position before which nothing can come any more."""
-        while self._seen:
-            first = self._seen[0]
-            if now_ms - first.at_ms < self.lag_ms or not _reached(horizon, first.next_change):
+    def advance(self, now_ms: int, oldest_open_change: Moment) -> Position | None:
+        """Return the newest position that no later commit can precede."""
+        while self._pending:
+            first = self._pending[0]
+            due = now_ms - first.at_ms >= self.lag_ms
+            if not due or not _reached(oldest_open_change, first.next_change):
                 break
-            self.settled = self._seen.popleft().position
-        return self.settled
+            self.position = self._pending.popleft().position
+        return self.position
 
 
-def _reached(horizon: Moment, moment: Moment) -> bool:
-    return all(there >= wanted for there, wanted in zip(horizon, moment, strict=True))
+def _reached(current: Moment, target: Moment) -> bool:
+    return all(now >= then for now, then in zip(current, target, strict=True))

@@ -1,4 +1,7 @@
-"""``table("postgresql://...", "orders", key="id")``: a table of a database as the target of a flow, or as what a stream reads."""
+"""``table("postgresql://...", "orders", key="id")``: a database table as source or target.
+
+A flow writes each batch in one transaction. A stream reads the table in the order of a column.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from millstream.connect.addresses import file_path, names_file
+from millstream.connect.addresses import file_path, names_file, without_password
 from millstream.connect.databases import registry
-from millstream.connect.databases.database import connect
+from millstream.connect.databases.database import Column, Database, connect
 from millstream.pipelines.durations import parse_duration_ms
 from millstream.pipelines.errors import PipelineError, nearest
 from millstream.pipelines.formats.registry import Explain, quoted, value_format
@@ -27,9 +30,9 @@ POLL_MS = 500
 
 @dataclass(frozen=True)
 class DatabaseTable(Store, Origin):
-    """A table. Written: each batch in one transaction. Read: bit by bit in the order of the column ``by``."""
+    """A table: written one transaction per batch, read in the order of the column ``by``."""
 
-    refuses: ClassVar[bool] = True
+    rejects_rows: ClassVar[bool] = True
 
     url: str
     name: str
@@ -49,10 +52,10 @@ class DatabaseTable(Store, Origin):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return (*self.key, *self.aside)
+        return (*self.key, *self.unstored_columns)
 
     @property
-    def aside(self) -> tuple[str, ...]:
+    def unstored_columns(self) -> tuple[str, ...]:
         return (self.deletes,) if self.deletes else ()
 
     def sink(self, writer: str, *, reset_progress: bool = False) -> StoreSink:
@@ -60,7 +63,7 @@ class DatabaseTable(Store, Origin):
 
         return TableSink(self, writer, reset_progress=reset_progress)
 
-    # ---------------------------------------------------------------- as what is read
+    # ---------------------------------------------------------------- as a source
 
     def rows(self, spark: SparkSession) -> DataFrame:
         from millstream.connect.databases.table_source import table_rows
@@ -71,7 +74,10 @@ class DatabaseTable(Store, Origin):
         return value_format("json", self.read_schema()).explainer()
 
     def order(self) -> tuple[str, ...]:
-        """The columns that order the rows so that no two are alike: ``by``, and the key behind it where values of ``by`` repeat."""
+        """Return the columns that order the rows uniquely.
+
+        The key follows ``by`` if values of ``by`` may repeat.
+        """
         if self.by is None:
             raise PipelineError(
                 f"{self} cannot be read without an order",
@@ -79,47 +85,52 @@ class DatabaseTable(Store, Origin):
             )
         db = connect(self.url)
         try:
-            known = self._known(db)
-            names = [one.name for one in known]
-            for one in (self.by, *self.key):
-                if one not in names:
-                    raise PipelineError(f"{self} has no column {one!r}", hint=nearest(one, names))
-            unique = db.unique_keys(self.name)
+            columns = self._columns(db)
+            names = [column.name for column in columns]
+            for name in (self.by, *self.key):
+                if name not in names:
+                    raise PipelineError(f"{self} has no column {name!r}", hint=nearest(name, names))
+            unique_keys = db.catalog.unique_keys(self.name)
         finally:
-            db.close()
-        if (self.by,) in unique:
+            db.connection.close()
+        if (self.by,) in unique_keys:
             return (self.by,)
-        # Rows without a value are unique to no index; where there is no better one (SQLite), they are looked for when it is read.
-        gaps = {one.name for one in known if one.nullable}
-        key = self.key or next(iter(sorted(unique, key=lambda one: bool(gaps.intersection(one)))), ())
+        # A unique index does not order rows with NULLs, so a key without nullable columns is
+        # better. If there is none (SQLite), the reader looks for NULLs.
+        nullable = {column.name for column in columns if column.nullable}
+        by_nullable = sorted(unique_keys, key=lambda key: bool(nullable.intersection(key)))
+        key = self.key or next(iter(by_nullable), ())
         if not key:
             raise PipelineError(
-                f"{self} has no key, so rows with the same {self.by} cannot be told apart",
-                hint="give key= the columns that name a row",
+                f"{self} has no key, so the order of rows with the same {self.by} is undefined",
+                hint="give key= the columns that identify a row",
             )
-        return (self.by, *(one for one in key if one != self.by))
+        return (self.by, *(name for name in key if name != self.by))
 
     def read_schema(self) -> Any:
-        """The one that is declared, or what the table has."""
+        """Return the declared schema, or that of the table."""
         if self.schema is not None:
             return self.schema
         db = connect(self.url)
         try:
-            return ", ".join(f"{quoted(one.name)} {db.spark_type(one)}" for one in self._known(db))
+            columns = self._columns(db)
+            return ", ".join(f"{quoted(column.name)} {db.types.read_type(column)}" for column in columns)
         finally:
-            db.close()
+            db.connection.close()
 
-    def _known(self, db: Any) -> Any:
+    def _columns(self, db: Database) -> list[Column]:
+        # Connecting to a missing file would create it.
         if names_file(self.url) and not Path(file_path(self.url)).exists():
-            # Looking into it would make it.
-            raise PipelineError(f"{db.shown} does not exist", hint="create it first, or check the name")
-        found = db.columns(self.name)
-        if found is None:
+            raise PipelineError(
+                f"{db.connection.shown} does not exist", hint="create it first, or check the name"
+            )
+        columns = db.catalog.columns(self.name)
+        if columns is None:
             raise PipelineError(f"{self} does not exist", hint="create it first, or check the name")
-        return found
+        return columns
 
     def __str__(self) -> str:
-        return f"table {self.name} of {connect(self.url).shown}"
+        return f"table {self.name} of {without_password(self.url)}"
 
 
 def table(
@@ -134,19 +145,28 @@ def table(
     rows_per_batch: int = ROWS_PER_BATCH,
     poll: str | None = None,
 ) -> DatabaseTable:
-    """A table of SQLite (``sqlite:///shop.db``) or PostgreSQL (``postgresql://user@host/shop``), ``name`` or ``schema.name``.
+    """Declare a table of SQLite (``sqlite:///shop.db``) or PostgreSQL.
 
-    As a target: rows are added, or put by their ``key``; ``deletes`` names a column that is true for rows to remove. The table is made when
-    it is missing. For a stream: ``by`` is the column that grows with every change, ``key`` tells rows of the same value apart, ``lag``
-    is how long a change may take to be committed, ``schema`` replaces that of the table.
+    The URL of PostgreSQL is ``postgresql://user@host/shop``, the table ``name`` or ``schema.name``.
+
+    As a target, rows are inserted, or upserted by their ``key``. ``deletes`` names a column that is
+    true for rows to delete. A missing table is created.
+
+    As a source, ``by`` is the column that grows with every change. ``key`` orders rows with the
+    same value. ``lag`` is how long a change may take to commit. ``schema`` replaces that of the
+    table.
     """
-    connect(url)  # an address that cannot be read, or a missing package, fails where it is declared
+    # An address that cannot be parsed, or a missing package, fails at the declaration.
+    connect(url)
     kind = registry.find(url)
     assert kind is not None
-    if kind.is_file:  # the process that reads it may have another working directory
+    # The process that reads the file may have another working directory.
+    if kind.is_file:
         url = f"{kind.scheme}:///{quote(str(Path(file_path(url)).absolute()))}"
     if deletes and not key:
-        raise PipelineError("rows can only be removed by a key", hint="give key= the columns that name a row")
+        raise PipelineError(
+            "rows can only be deleted by a key", hint="give key= the columns that identify a row"
+        )
     return DatabaseTable(
         url,
         name,

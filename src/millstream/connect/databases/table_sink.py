@@ -1,13 +1,15 @@
-"""Tables of databases in which every batch is exactly once.
+"""Writes every batch of a flow into a database table exactly once.
 
-A batch is computed first and then written in one transaction of the database, in which the row of ``millstream_progress`` is written too: query,
-batch, offsets, and the rows that were refused. That row is locked before anything is written, so of two writers with the same name
-one waits and then finds the batch there. A crash leaves all or nothing; an answer to the commit that was lost is found out
-by reading the row. Batches pass through the memory of the driver.
+Spark computes a batch first; then it is written in one transaction of the database. The same
+transaction writes the row of ``millstream_progress``: query, batch, offsets and rejected rows. That
+row is locked before anything is written. Of two writers with the same name, the second waits and
+then sees that the batch exists. A crash leaves all or nothing. If the response to a commit is lost,
+reading the row shows whether it succeeded. Batches pass through the memory of the driver.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Iterator
@@ -15,22 +17,22 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from millstream.connect.databases.column_guards import Guard, fault, guards
-from millstream.connect.databases.database import Change, Progress, connect
+from millstream.connect.databases.database import Change, Column, Progress, connect
 from millstream.connect.schemas import differing
 from millstream.pipelines.errors import PipelineError
-from millstream.pipelines.stores import Refused, Written, is_written
+from millstream.pipelines.stores import RejectedRow, WriteResult, is_written
 from millstream.spark.sink.checkpoint import BatchIdentity
 from millstream.spark.sink.commit_rule import CommittedBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from millstream.connect.databases.table import DatabaseTable
 
 NO_KEY = "the key {} has no value"
-_PARTS = ("struct", "array", "map", "variant")
-_SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+_NESTED = ("struct", "array", "map", "variant")
+_NOT_FINITE = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class TableSink:
@@ -47,49 +49,46 @@ class TableSink:
 
     def open(self) -> None:
         self._checked, self._first = None, True
-        self._db.open()
-        self._db.prepare(self.target.name)
+        self._db.connection.open()
+        self._db.writer.create_progress_table(self.target.name)
 
     def close(self) -> None:
-        self._db.close()
+        self._db.connection.close()
 
-    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> Written:
-        """Write one batch; nothing when it is there already."""
-        if (
-            self._first
-        ):  # only the first batch after a start can be there already: it need not be computed then
-            with self._db.transaction():
+    def write(self, batch: DataFrame, batch_id: int, identity: BatchIdentity) -> WriteResult:
+        """Write one batch, unless the table has it already."""
+        # Only the first batch after a start can exist already; then it need not be computed.
+        if self._first:
+            with self._db.connection.transaction():
                 if (last := self._committed(batch_id, identity)) is not None:
-                    return Written(0, replayed=True, refused=_refused(last))
+                    return WriteResult(0, replayed=True, rejected=_refused(last))
         stored = self._stored(batch)
         self._check(stored.schema)
-        changes = self._changes(batch)  # Spark computes before anything is locked
-        with self._explained(stored.schema), self._db.transaction():
+        # Spark computes before anything is locked.
+        changes = self._changes(batch)
+        with self._both_schemas_in_errors(stored.schema), self._db.connection.transaction():
             if (last := self._committed(batch_id, identity)) is not None:
-                return Written(0, replayed=True, refused=_refused(last))
+                return WriteResult(0, replayed=True, rejected=_refused(last))
             refused = self._put(stored.columns, changes)
             rows = len(changes) - len(refused)
             progress = Progress(identity.query, batch_id, identity.offsets, rows, json.dumps(refused))
-            self._record(progress)
+            self._db.writer.record_progress(self.writer, self.target.name, progress)
         self._reset_progress = self._first = False
-        return Written(rows, replayed=False, refused=refused)
+        return WriteResult(rows, replayed=False, rejected=refused)
 
     def _committed(self, batch_id: int, identity: BatchIdentity) -> Progress | None:
-        """The progress of this very batch, if it is in the table already."""
-        found = self._db.locked_progress(self.writer, self.target.name)
-        last = found and CommittedBatch.compare(found.batch, found.query, found.offsets, identity)
-        there = is_written(
+        """Return the progress of this batch if the table has it already."""
+        progress = self._db.writer.lock_progress(self.writer, self.target.name)
+        last = progress and CommittedBatch.compare(progress.batch, progress.query, progress.offsets, identity)
+        written = is_written(
             last, batch_id, writer=self.writer, where=str(self.target), reset_progress=self._reset_progress
         )
-        return found if there else None
-
-    def _record(self, progress: Progress) -> None:
-        self._db.record(self.writer, self.target.name, progress)
+        return progress if written else None
 
     # ---------------------------------------------------------------- rows
 
     def _stored(self, batch: DataFrame) -> DataFrame:
-        """The columns that are stored: not the one that says what is removed."""
+        """Return the columns that are stored, without the one that marks deletions."""
         return batch.drop(self.target.deletes) if self.target.deletes else batch
 
     def _changes(self, batch: DataFrame) -> list[Change]:
@@ -98,52 +97,55 @@ class TableSink:
         from millstream.pipelines.formats.registry import WRITTEN_TIMES, quoted
 
         stored = self._stored(batch)
-        selected = [
-            (F.to_json(F.col(quoted(one.name)), WRITTEN_TIMES) if one.dataType.typeName() in _PARTS else F.col(quoted(one.name)))
-            .alias(one.name)
-            for one in stored.schema.fields
-        ]  # fmt: skip
+        selected = []
+        for field in stored.schema.fields:
+            column = F.col(quoted(field.name))
+            if field.dataType.typeName() in _NESTED:
+                column = F.to_json(column, WRITTEN_TIMES)
+            selected.append(column.alias(field.name))
         if self.target.deletes:
             selected.append(F.coalesce(F.col(quoted(self.target.deletes)), F.lit(False)))
-        found = batch.select(*selected).toArrow()
-        columns = [one.to_pylist() for one in found.columns]
+        columns = [column.to_pylist() for column in batch.select(*selected).toArrow().columns]
         width = len(stored.columns)
         rows = zip(*columns[:width], strict=True)
         if not self.target.deletes:
-            return [Change(one) for one in rows]
-        return [Change(one, gone) for one, gone in zip(rows, columns[width], strict=True)]
+            return [Change(row) for row in rows]
+        return [Change(row, deleted) for row, deleted in zip(rows, columns[width], strict=True)]
 
-    def _put(self, columns: list[str], changes: list[Change]) -> tuple[Refused, ...]:
+    def _put(self, columns: list[str], changes: list[Change]) -> tuple[RejectedRow, ...]:
+        """Write changes in order, and return the rows that are rejected."""
         key = list(self.target.key)
-        where = [columns.index(one) for one in key]
-        whole, bad = [], []
-        for one in changes:
-            missing = [columns[i] for i in where if one.values[i] is None]
+        indexes = [columns.index(name) for name in key]
+        valid, refused = [], []
+        for change in changes:
+            missing = [columns[i] for i in indexes if change.values[i] is None]
             reason = NO_KEY.format(", ".join(missing)) if missing else None
-            if reason is None and not one.deleted:
-                reason = fault(one, self._guards)
+            if reason is None and not change.deleted:
+                reason = fault(change, self._guards)
             if reason is not None:
-                bad.append(self._letter(columns, one, reason))
+                refused.append(self._refused_row(columns, change, reason))
             else:
-                whole.append(one)
-        for one, reason in self._db.apply(self.target.name, columns, key, whole):
-            bad.append(self._letter(columns, one, reason))
-        return tuple(bad)
+                valid.append(change)
+        for change, reason in self._db.writer.apply(self.target.name, columns, key, valid):
+            refused.append(self._refused_row(columns, change, reason))
+        return tuple(refused)
 
-    def _letter(self, columns: list[str], change: Change, reason: str) -> Refused:
+    def _refused_row(self, columns: list[str], change: Change, reason: str) -> RejectedRow:
         row = dict(zip(columns, change.values, strict=True))
-        values = [row[one] for one in self.target.key]
+        values = [row[name] for name in self.target.key]
         key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
-        named = bool(values) and None not in values
-        shown = {name: _SPECIAL[str(one)] if _is_special(one) else one for name, one in row.items()}
+        has_key = bool(values) and None not in values
+        shown = {
+            name: value if _has_json_number(value) else _NOT_FINITE[str(value)] for name, value in row.items()
+        }
         value = None if change.deleted else json.dumps(shown, default=_text)
-        return Refused(key if named else None, value, reason)
+        return RejectedRow(key if has_key else None, value, reason)
 
-    # ---------------------------------------------------------------- what has to fit
+    # ---------------------------------------------------------------- the schema of the table
 
     @contextmanager
-    def _explained(self, schema: StructType) -> Iterator[None]:
-        """A table that was changed since it was looked at is told with both schemas, too."""
+    def _both_schemas_in_errors(self, schema: StructType) -> Iterator[None]:
+        """After an error, check the schema again: the table may have been altered."""
         try:
             yield
         except PipelineError:
@@ -152,55 +154,61 @@ class TableSink:
             raise
 
     def _check(self, schema: StructType) -> None:
-        """Once for each start and whenever the schema changes; a table that is missing is made."""
+        """Compare the schemas after a start and if ours has changed; create a missing table."""
         if schema == self._checked:
             return
         table = self.target.name
-        columns = self._db.columns(table)
-        if columns is None:
-            with self._db.transaction():
-                self._db.create(table, schema, self.target.key)
-            made = {one.name: one for one in self._db.columns(table) or ()}
-            self._guards = guards(self._db, made, {one.name: one.dataType for one in schema.fields})
+        spark_types = {field.name: field.dataType for field in schema.fields}
+        existing = self._db.catalog.columns(table)
+        if existing is None:
+            with self._db.connection.transaction():
+                self._db.catalog.create(table, schema, self.target.key)
         else:
-            there = {one.name: one for one in columns}
-            here = {one.name: one.dataType for one in schema.fields}
-            required = {name for name, one in there.items() if one.required and name not in here}
-            unknown = here.keys() - there.keys()
-            wrong = {name for name in here if name in there and not self._db.takes(there[name], here[name])}
-            if required or unknown or wrong:
-                # A column that is missing here has its default; it is named where it may be meant by an unknown one.
-                kept = [one for one in columns if one.name in here or one.name in required or unknown]
-                raise differing(
-                    str(self.target),
-                    self.writer,
-                    {one.name: one.kind + (" NOT NULL" if one.required else "") for one in kept},
-                    {name: kind.simpleString() for name, kind in here.items()},
-                    wrong,
-                )
+            self._compare(existing, spark_types)
             self._check_key()
-            self._guards = guards(self._db, there, here)
+        columns = {column.name: column for column in existing or self._db.catalog.columns(table) or ()}
+        self._guards = guards(self._db.types, columns, spark_types)
         self._checked = schema
+
+    def _compare(self, existing: list[Column], ours: dict[str, DataType]) -> None:
+        """Raise if the table has other columns than the flow, or other types."""
+        theirs = {column.name: column for column in existing}
+        required = {name for name, column in theirs.items() if column.required and name not in ours}
+        unknown = ours.keys() - theirs.keys()
+        accepts = self._db.types.accepts
+        wrong = {name for name in ours if name in theirs and not accepts(theirs[name], ours[name])}
+        if not (required or unknown or wrong):
+            return
+        # A column that we do not write gets its default. It is shown if an unknown column may be a
+        # misspelling of it.
+        shown = [column for column in existing if column.name in ours or column.name in required or unknown]
+        raise differing(
+            str(self.target),
+            self.writer,
+            {column.name: column.sql_type + (" NOT NULL" if column.required else "") for column in shown},
+            {name: spark_type.simpleString() for name, spark_type in ours.items()},
+            wrong,
+        )
 
     def _check_key(self) -> None:
         key = self.target.key
-        if key and not any(set(one) == set(key) for one in self._db.unique_keys(self.target.name)):
+        unique_keys = self._db.catalog.unique_keys(self.target.name) if key else []
+        if key and not any(set(unique) == set(key) for unique in unique_keys):
             raise PipelineError(
-                f"{self.target} has no unique index on {', '.join(key)}, so rows cannot be put there by that key",
+                f"{self.target} has no unique index on {', '.join(key)}, so rows cannot be upserted by "
+                "that key",
                 hint="create a unique index on them, or declare key= as the table has it",
             )
 
 
-def _refused(progress: Progress) -> tuple[Refused, ...]:
-    return tuple(Refused(*one) for one in json.loads(progress.refused))
+def _refused(progress: Progress) -> tuple[RejectedRow, ...]:
+    return tuple(RejectedRow(*fields) for fields in json.loads(progress.refused))
 
 
-def _is_special(value: Any) -> bool:
-    """Whether JSON has no number for a number."""
-    return isinstance(value, float) and not math.isfinite(value)
+def _has_json_number(value: Any) -> bool:
+    """Return whether JSON can hold a value, which it cannot for NaN and infinities."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _text(value: Any) -> str:
-    import base64
-
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

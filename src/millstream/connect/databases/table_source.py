@@ -1,8 +1,9 @@
-"""A table of a database as a stream of rows: bit by bit, in the order of a column.
+"""A database table as a stream of rows, read in the order of a column.
 
-The offset is the position of the last row that was read: the values of the ordering columns. A batch is all rows after one position and up to
-another, so it can be read again. Rows come as JSON and are decoded like the values of a topic, so that what a database with loose types
-holds against its own declaration becomes a dead letter.
+The offset is the position of the last row that was read: the values of the ordering columns. A
+batch is all rows after one position and up to another, so it can be read again. Rows are read as
+JSON and decoded like the values of a topic. A value that contradicts its declared type, as SQLite
+allows, becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from millstream.connect.databases.database import Database, Position, connect
-from millstream.connect.databases.snapshot_horizon import Settling
+from millstream.connect.databases.snapshot_horizon import SnapshotHorizon
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.registry import RECORD, struct_type, value_format
 from millstream.pipelines.origins import SOURCE
@@ -44,27 +45,27 @@ ROWS = pa.schema([("value", pa.binary())])
 
 
 def table_rows(spark: SparkSession, table: DatabaseTable) -> DataFrame:
-    """The rows of a table, decoded: its columns, ``_error`` and ``_record``."""
+    """Return the rows of a table, decoded: its columns, ``_error`` and ``_record``."""
     from pyspark.sql import functions as F
 
     schema = struct_type(table.read_schema(), format="json")
     register(spark, DatabaseSource)
-    given = {
+    options = {
         "url": table.url,
         "table": table.name,
         "order": list(table.order()),
-        "columns": {one.name: one.dataType.simpleString() for one in schema.fields},
+        "columns": {field.name: field.dataType.simpleString() for field in schema.fields},
         "lag_ms": table.lag_ms,
         "rows": table.rows_per_batch,
         "poll_ms": table.poll_ms,
     }
-    raw = spark.readStream.format(FORMAT).option("table", json.dumps(given)).load()
+    raw = spark.readStream.format(FORMAT).option("table", json.dumps(options)).load()
     rows = value_format("json", schema).decode(raw)
     return rows.withColumn(RECORD, F.col(RECORD).withField(SOURCE, F.lit(str(table))))
 
 
 class DatabaseSource(DataSource):
-    """``format("millstream-database")``; what it reads is one option, made by ``table_rows``."""
+    """``format("millstream-database")`` with one option, which ``table_rows`` builds."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,7 +78,7 @@ class DatabaseSource(DataSource):
         return TableReader(json.loads(self.options["table"]))
 
 
-class Part(InputPartition):
+class PositionRange(InputPartition):
     """The rows between two positions."""
 
     def __init__(self, start: Position | None, end: Position) -> None:
@@ -86,14 +87,15 @@ class Part(InputPartition):
 
 
 class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """On the driver it says how far can be read; on an executor it reads."""
+    """Decides on the driver how far to read, and reads on an executor."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self._given = given
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
         self._db: Database | None = None
-        self._settling = Settling(given["lag_ms"])
-        self._only: Position | None = None
-        self._once = False
+        self._horizon = SnapshotHorizon(options["lag_ms"])
+        self._available_now = False
+        self._last: Position | None = None
+        """Where a run with the trigger availableNow ends."""
         self._nullable: list[str] = []
         self._say_after_ms = SAY_AFTER_MS
 
@@ -103,25 +105,26 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def db(self) -> Database:
         if self._db is None:
-            db = connect(self._given["url"])
-            columns = db.columns(self._given["table"])
+            db = connect(self._options["url"])
+            columns = db.catalog.columns(self._options["table"])
             if columns is None:
                 raise PipelineError(
-                    f"table {self._given['table']} of {db.shown} does not exist",
+                    f"table {self._options['table']} of {db.connection.shown} does not exist",
                     hint="create it first, or check the name",
                 )
-            nullable = {one.name for one in columns if one.nullable}
-            self._nullable = [one for one in self._given["order"] if one in nullable]
-            for one in self._nullable:
-                self._refuse_gaps(db, one)
+            nullable = {column.name for column in columns if column.nullable}
+            self._nullable = [name for name in self._options["order"] if name in nullable]
+            for name in self._nullable:
+                self._reject_nulls(db, name)
             self._db = db
         return self._db
 
-    def _refuse_gaps(self, db: Database, column: str, within: tuple[str, Any, Any] | None = None) -> None:
-        """Nothing is greater or less than no value, so such rows would never be seen."""
-        if db.any_without(self._given["table"], column, within):
+    def _reject_nulls(self, db: Database, column: str, within: tuple[str, Any, Any] | None = None) -> None:
+        """Raise if an ordering column has a NULL: NULL has no order, so the row would be skipped."""
+        if db.reader.has_null(self._options["table"], column, within):
             raise PipelineError(
-                f"table {self._given['table']} of {db.shown} has rows without a value in {column}, by which it is read",
+                f"table {self._options['table']} of {db.connection.shown} has rows without a value in "
+                f"{column}, by which it is read",
                 hint="give them one, declare the column NOT NULL, or read by another column (by=, key=)",
             )
 
@@ -129,115 +132,124 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(None)
 
     def _offset(self, position: Position | None) -> dict[str, Any]:
-        """As the checkpoint keeps it: with the columns, since values say nothing about another order."""
-        after = None if position is None else [_portable(one) for one in position]
-        return {"after": after, "order": self._given["order"]}
+        """Return an offset for the checkpoint; values mean nothing without their columns."""
+        after = None if position is None else [_portable(value) for value in position]
+        return {"after": after, "order": self._options["order"]}
 
     def _position(self, offset: dict[str, Any]) -> Position | None:
-        order = self._given["order"]
+        order = self._options["order"]
         if offset.get("order", order) != order:
-            was, now = ", ".join(offset["order"]), ", ".join(order)
+            before, now = ", ".join(offset["order"]), ", ".join(order)
             raise PipelineError(
-                f"{CHANGED[0]}: table {self._given['table']} was read in the order of {was}, and now of {now}",
+                f"{CHANGED[0]}: table {self._options['table']} was read in the order of {before}, "
+                f"and now of {now}",
                 hint=CHANGED[1],
             )
         return None if offset["after"] is None else tuple(map(_value, offset["after"]))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._given["rows"])
+        return ReadMaxRows(self._options["rows"])
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now, as soon as nothing can come before it any more."""
+        """Wait until all rows that are in the table now can be read."""
         with one_line_errors():
-            self._once = True
+            self._available_now = True
             self._look()
-            self._only = self._settling.newest
+            self._last = self._horizon.newest
             pause_s = 0.05
-            while self._settling.settled != self._only:
+            while self._horizon.position != self._last:
                 time.sleep(pause_s)
                 pause_s = min(pause_s * 1.5, 1.0)
-                self._settle()
+                self._advance()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with one_line_errors():
             before = self._position(start)
             end = self._end(before, isinstance(limit, ReadAllAvailable))
-            if end == before and not self._once:
-                time.sleep(self._given["poll_ms"] / 1000)
+            if end == before and not self._available_now:
+                time.sleep(self._options["poll_ms"] / 1000)
                 end = self._end(before, isinstance(limit, ReadAllAvailable))
             return self._offset(end)
 
     def _look(self) -> Position | None:
-        """The number of the next change is asked for first: what begins in between is waited for too."""
-        number = self.db.next_change()
-        first = self._given["order"][0]
-        if first in self._nullable:  # at every look: a row without a value makes nothing newer
-            self._refuse_gaps(self.db, first)
-        newest = self.db.newest(self._given["table"], self._given["order"])
-        self._settling.see(newest, _now_ms(), number)
-        return self._settle()
+        """Look for a newer last position.
 
-    def _settle(self) -> Position | None:
-        settled = self._settling.settle(
-            _now_ms(), self.db.horizon(self._given["table"], self._given["order"][0])
-        )
-        waited_ms = self._settling.waits_ms(_now_ms())
-        if not waited_ms:
+        The next change is read first, so changes that start in between are waited for too.
+        """
+        next_change = self.db.reader.next_change()
+        order = self._options["order"]
+        # Every time: a row with a NULL does not move the last position.
+        if order[0] in self._nullable:
+            self._reject_nulls(self.db, order[0])
+        last = self.db.reader.last_position(self._options["table"], order)
+        self._horizon.see(last, _now_ms(), next_change)
+        return self._advance()
+
+    def _advance(self) -> Position | None:
+        table, order = self._options["table"], self._options["order"]
+        readable = self._horizon.advance(_now_ms(), self.db.reader.oldest_open_change(table, order[0]))
+        overdue_ms = self._horizon.overdue_ms(_now_ms())
+        if not overdue_ms:
             self._say_after_ms = SAY_AFTER_MS
-        elif waited_ms >= self._say_after_ms:
-            self._say_after_ms = 2 * waited_ms
+        elif overdue_ms >= self._say_after_ms:
+            self._say_after_ms = 2 * overdue_ms
             say(
-                f"table {self._given['table']} has rows that are not read yet: {self.db.under_way()} is still open, "
-                "and could write some that come before them"
+                f"table {table} has rows that are not read yet: "
+                f"{self.db.reader.describe_oldest_change()} is still open, "
+                "and could write rows that come before them"
             )
-        return settled
+        return readable
 
     def _end(self, start: Position | None, everything: bool) -> Position | None:
-        """The position of a row that is there, so never before the start: rows at the end may have been removed meanwhile."""
-        settled = self._only if self._once else self._look()
-        if settled is None:
+        """Return the end of the next batch.
+
+        It is the position of an existing row, so it never precedes start, even if the last rows
+        were deleted.
+        """
+        readable = self._last if self._available_now else self._look()
+        if readable is None:
             return start
-        most = sys.maxsize if everything else self._given["rows"]
-        order = self._given["order"]
-        end = self.db.position_after(self._given["table"], order, start, settled, most)
+        limit = sys.maxsize if everything else self._options["rows"]
+        order = self._options["order"]
+        end = self.db.reader.position_after(self._options["table"], order, start, readable, limit)
         if end is not None and start is not None:
-            for one in self._nullable:
-                if one != order[0]:
-                    self._refuse_gaps(self.db, one, (order[0], start[0], end[0]))
+            for name in self._nullable:
+                if name != order[0]:
+                    self._reject_nulls(self.db, name, (order[0], start[0], end[0]))
         return end or start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         with one_line_errors():
             last = self._position(end)
-            return [] if last is None else [Part(self._position(start), last)]
+            return [] if last is None else [PositionRange(self._position(start), last)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Part)
-        db = connect(self._given["url"])
+        assert isinstance(partition, PositionRange)
+        options = self._options
+        db = connect(options["url"])
         try:
-            given = self._given
-            for values in db.rows(
-                given["table"], given["columns"], given["order"], partition.start, partition.end
+            for values in db.reader.rows(
+                options["table"], options["columns"], options["order"], partition.start, partition.end
             ):
                 yield pa.record_batch([pa.array(values, pa.binary())], schema=ROWS)
         finally:
-            db.close()
+            db.connection.close()
 
     def commit(self, end: dict[str, Any]) -> None:
         pass
 
     def stop(self) -> None:
         if self._db is not None:
-            self._db.close()
+            self._db.connection.close()
 
 
 def _portable(value: Any) -> Any:
-    """What JSON has no word for: keys of SQLite may be bytes."""
+    """Return a value that JSON can hold: keys of SQLite may be bytes."""
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
-def _value(kept: Any) -> Any:
-    return base64.b64decode(kept["base64"]) if isinstance(kept, dict) else kept
+def _value(portable: Any) -> Any:
+    return base64.b64decode(portable["base64"]) if isinstance(portable, dict) else portable
 
 
 def _now_ms() -> int:

@@ -25,8 +25,10 @@ class DeltaTarget(ParquetTarget):
 
 
 def delta(path: str, *, by: str | Sequence[str] | None = None, **options: str) -> DeltaTarget:
-    """A Delta table, partitioned by the columns ``by``; created if it does not exist. ``options`` are
-    those of Spark's Parquet writer."""
+    """Declare a Delta table, partitioned by the columns ``by``; a missing one is created.
+
+    ``options`` are those of Spark's Parquet writer.
+    """
     need("deltalake", "Delta tables")
     if "://" in str(path) and not str(path).startswith("file://"):
         raise PipelineError(

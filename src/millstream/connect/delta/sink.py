@@ -1,10 +1,12 @@
-"""Delta tables in which every row is exactly once.
+"""Writes every row into a Delta table exactly once.
 
-The data files of a batch are staged, decided and moved as ``pipelines/parquet_sink.py`` does it; the step that makes them count is a commit in the
-Delta log. It holds the files together with transaction identifiers (``txn`` actions) of this writer: the number of the batch, and
-hashes of the query and of the offsets that the batch reads. Whether a batch is in the table is therefore told by the table itself. A crash before
-the commit is rolled forward by the next ``open``; one after it finds the identifiers. A second writer with the same name that commits
-at the same moment is refused by Delta, since both name the same application.
+``pipelines/parquet_sink.py`` stages, plans and moves the data files of a batch. A commit in the
+Delta log makes them visible. It contains the files and the transaction identifiers (``txn``
+actions) of this writer: the number of the batch, and hashes of the query and of the offsets that
+the batch reads. So the table itself records whether it has a batch. After a crash before the
+commit, the next ``open`` rolls the batch forward. After a later crash, the identifiers show that
+the commit succeeded. If two writers with the same name commit at the same time, Delta rejects the
+second, since both name the same application.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ if TYPE_CHECKING:
 
 APPLICATION = "millstream."
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-LONGEST_TEXT = 32
+MAX_BOUND_CHARACTERS = 32
 TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-# Features of a table that whoever adds files has to respect, and this writer does not know.
-_UNKNOWN = (
+# Table features that every writer must respect and that this one does not implement.
+_UNSUPPORTED = (
     "delta.constraints.",
     "delta.columnMapping.mode",
     "delta.generationExpression",
@@ -59,7 +61,7 @@ class DeltaSink(ParquetSink):
         return is_written(last, batch_id, writer=self.writer, where=where, reset_progress=reset)
 
     def _table(self) -> Any:
-        """The table as it is now; None where there is none yet."""
+        """Return the current version of the table, or None if it does not exist."""
         if not self.delta.DeltaTable.is_deltatable(str(self.root)):
             return None
         return self.delta.DeltaTable(str(self.root))
@@ -68,18 +70,17 @@ class DeltaSink(ParquetSink):
         batch = None if table is None else table.transaction_version(self._application)
         if batch is None:
             return None
-        told = [table.transaction_version(name) for name, _ in self._hashes(identity)]
-        same = [found == hashed for found, (_, hashed) in zip(told, self._hashes(identity), strict=True)]
+        same = [table.transaction_version(name) == hashed for name, hashed in self._hashes(identity)]
         return CommittedBatch(batch, *same)
 
     def _hashes(self, identity: BatchIdentity) -> list[tuple[str, int]]:
-        """Transaction identifiers hold numbers only: texts are told apart by 63 bits of their hash."""
+        """Return the identifiers for texts: these can only hold numbers, so 63 bits of a hash."""
         return [
             (f"{self._application}.query", _number(identity.query)),
             (f"{self._application}.offsets", _number(identity.offsets)),
         ]
 
-    # ---------------------------------------------------------------- the steps of a batch that differ
+    # ---------------------------------------------------------------- steps that differ from Parquet
 
     def _stage(self, batch: DataFrame, batch_id: int) -> Path:
         self._check(self._table(), batch.schema.jsonValue())
@@ -91,16 +92,16 @@ class DeltaSink(ParquetSink):
         self._check_required(staging)
         return super()._plan(staging, batch_id, identity)
 
-    def _note(self) -> dict[str, Any]:
+    def _plan_fields(self) -> dict[str, Any]:
         return {"schema": self._schema}
 
     def _file_name(self, identity: BatchIdentity, batch_id: int, number: int) -> str:
         return f"part-{number:05d}-{uuid.uuid4()}.parquet"
 
     def _recover(self) -> None:
-        """A batch that was decided and cannot be committed any more, because the table was changed meanwhile, is undone: Spark brings it again."""
+        """Undo a planned batch if the table was altered and it does not fit; Spark repeats it."""
         plan = read_json(self.hidden / PENDING)
-        if plan is not None and not self._is_in(plan):
+        if plan is not None and not self._is_committed(plan):
             try:
                 self._check(self._table(), plan["schema"])
             except PipelineError:
@@ -110,13 +111,13 @@ class DeltaSink(ParquetSink):
                 return
         super()._recover()
 
-    def _is_in(self, plan: Mapping[str, Any]) -> bool:
-        """Whether the commit of a batch came through before a crash."""
-        found = self._last_batch(self._table(), BatchIdentity(plan["query"], plan["offsets"]))
-        return found == CommittedBatch(plan["batch"], True, True)
+    def _is_committed(self, plan: Mapping[str, Any]) -> bool:
+        """Return whether the commit of a batch succeeded before a crash."""
+        last = self._last_batch(self._table(), BatchIdentity(plan["query"], plan["offsets"]))
+        return last == CommittedBatch(plan["batch"], True, True)
 
     def _record(self, plan: dict[str, Any]) -> None:
-        if self._is_in(plan):
+        if self._is_committed(plan):
             return
         table = self._table()
         self._check(table, plan["schema"])
@@ -128,9 +129,9 @@ class DeltaSink(ParquetSink):
             transaction.AddAction(**add_action(self.root, final, self.target.by))
             for _, final in plan["moves"]
         ]
-        named = [(self._application, plan["batch"]), *self._hashes(identity)]
+        identifiers = [(self._application, plan["batch"]), *self._hashes(identity)]
         properties = self.delta.CommitProperties(
-            app_transactions=[self.delta.Transaction(name, number) for name, number in named]
+            app_transactions=[self.delta.Transaction(name, number) for name, number in identifiers]
         )
         by = list(self.target.by)
         try:
@@ -146,10 +147,11 @@ class DeltaSink(ParquetSink):
         except self.delta.exceptions.CommitFailedError as error:
             raise PipelineError(
                 f"{self.writer} cannot commit batch {plan['batch']} to {self.target.path}: {error}",
-                hint="another writer of the same name is at work, or the table was changed at the same moment; start again",
+                hint="another writer of the same name is running, or the table was changed at the same time; "
+                "start again",
             ) from None
 
-    # ---------------------------------------------------------------- what has to fit
+    # ---------------------------------------------------------------- the schema of the table
 
     def _check(self, table: Any, schema: Mapping[str, Any]) -> None:
         if table is None:
@@ -160,36 +162,38 @@ class DeltaSink(ParquetSink):
         partitions = list(table.metadata().partition_columns)
         if partitions != list(self.target.by):
             raise PipelineError(
-                f"the Delta table {self.target.path} is partitioned by {partitions}, and flow {self.writer} writes by "
-                f"{list(self.target.by)}",
+                f"the Delta table {self.target.path} is partitioned by {partitions}, and flow "
+                f"{self.writer} writes by {list(self.target.by)}",
                 hint="declare by= as the table has it",
             )
         fields = json.loads(table.schema().to_json())["fields"]
-        for name in [*table.metadata().configuration, *(name for one in fields for name in one["metadata"])]:
-            if name.startswith(_UNKNOWN):
+        of_columns = [name for field in fields for name in field["metadata"]]
+        for name in [*table.metadata().configuration, *of_columns]:
+            if name.startswith(_UNSUPPORTED):
                 raise PipelineError(
-                    f"the Delta table {self.target.path} has {name}, which this writer cannot keep to",
+                    f"the Delta table {self.target.path} has {name}, which this writer does not support",
                     hint="write to a table without it",
                 )
 
     def _check_required(self, staging: Path) -> None:
-        """Columns that a table declares NOT NULL have no nulls in the files that are added."""
+        """Raise if a file has nulls in a column that the table declares NOT NULL."""
         table = self._table()
         fields = [] if table is None else json.loads(table.schema().to_json())["fields"]
-        required = {one["name"] for one in fields if not one["nullable"]}
+        required = {field["name"] for field in fields if not field["nullable"]}
         for path in staging.rglob("*.parquet") if required else ():
             nulls = statistics(path)["nullCount"]
             for name in required:
                 if nulls.get(name):
                     raise PipelineError(
-                        f"the column {name!r} of the Delta table {self.target.path} is NOT NULL, and {nulls[name]} rows "
-                        f"of flow {self.writer} have no value there",
-                        hint="filter such rows in the flow, or declare the field NOT NULL where it is read: then they are dead letters",
+                        f"the column {name!r} of the Delta table {self.target.path} is NOT NULL, and "
+                        f"{nulls[name]} rows of flow {self.writer} have no value there",
+                        hint="filter such rows in the flow, or declare the field NOT NULL where it is "
+                        "read: then they become dead letters",
                     )
 
 
 def add_action(root: Path, final: str, by: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of the ``add`` action of a data file, whose directories hold the values of its partition."""
+    """Return the ``add`` action of a data file; its directories are the values of its partition."""
     path = root / final
     pairs = [part.split("=", 1) for part in Path(final).parts[:-1]]
     values = {unquote(name): None if value == NO_VALUE else unquote(value) for name, value in pairs}
@@ -205,7 +209,7 @@ def add_action(root: Path, final: str, by: tuple[str, ...]) -> dict[str, Any]:
 
 
 def statistics(path: Path) -> dict[str, Any]:
-    """Rows, nulls and bounds of a file's columns, from its footer: readers skip files by them."""
+    """Return rows, nulls and bounds of a file's columns. Readers skip files by them."""
     import pyarrow.parquet
 
     meta = pyarrow.parquet.read_metadata(path)
@@ -216,15 +220,15 @@ def statistics(path: Path) -> dict[str, Any]:
     for group in range(meta.num_row_groups):
         for index in range(meta.num_columns):
             column = meta.row_group(group).column(index)
-            name, found = column.path_in_schema, column.statistics
-            if "." in name or found is None or not found.has_null_count:
+            name, known = column.path_in_schema, column.statistics
+            if "." in name or known is None or not known.has_null_count:
                 continue
-            nulls[name] = nulls.get(name, 0) + found.null_count
-            if not found.has_min_max:
-                unbounded |= {name} if found.null_count < column.num_values else set()
+            nulls[name] = nulls.get(name, 0) + known.null_count
+            if not known.has_min_max:
+                unbounded |= {name} if known.null_count < column.num_values else set()
                 continue
-            lowest[name] = min(lowest.get(name, found.min), found.min)
-            highest[name] = max(highest.get(name, found.max), found.max)
+            lowest[name] = min(lowest.get(name, known.min), known.min)
+            highest[name] = max(highest.get(name, known.max), known.max)
     bounded = [name for name in lowest if name not in unbounded and _exact(lowest[name], highest[name])]
     return {
         "numRecords": meta.num_rows,
@@ -235,26 +239,24 @@ def statistics(path: Path) -> dict[str, Any]:
 
 
 def _exact(low: Any, high: Any) -> bool:
-    """Whether bounds of this type can be told in JSON without becoming narrower than the values."""
+    """Return whether JSON can hold bounds of this type without narrowing them."""
     if isinstance(low, str):
-        return max(len(low), len(high)) <= LONGEST_TEXT
+        return max(len(low), len(high)) <= MAX_BOUND_CHARACTERS
     return isinstance(low, int | date) and not isinstance(low, bool)
 
 
 def _bound(value: Any, *, up: bool = False) -> Any:
-    if isinstance(value, datetime):  # milliseconds, so that the upper bound goes up to the next
-        moved = value + timedelta(milliseconds=1) if up else value
-        return (
-            moved.strftime("%Y-%m-%dT%H:%M:%S.")
-            + f"{moved.microsecond // 1000:03d}"
-            + ("Z" if value.tzinfo else "")
-        )
+    # Bounds are milliseconds, so the upper one is rounded up.
+    if isinstance(value, datetime):
+        rounded = value + timedelta(milliseconds=1) if up else value
+        zone = "Z" if value.tzinfo else ""
+        return f"{rounded.strftime('%Y-%m-%dT%H:%M:%S')}.{rounded.microsecond // 1000:03d}{zone}"
     return value.isoformat() if isinstance(value, date) else value
 
 
 def _types(schema: Mapping[str, Any]) -> dict[str, str]:
-    """Names and types, without what may be null."""
-    return {one["name"]: _type(one["type"]) for one in schema["fields"]}
+    """Return names and types of a schema, without nullability."""
+    return {field["name"]: _type(field["type"]) for field in schema["fields"]}
 
 
 def _type(kind: Any) -> str:
@@ -262,15 +264,15 @@ def _type(kind: Any) -> str:
         return kind
     inner = {"struct": "fields", "array": "elementType", "map": "valueType"}[kind["type"]]
     if inner == "fields":
-        fields = ",".join(f"{one['name']}:{_type(one['type'])}" for one in kind["fields"])
+        fields = ",".join(f"{field['name']}:{_type(field['type'])}" for field in kind["fields"])
         return f"struct<{fields}>"
     key = f"{_type(kind['keyType'])}," if kind["type"] == "map" else ""
     return f"{kind['type']}<{key}{_type(kind[inner])}>"
 
 
 def _nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema in which every column may be null, as tables have it that streams write."""
-    return {**schema, "fields": [{**one, "nullable": True} for one in schema["fields"]]}
+    """Return a schema with nullable columns, as Spark's streaming sinks create tables."""
+    return {**schema, "fields": [{**field, "nullable": True} for field in schema["fields"]]}
 
 
 def _number(text: str) -> int:

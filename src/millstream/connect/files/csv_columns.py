@@ -1,7 +1,7 @@
-"""Columns of CSV files: texts to values of the declared types, and in words what is wrong with a text.
+"""Columns of CSV files: converts texts to the declared types, and explains texts that do not fit.
 
-An empty value is null; ``""`` is the empty text in a column of text and null in any other. Nothing is rounded, truncated or
-completed: such a text is a fault of its row.
+An empty value is null; ``""`` is the empty text in a text column and null in any other. Nothing is
+rounded, truncated or completed: a text that would need it makes its row a dead letter.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 TYPED = "_typed"
 NO_NAME = "\x00\x01 no value \x01\x00"
-"""The name of null in files where it has none."""
+"""A text for null that no file contains."""
 KEPT_SPACES = {"ignoreLeadingWhiteSpace": "false", "ignoreTrailingWhiteSpace": "false"}
-# Options of Spark's reader that say how values are written, not how lines are.
-OF_VALUES = (
+# Options of Spark's reader about values; the others are about lines.
+VALUE_OPTIONS = (
     "dateFormat",
     "timestampFormat",
     "timestampNTZFormat",
@@ -52,26 +52,26 @@ OF_VALUES = (
 )
 UNKNOWN_CHARACTER = "\ufffd"
 SHOWN_CHARACTERS = 40
-MOST_LINE_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 
 
 def typed_columns(schema: StructType, options: Mapping[str, str]) -> Column:
-    """The columns that are no text, in one struct: null where a text is no value of its type."""
-    fields = [one for one in schema.fields if not isinstance(one.dataType, StringType)]
+    """Return the columns other than text in one struct, null if a text is not of its type."""
+    fields = [field for field in schema.fields if not isinstance(field.dataType, StringType)]
     if not fields:
         return F.lit(None).cast("struct<none:int>")
-    texts = [_readable(one, options).alias(one.name) for one in fields]
+    texts = [_readable(field, options).alias(field.name) for field in fields]
     line = F.to_csv(F.struct(*texts), {"escape": '"', **KEPT_SPACES})
-    # Decimals of a locale are compared after they were read; all others are looked at as texts.
+    # Decimals of a locale are compared after they were read; all others are checked as texts.
     kinds = [
-        StructField(one.name, reading_type(one.dataType) if "locale" in options else one.dataType)
-        for one in fields
+        StructField(field.name, reading_type(field.dataType) if "locale" in options else field.dataType)
+        for field in fields
     ]
-    return F.from_csv(line, _ddl(kinds), {"escape": '"', **KEPT_SPACES, **_of_values(options)})
+    return F.from_csv(line, _ddl(kinds), {"escape": '"', **KEPT_SPACES, **_value_options(options)})
 
 
 def _readable(field: StructField, options: Mapping[str, str]) -> Column:
-    """The text of a column; null where Java would take hours for it."""
+    """Return the text of a column, or null for a number that takes Java hours to parse."""
     text = F.col(quoted(field.name))
     if isinstance(field.dataType, DecimalType) and "locale" not in options:
         return F.when(is_decimal(text), text)
@@ -79,7 +79,7 @@ def _readable(field: StructField, options: Mapping[str, str]) -> Column:
 
 
 def typed_column(field: StructField) -> Column:
-    """A column in its declared type."""
+    """Return a column in its declared type."""
     if isinstance(field.dataType, StringType):
         return F.col(quoted(field.name))
     read = F.col(TYPED).getField(field.name)
@@ -88,7 +88,7 @@ def typed_column(field: StructField) -> Column:
 
 
 def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tuple[Column, Column]]:
-    """What can be wrong with a column: where it is, and the words for it."""
+    """Yield the possible faults of a column: the condition, and the reason for the dead letter."""
     text, kind = F.col(quoted(field.name)), field.dataType
     name = f"column {field.name!r}"
     is_text = isinstance(kind, StringType)
@@ -96,20 +96,20 @@ def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tu
         empty = text.isNull() if is_text else F.coalesce(text == "", F.lit(True))
         yield empty, F.lit(f"{name} has no value, and it is NOT NULL")
     if is_text:
-        yield text.contains(UNKNOWN_CHARACTER), F.lit(f"{name} has bytes that are no text in this encoding")
+        yield text.contains(UNKNOWN_CHARACTER), F.lit(f"{name} has bytes that are not text in this encoding")
         return
     shown = F.concat(F.lit(f"{name}: '"), F.left(text, F.lit(SHOWN_CHARACTERS)), F.lit("' "))
-    given = text.isNotNull() & (text != "")
+    has_value = text.isNotNull() & (text != "")
     read = F.col(TYPED).getField(field.name)
-    wanted = kind.simpleString()
+    declared = kind.simpleString()
     if isinstance(kind, DecimalType) and "locale" not in options:
-        more = F.lit(f"has more than the {kind.scale} decimals of {wanted}")
-        yield given & is_decimal(text) & too_many_decimals(text, kind), F.concat(shown, more)
-    yield given & read.isNull(), F.concat(shown, F.lit(f"is not {wanted}, or out of its range"))
+        more = F.lit(f"has more than the {kind.scale} decimals of {declared}")
+        yield has_value & is_decimal(text) & too_many_decimals(text, kind), F.concat(shown, more)
+    yield has_value & read.isNull(), F.concat(shown, F.lit(f"is not {declared}, or out of its range"))
     if (exact := _is_exact(text, read, field, options)) is not None:
         yield (
-            given & ~F.coalesce(exact, F.lit(False)),
-            F.concat(shown, F.lit(f"does not fit {wanted} exactly")),
+            has_value & ~F.coalesce(exact, F.lit(False)),
+            F.concat(shown, F.lit(f"does not fit {declared} exactly")),
         )
 
 
@@ -119,7 +119,7 @@ def _is_exact(text: Column, read: Column, field: StructField, options: Mapping[s
         return read == read.try_cast(kind)
     if isinstance(kind, DoubleType | FloatType):
         names = {"nanValue": "NaN", "positiveInf": "Inf", "negativeInf": "-Inf"}
-        special = [options.get(name, usual) for name, usual in names.items()]
+        special = [options.get(name, default) for name, default in names.items()]
         exact = is_exact(text, kind)
         return None if exact is None else exact | text.isin(*special)
     if isinstance(kind, DateType | TimestampType | TimestampNTZType):
@@ -131,16 +131,16 @@ def _is_exact(text: Column, read: Column, field: StructField, options: Mapping[s
 
 
 def _ddl(fields: list[StructField]) -> str:
-    return ", ".join(f"{quoted(one.name)} {one.dataType.simpleString()}" for one in fields)
+    return ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in fields)
 
 
-def _of_values(options: Mapping[str, str]) -> dict[str, str]:
-    return {name: options[name] for name in OF_VALUES if name in options}
+def _value_options(options: Mapping[str, str]) -> dict[str, str]:
+    return {name: options[name] for name in VALUE_OPTIONS if name in options}
 
 
 def explain_line(value: bytes, *, names: tuple[str, ...], separator: str, quote: str) -> str | None:
-    """Say how many values a line has where that is what is wrong with it."""
-    if len(value) > MOST_LINE_BYTES or len(separator) != 1 or len(quote) != 1:
+    """Return the number of values of a line in words, if it differs from the number of columns."""
+    if len(value) > MAX_LINE_BYTES or len(separator) != 1 or len(quote) != 1:
         return None
     rows = list(csv.reader([value.decode()], delimiter=separator, quotechar=quote))
     if len(rows) != 1 or len(rows[0]) == len(names):

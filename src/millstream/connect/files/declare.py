@@ -1,7 +1,8 @@
-"""``files("incoming", format="csv", schema=...)``: a directory into which files are moved, as a stream of their rows.
+"""``files("incoming", format="csv", schema=...)``: the files of a directory as a stream of rows.
 
-Spark's file source keeps the names of the files that it has read in the checkpoint of each flow, so every file is read once, also those that arrive
-while the flow runs. A file is taken as it is when it is first seen: write it elsewhere on the same file system (or under a name that begins with a
+Spark's file source keeps the names of the files that it has read in the checkpoint of each flow.
+Every file is read once, also those that arrive while the flow runs. A file is read as it is when
+Spark first sees it: write it elsewhere on the same file system (or under a name that begins with a
 dot or an underscore) and move it in. A file that is changed later is not read again.
 """
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "parquet")
 FILES_PER_BATCH = 100
 ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
-# Of Spark's file source; what else is given goes to the reader of the format.
-REFUSED = {
+# Options of Spark's file source that are rejected; others go to the reader of the format.
+REJECTED = {
     "cleanSource": "several flows may read the same files, each at its own time",
     "latestFirst": "files are read in the order of their times",
     "mode": "rows that do not parse go to the dead letters",
@@ -70,31 +71,35 @@ def files(
     files_per_batch: int = FILES_PER_BATCH,
     **options: Any,
 ) -> FilesOrigin:
-    """The files of a directory and of those below it: ``csv`` (with a header unless ``header=False``), ``json`` (one object a line) or ``parquet``.
+    """Declare the files of a directory and its subdirectories as a stream.
 
-    ``schema`` as in CREATE TABLE, NOT NULL where a row needs a value; Parquet files bring their own. ``options`` are those of Spark's
-    reader, such as ``sep`` or ``pathGlobFilter``.
+    ``format`` is ``csv`` (with a header unless ``header=False``), ``json`` (one object per line) or
+    ``parquet``. ``schema`` is as in CREATE TABLE, with NOT NULL if every row needs a value; Parquet
+    files have their own. ``options`` are those of Spark's reader, such as ``sep`` or
+    ``pathGlobFilter``.
     """
     path = str(path).removeprefix("file://")
-    found = format or _guessed(path)
-    if found not in FORMATS:
-        raise PipelineError(f"there is no file format {found!r}", hint=nearest(found, FORMATS))
-    if schema is None and found != "parquet":
+    kind = format or _guess_format(path)
+    if kind not in FORMATS:
+        raise PipelineError(f"file format {kind!r} is unknown", hint=nearest(kind, FORMATS))
+    if schema is None and kind != "parquet":
         raise PipelineError(
-            f"{found} files of {path} need a schema", hint="for example schema='id string NOT NULL, n int'"
+            f"{kind} files of {path} need a schema", hint="for example schema='id string NOT NULL, n int'"
         )
     for name in options:
-        if reason := REFUSED.get(name):
-            raise PipelineError(f"files() does not take {name}: {reason}")
-    texts = {name: str(one).lower() if isinstance(one, bool) else str(one) for name, one in options.items()}
-    return FilesOrigin(str(Path(path).absolute()), found, schema, int(files_per_batch), texts)
+        if reason := REJECTED.get(name):
+            raise PipelineError(f"files() has no option {name}: {reason}")
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+    }
+    return FilesOrigin(str(Path(path).absolute()), kind, schema, int(files_per_batch), texts)
 
 
-def _guessed(path: str) -> str:
-    """By the first file that is there."""
-    for one in sorted(Path(path).rglob("*")) if Path(path).is_dir() else ():
-        if one.suffix.lower() in ENDINGS and not one.name.startswith((".", "_")):
-            return ENDINGS[one.suffix.lower()]
+def _guess_format(path: str) -> str:
+    """Return the format of the first file in a directory, by its ending."""
+    for file in sorted(Path(path).rglob("*")) if Path(path).is_dir() else ():
+        if file.suffix.lower() in ENDINGS and not file.name.startswith((".", "_")):
+            return ENDINGS[file.suffix.lower()]
     raise PipelineError(
-        f"the format of the files in {path} is not known", hint=f"give format= {', '.join(FORMATS)}"
+        f"the format of the files in {path} is unknown", hint=f"give format= {', '.join(FORMATS)}"
     )

@@ -1,6 +1,8 @@
-"""Parquet files read by pyarrow: which columns they have, as Spark has them, and their rows, of which one that does not fit is told by itself.
+"""Parquet files read by pyarrow: their columns as Spark types, and their rows.
 
-Columns are those of the file and those of its directories (``date=2026-03-01``), which a writer of partitions leaves out of the file.
+A row that does not fit the schema becomes a dead letter; the other rows of the file are read. The
+columns are those of the file and those of its directories (``date=2026-03-01``), which a
+partitioning writer leaves out of the file.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 def schema_in(directory: str) -> StructType:
-    """That of the first file that can be read."""
+    """Return the schema of the first readable file."""
     import pyarrow as pa
     import pyarrow.parquet
 
@@ -33,13 +35,13 @@ def schema_in(directory: str) -> StructType:
         if any(part.startswith((".", "_")) for part in inside.parts):
             continue
         try:
-            file = _opened(path)
+            file = _open(path)
         except (pa.ArrowException, OSError) as error:
             unreadable = unreadable or f" that can be read ({path}: {error})"
             continue
         return _spark_schema(path, file, partition_of(inside))
     raise PipelineError(
-        f"there is no Parquet file in {directory}{unreadable} to take the schema from",
+        f"{directory} has no Parquet file{unreadable} to take the schema from",
         hint="give schema='id string, n int'",
     )
 
@@ -50,27 +52,34 @@ def _spark_schema(path: Path, file: pa.parquet.ParquetFile, partition: dict[str,
     from pyspark.sql.types import StructType
 
     fields = [*columns_of(file), *(pa.field(name, pa.string()) for name in partition)]
-    made = StructType()
-    for one in fields:
+    schema = StructType()
+    for field in fields:
         try:
-            made.add(from_arrow_schema(pa.schema([one]), prefer_timestamp_ntz=True).fields[0])
-        except Exception:  # pyspark has several words for it
+            schema.add(from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields[0])
+        # pyspark raises several types of exceptions for this
+        except Exception:
             raise PipelineError(
-                f"the column {one.name!r} of the file {path} is {one.type}, which Spark does not have",
+                f"the column {field.name!r} of the file {path} is {field.type}, which Spark does not have",
                 hint="give schema= with the type to read it as, or leave the column out of the files",
             ) from None
-    return made
+    return schema
 
 
-def _opened(path: Path) -> pa.parquet.ParquetFile:
-    """A file with its INT96 times in microseconds: in nanoseconds they end in the year 2262, and those behind wrap around."""
+def _open(path: Path) -> pa.parquet.ParquetFile:
+    """Open a file with its INT96 times in microseconds.
+
+    In nanoseconds, times after the year 2262 would wrap around.
+    """
     import pyarrow.parquet
 
     return pyarrow.parquet.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
 def _batches(path: Path, file: pa.parquet.ParquetFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file; an INT96 time with nanoseconds stays one in nanoseconds, so that its row is refused."""
+    """Yield the rows of a file.
+
+    An INT96 time that is not whole microseconds stays in nanoseconds, so that its row is rejected.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet
@@ -84,7 +93,7 @@ def _batches(path: Path, file: pa.parquet.ParquetFile) -> Iterator[pa.RecordBatc
         columns = []
         for field, column in zip(batch.schema, batch.columns, strict=True):
             if field.name in names:
-                # Both wrap around alike, so they differ in nothing but a part of a microsecond.
+                # Both wrap around alike, so they only differ by a fraction of a microsecond.
                 written = nanos[field.name].cast(pa.int64())
                 if not pc.all(pc.equal(pc.multiply(column.cast(pa.int64()), 1000), written)).as_py():
                     column = nanos[field.name]
@@ -93,22 +102,24 @@ def _batches(path: Path, file: pa.parquet.ParquetFile) -> Iterator[pa.RecordBatc
 
 
 def instants_of(file: pa.parquet.ParquetFile) -> set[str]:
-    """The columns that are INT96, which is always UTC."""
-    parts = [file.schema.column(i) for i in range(len(file.schema))]
-    return {one.path for one in parts if one.physical_type == "INT96"}
+    """Return the INT96 columns, which are always UTC."""
+    columns = [file.schema.column(i) for i in range(len(file.schema))]
+    return {column.path for column in columns if column.physical_type == "INT96"}
 
 
 def columns_of(file: pa.parquet.ParquetFile) -> list[pa.Field]:
-    """The columns of a file with types that Spark has."""
+    """Return the columns of a file with types that Spark has."""
     import pyarrow as pa
 
     instants = instants_of(file)
     zoned = pa.timestamp("us", tz="UTC")
-    return [one.with_type(zoned if one.name in instants else plain(one.type)) for one in file.schema_arrow]
+    return [
+        field.with_type(zoned if field.name in instants else plain(field.type)) for field in file.schema_arrow
+    ]
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type that holds all values of one that Spark does not have."""
+    """Return the Spark-compatible type that holds all values of a type."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -133,17 +144,21 @@ def plain(kind: pa.DataType) -> pa.DataType:
 
 
 def partition_of(inside: Path) -> dict[str, str | None]:
-    """The columns that the directories of a file stand for."""
+    """Return the columns that the directories of a file encode."""
     pairs = [part.split("=", 1) for part in inside.parts[:-1] if "=" in part]
     return {unquote(name): None if value == NO_VALUE else unquote(value) for name, value in pairs}
 
 
 class ParquetFiles:
-    """Reads listed files on an executor. What cannot be read is a row with an error; a file with other columns stops the flow."""
+    """Reads listed files on an executor.
+
+    Rows and files that cannot be read become rows with an error. A file with other columns stops
+    the flow.
+    """
 
     def __init__(self, directory: str, schema: pa.Schema) -> None:
         self._directory = directory
-        self._required = [one.name for one in schema if not one.nullable]
+        self._required = [field.name for field in schema if not field.nullable]
         self._schema = _nullable(schema)
 
     def __call__(self, listed: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -157,11 +172,12 @@ class ParquetFiles:
 
         place = Path(unquote(path.removeprefix("file:")))
         try:
-            file = _opened(place)
+            file = _open(place)
         except (pa.ArrowException, OSError) as error:
             if getattr(error, "errno", None) is not None:
-                raise  # the file could not be reached: that says nothing about what is in it
-            yield from self._told(self._schema.empty_table(), [str(error)], path, at)
+                # The file could not be reached, which says nothing about its content.
+                raise
+            yield from self._with_errors(self._schema.empty_table(), [str(error)], path, at)
             return
         partition = partition_of(place.relative_to(self._directory))
         self._check(path, columns_of(file), partition)
@@ -169,13 +185,15 @@ class ParquetFiles:
         try:
             for batch in _batches(place, file):
                 whole = self._with_partition(pa.Table.from_batches([batch]), partition)
-                for some, errors in self._fitting(whole, number):
-                    yield from self._told(some, errors, path, at)
+                for fitting, errors in self._cast_rows(whole, number):
+                    yield from self._with_errors(fitting, errors, path, at)
                 number += len(batch)
         except (pa.ArrowException, OSError) as error:
             if getattr(error, "errno", None) is not None:
                 raise
-            yield from self._told(self._schema.empty_table(), [f"after row {number}: {error}"], path, at)
+            yield from self._with_errors(
+                self._schema.empty_table(), [f"after row {number}: {error}"], path, at
+            )
 
     def _with_partition(self, rows: pa.Table, partition: dict[str, str | None]) -> pa.Table:
         import pyarrow as pa
@@ -185,21 +203,21 @@ class ParquetFiles:
                 rows = rows.append_column(name, pa.array([value] * len(rows), pa.string()))
         return rows.select(self._schema.names)
 
-    def _fitting(self, rows: pa.Table, number: int) -> Iterator[tuple[pa.Table, list[str | None]]]:
-        """The rows with the declared types; those that have other values are found by halving."""
+    def _cast_rows(self, rows: pa.Table, number: int) -> Iterator[tuple[pa.Table, list[str | None]]]:
+        """Yield the rows in the declared types. Bisects to find rows that cannot be cast."""
         import pyarrow as pa
 
         try:
-            made = _cast(rows, self._schema)
+            cast = _cast(rows, self._schema)
         except (pa.ArrowException, ValueError) as error:
             if len(rows) == 1:
                 yield self._schema.empty_table(), [f"row {number + 1}: {error}"]
                 return
             middle = len(rows) // 2
-            yield from self._fitting(rows.slice(0, middle), number)
-            yield from self._fitting(rows.slice(middle), number + middle)
+            yield from self._cast_rows(rows.slice(0, middle), number)
+            yield from self._cast_rows(rows.slice(middle), number + middle)
             return
-        yield made, self._missing(made)
+        yield cast, self._missing(cast)
 
     def _missing(self, rows: pa.Table) -> list[str | None]:
         errors: list[str | None] = [None] * len(rows)
@@ -210,55 +228,56 @@ class ParquetFiles:
                         errors[i] = f"column {name!r} has no value, and it is NOT NULL"
         return errors
 
-    def _told(
+    def _with_errors(
         self, rows: pa.Table, errors: list[str | None], path: str, at: pa.Scalar
     ) -> Iterator[pa.RecordBatch]:
-        """Rows with their errors; an error for which there is no row has one without values."""
+        """Yield rows with their errors; an error without a row gets a row of nulls."""
         import pyarrow as pa
 
         count = len(errors)
         if len(rows) < count:
-            rows = pa.table([pa.nulls(count, one.type) for one in self._schema], schema=self._schema)
-        told = [pa.array(errors, pa.string()), pa.array([path] * count, pa.string())]
-        columns = [*rows.columns, *told, pa.array([at.as_py()] * count, at.type)]
+            rows = pa.table([pa.nulls(count, field.type) for field in self._schema], schema=self._schema)
+        texts = [pa.array(errors, pa.string()), pa.array([path] * count, pa.string())]
+        columns = [*rows.columns, *texts, pa.array([at.as_py()] * count, at.type)]
         names = [*self._schema.names, ERROR, PATH, CHANGED_AT]
         yield from pa.table(columns, names=names).combine_chunks().to_batches()
 
     def _check(self, path: str, columns: list[pa.Field], partition: dict[str, str | None]) -> None:
         import pyarrow as pa
 
-        found = {one.name: one.type for one in columns}
-        found |= {name: pa.string() for name in partition if name in self._schema.names and name not in found}
-        fits = found.keys() == set(self._schema.names) and all(
-            one.name in partition or _alike(found[one.name], one.type) for one in self._schema
+        names = self._schema.names
+        types = {field.name: field.type for field in columns}
+        types |= {name: pa.string() for name in partition if name in names and name not in types}
+        fits = types.keys() == set(names) and all(
+            field.name in partition or _compatible(types[field.name], field.type) for field in self._schema
         )
         if not fits:
-            theirs = {name: str(kind) for name, kind in found.items()}
-            raise differing(
-                f"the file {path}", "that reads it", theirs, {one.name: str(one.type) for one in self._schema}
-            )
+            theirs = {name: str(kind) for name, kind in types.items()}
+            ours = {field.name: str(field.type) for field in self._schema}
+            raise differing(f"the file {path}", "that reads it", theirs, ours)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema([one.with_nullable(True) for one in schema])
+    return pa.schema([field.with_nullable(True) for field in schema])
 
 
 def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with the types of a schema, without loss."""
+    """Cast rows to the types of a schema, without loss."""
     import pyarrow as pa
 
     columns = []
-    for one in schema:
-        column = rows[one.name]
-        between = plain(column.type)  # large_string and the like, on the way to what is wanted
-        columns.append((column if between == column.type else column.cast(between)).cast(one.type))
+    for field in schema:
+        column = rows[field.name]
+        # Types such as large_string need an intermediate cast.
+        between = plain(column.type)
+        columns.append((column if between == column.type else column.cast(between)).cast(field.type))
     return pa.table(columns, schema=schema)
 
 
-def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type can be had as the other without loss, whatever unit or width they are stored in."""
+def _compatible(stored: pa.DataType, declared: pa.DataType) -> bool:
+    """Return whether a cast can be lossless, whatever unit or width the values are stored in."""
     import pyarrow.types as kinds
 
     pairs: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] = [
@@ -267,4 +286,6 @@ def _alike(found: pa.DataType, wanted: pa.DataType) -> bool:
         (kinds.is_decimal, kinds.is_integer),
         (kinds.is_fixed_size_binary, kinds.is_binary),
     ]
-    return plain(found) == wanted or any(one(found) and other(wanted) for one, other in pairs)
+    return plain(stored) == declared or any(
+        is_stored(stored) and is_declared(declared) for is_stored, is_declared in pairs
+    )

@@ -1,4 +1,4 @@
-"""Reads which records of a partition are copies, and of what: the rows over which ``mirror_offsets`` decides."""
+"""Reads which records of a partition are copies, and of which offsets; ``offsets.py`` decides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLUMNS = (("offset", True), ("headers", True))
 
 
 class Copies:
-    """The partitions of some topics of one cluster, as one thread looks at them at one time."""
+    """The partitions of some topics of one cluster at one time, for one thread."""
 
     def __init__(self, cluster: MirrorCluster, topics: Iterable[str], *, committed: bool = True) -> None:
         names = sorted(set(topics))
@@ -44,22 +44,24 @@ class Copies:
             self._view.refresh()
             self.ids = self._view.ids
             self.bounds = {
-                place: Bounds(log.earliest, log.latest) for place, log in self._view.logs().items()
+                partition: Bounds(log.earliest, log.latest) for partition, log in self._view.logs().items()
             }
 
-    def reader(self, place: TopicPartition, cluster: str, topic: str, topic_id: str | None = None) -> Read:
-        """The rows of a partition; copies are those of this topic of a cluster (by its id) and of the same partition.
+    def reader(
+        self, partition: TopicPartition, cluster: str, topic: str, topic_id: str | None = None
+    ) -> Read:
+        """Return a reader of a partition that recognizes copies of a topic of a cluster (its id).
 
-        Without a ``topic_id`` also those of topics that had the name before.
+        Without a ``topic_id``, copies of earlier topics of this name count too.
         """
-        at_home = self._view.places[place]
-        bounds = self.bounds[place]
+        place = self._view.partitions[partition]
+        bounds = self.bounds[partition]
 
         def read(at: int) -> Sequence[Row]:
             task = Task(
-                span=Range(place, max(at, bounds.begin), bounds.end),
-                leader=at_home.leader,
-                topic_id=at_home.topic_id,
+                span=Range(partition, max(at, bounds.begin), bounds.end),
+                leader=place.leader,
+                topic_id=place.topic_id,
                 connection=self._view.connection,
                 isolation=READ_COMMITTED,
                 columns=COLUMNS,
@@ -68,7 +70,7 @@ class Copies:
                 retry_timeout_ms=PATIENCE_MS,
             )
             for batch in Fetcher(task, self._protocol).batches():
-                if rows := rows_of(batch, cluster, topic, place, topic_id):
+                if rows := rows_of(batch, cluster, topic, partition, topic_id):
                     return rows
             return []
 
@@ -80,23 +82,24 @@ class Copies:
 
 
 def rows_of(
-    batch: pa.RecordBatch, cluster: str, topic: str, place: TopicPartition, topic_id: str | None = None
+    batch: pa.RecordBatch, cluster: str, topic: str, partition: TopicPartition, topic_id: str | None = None
 ) -> list[Row]:
-    """The offsets of a batch, each with the offset of which it is a copy. Of several mirrors on the way the last one counts.
+    """Return the offsets of a batch, each with the offset that it is a copy of.
 
-    Copies that name no topic id are from before there was one in the header: they pass for copies of any.
+    If a record passed several mirrors, the last one counts. Early versions did not write a topic id
+    into the header; such a copy counts for any topic of the name.
     """
-    origins = _origins(batch.column("headers"), cluster, topic, place.partition)
+    origins = _origins(batch.column("headers"), cluster, topic, partition.partition)
     return [
         Row(offset, origin.offset, origin.topic_id)
-        if (origin := origins.get(at)) is not None and topic_id in (None, origin.topic_id or topic_id)
+        if (origin := origins.get(index)) is not None and topic_id in (None, origin.topic_id or topic_id)
         else Row(offset, None)
-        for at, offset in enumerate(batch.column("offset").to_pylist())
+        for index, offset in enumerate(batch.column("offset").to_pylist())
     ]
 
 
 def _origins(headers: Any, cluster: str, topic: str, partition: int) -> dict[int, Origin]:
-    """By the number of the row."""
+    """Return the origins of copies by the index of their row."""
     flat = headers.flatten()
     ours = pc.equal(flat.field("key"), HEADER)
     rows = pc.list_parent_indices(headers).filter(ours).to_pylist()

@@ -1,7 +1,8 @@
-"""Records that were deleted before they were mirrored, when the mirror is to go on without them: each loss is told, never skipped in silence.
+"""Reports records that were deleted before they were mirrored, if the mirror skips them.
 
-The source reads in processes beside Spark's JVM, whose words may end in a log that nobody reads. So the driver looks itself: where each partition was to be read
-from, and where its log begins by now, before a batch and once more after it.
+The source reads in processes beside Spark's JVM, whose output may end in a log that is never read.
+So the driver checks: it compares where each partition is read from with where its log starts,
+before and after each batch.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from millstream.spark.options import BATCH, only_for, parse
 from millstream.spark.sink.checkpoint import Checkpoint, query_id_of
 from millstream.spark.source.cluster_view import ClusterView
 from millstream.spark.source.offsets import Loss, Offset, find_losses
-from millstream.spark.source.planning import look
+from millstream.spark.source.planning import refresh_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class LossTeller:
-    """Of one direction, for as long as its query runs."""
+class DataLossReport:
+    """The data loss of one direction while its query runs."""
 
     def __init__(self, direction: Direction, say: Callable[[str], None]) -> None:
         options = {
@@ -33,21 +34,21 @@ class LossTeller:
         self._view = ClusterView(parse(options, BATCH))
         self._say = say
         self._checkpoint: Checkpoint | None = None
-        self._told: set[Loss] = set()
+        self._reported: set[Loss] = set()
 
     @contextmanager
     def watching(self, batch: DataFrame, batch_id: int) -> Iterator[None]:
-        """Around the writing of a batch."""
+        """Report data loss before and after a batch is written."""
         begin = self._begin(batch, batch_id)
-        self._tell(begin, "skipped: {}")
+        self._report(begin, "skipped: {}")
         yield
-        self._tell(begin, "while they were being mirrored, so that some may be missing: {}")
+        self._report(begin, "while they were being mirrored, so that some may be missing: {}")
 
     def close(self) -> None:
         self._view.close()
 
     def _begin(self, batch: DataFrame, batch_id: int) -> Offset:
-        """Where the batch before has ended; a first batch begins where logs begin."""
+        """Return the end of the previous batch; the first batch starts where logs start."""
         if batch_id == 0:
             return Offset({})
         query = query_id_of(batch.sparkSession)
@@ -55,11 +56,11 @@ class LossTeller:
             self._checkpoint = Checkpoint(batch.sparkSession, query)
         return Offset.parse(self._checkpoint.offsets(batch_id - 1)[0])
 
-    def _tell(self, begin: Offset, how: str) -> None:
+    def _report(self, begin: Offset, template: str) -> None:
         if not begin.positions:
             return
-        logs = look(self._view, begin)
+        logs = refresh_logs(self._view, begin)
         for loss in find_losses(begin, logs, self._view.ids):
-            if loss not in self._told:
-                self._told.add(loss)
-                self._say(how.format(loss))
+            if loss not in self._reported:
+                self._reported.add(loss)
+                self._say(template.format(loss))

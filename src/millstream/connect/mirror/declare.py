@@ -3,7 +3,8 @@
     pipe = Pipeline("dr", bootstrap="east:9092")
     mirror(pipe, "east=east:9092", "west=west:9092", topics="orders,pay.*", both=True)
 
-Each direction is a flow of the pipeline: an origin that reads the source's topics as they are, and a store that is the other cluster.
+Each direction is a flow of the pipeline, from an origin that reads the raw records of the source to
+a store that is the other cluster.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 ALL_GROUPS = ".*"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 RETRIES = 1_000_000
-"""A mirror waits for its clusters for as long as it takes."""
+"""A mirror waits for its clusters without a limit."""
 
 
 @dataclass(frozen=True)
 class MirrorOrigin(Origin):
-    """The records of the source's topics, committed ones only, with everything they have."""
+    """The committed records of the source's topics, with keys, headers and timestamps."""
 
     direction: Direction
     group: str
@@ -58,7 +59,7 @@ class MirrorOrigin(Origin):
         return raw.select(*COLUMNS, nothing.alias(ERROR), nothing.alias(RECORD))
 
     def __str__(self) -> str:
-        """Without the topics: what is mirrored may become more."""
+        """Return a name without the topics, since topics may be added later."""
         return f"mirror of {self.direction.source.name}"
 
 
@@ -82,24 +83,24 @@ class MirrorStore(Store):
 
 
 def mirror(
-    pipeline: Pipeline, source: str | MirrorCluster, target: str | MirrorCluster, **given: Any
+    pipeline: Pipeline, source: str | MirrorCluster, target: str | MirrorCluster, **options: Any
 ) -> list[Direction]:
-    """Declare a mirror in a pipeline: ``topics="orders,pay.*"``, and what else ``directions`` takes."""
-    made = directions(source, target, **given)
-    declare(pipeline, made)
-    return made
+    """Declare a mirror in a pipeline: ``topics="orders,pay.*"``, and options of ``directions``."""
+    declared = directions(source, target, **options)
+    declare(pipeline, declared)
+    return declared
 
 
-def declare(pipeline: Pipeline, made: Iterable[Direction]) -> None:
-    """A flow for each direction."""
-    for one in made:
-        origin = MirrorOrigin(one, progress_name(pipeline, one))
-        stream = pipeline.stream(f"mirror.{one.name}", origin, dead_letters=False)
-        pipeline.sql(one.name, f"SELECT * FROM {stream.name}", to=MirrorStore(one))
+def declare(pipeline: Pipeline, directions: Iterable[Direction]) -> None:
+    """Declare a flow for each direction."""
+    for direction in directions:
+        origin = MirrorOrigin(direction, progress_name(pipeline, direction))
+        stream = pipeline.stream(f"mirror.{direction.name}", origin, dead_letters=False)
+        pipeline.sql(direction.name, f"SELECT * FROM {stream.name}", to=MirrorStore(direction))
 
 
 def progress_name(pipeline: Pipeline, direction: Direction) -> str:
-    """Of a direction's progress in the target, and of its group in the source."""
+    """Return the name of a direction's progress in the target and of its group in the source."""
     return f"{pipeline.name}.{direction.name}"
 
 
@@ -119,22 +120,22 @@ def directions(
     most_records: int = 500_000,
     compression: str = "lz4",
 ) -> list[Direction]:
-    """Mirror topics of ``source`` (``NAME=HOST:PORT``) to ``target``, and with ``both`` the other way as well.
+    """Mirror topics of ``source`` (``NAME=HOST:PORT``) to ``target``, and with ``both`` also back.
 
-    ``topics``, ``exclude`` and ``groups`` are names and regular expressions, separated by commas. The names of the clusters are parts of
-    names of topics, groups and checkpoints: keep them.
+    ``topics``, ``exclude`` and ``groups`` are names and regular expressions, separated by commas.
+    The names of the clusters are parts of the names of topics, groups and checkpoints: keep them.
     """
-    one, other = _cluster(source), _cluster(target)
-    _check(one, other, naming, forward)
-    wanted = words(groups)
-    check_patterns(wanted, "groups")
+    first, second = _cluster(source), _cluster(target)
+    _check(first, second, naming, forward)
+    group_patterns = words(groups)
+    check_patterns(group_patterns, "groups")
 
     def direction(here: MirrorCluster, there: MirrorCluster, leads: bool) -> Direction:
         return Direction(
             source=here,
             target=there,
             selection=Selection(here.name, there.name, words(topics), words(exclude), naming),
-            groups=wanted,
+            groups=group_patterns,
             both=both,
             leads=leads or naming == "prefix",
             forward=forward,
@@ -145,27 +146,27 @@ def directions(
             compression=compression,
         )
 
-    return [direction(one, other, True)] + ([direction(other, one, False)] if both else [])
+    return [direction(first, second, True)] + ([direction(second, first, False)] if both else [])
 
 
-def mirror_name(one: MirrorCluster, other: MirrorCluster) -> str:
-    """The name of a mirror that is given none: the same from whichever side it is started."""
-    return "mirror-" + "-".join(sorted((one.name, other.name)))
+def mirror_name(first: MirrorCluster, second: MirrorCluster) -> str:
+    """Return the default name of a mirror, which does not depend on its direction."""
+    return "mirror-" + "-".join(sorted((first.name, second.name)))
 
 
-def _cluster(given: str | MirrorCluster) -> MirrorCluster:
-    return MirrorCluster.parse(given) if isinstance(given, str) else given
+def _cluster(cluster: str | MirrorCluster) -> MirrorCluster:
+    return MirrorCluster.parse(cluster) if isinstance(cluster, str) else cluster
 
 
-def _check(one: MirrorCluster, other: MirrorCluster, naming: str, forward: bool) -> None:
-    if one.name == other.name:
+def _check(first: MirrorCluster, second: MirrorCluster, naming: str, forward: bool) -> None:
+    if first.name == second.name:
         raise PipelineError(
-            f"both clusters are called {one.name}", hint="name them: east=HOST:PORT and west=HOST:PORT"
+            f"both clusters are called {first.name}", hint="name them: east=HOST:PORT and west=HOST:PORT"
         )
     if naming not in NAMINGS:
         raise PipelineError(f"naming={naming!r} is unknown", hint=f"it is one of {', '.join(NAMINGS)}")
     if forward and naming == "prefix":
         raise PipelineError(
-            "forward is said of topics that keep their names",
+            "forward applies to topics that keep their names",
             hint="with prefixes, copies are forwarded anyway",
         )

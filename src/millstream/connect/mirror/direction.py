@@ -1,4 +1,4 @@
-"""One direction of a mirror: two clusters, what is copied, under which names, and how."""
+"""One direction of a mirror: the two clusters, the topics, their names and the options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millstream.client.connection import Connection, parse_bootstrap
 from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
 from millstream.connect.mirror.policy import Selection, check_cluster_name, name_of_address
-from millstream.spark.sink.transaction import persist
+from millstream.spark.sink.transaction import retry
 
 TIMEOUT_S = 10.0
 FIRST_CONTACT_S = 30.0
@@ -17,7 +17,7 @@ FIRST_CONTACT_S = 30.0
 
 @dataclass(frozen=True)
 class MirrorCluster:
-    """A cluster and what it is called; ``options`` are those of Spark's source and sink, each for whom it concerns."""
+    """A cluster and its name; ``options`` are those of Spark's source and sink."""
 
     name: str
     bootstrap: str
@@ -25,7 +25,7 @@ class MirrorCluster:
 
     @classmethod
     def parse(cls, text: str) -> MirrorCluster:
-        """``east=host:9092,other:9092``, or only addresses: the name is then made of the first."""
+        """Parse ``east=host:9092,other:9092``; without a name, the first address becomes one."""
         name, equals, bootstrap = text.partition("=")
         if not equals:
             name, bootstrap = name_of_address(text), text
@@ -51,9 +51,9 @@ class Direction:
     both: bool = False
     """The other direction is mirrored as well."""
     leads: bool = True
-    """The settings of the source's topics are those of the target's. Only one direction may lead where topics are shared."""
+    """Copy the settings of topics. If the topics are shared, only one direction may do so."""
     forward: bool = False
-    """With names kept: also copy what is a copy itself, unless it came from the target."""
+    """With naming ``identity``: also copy copies, unless they came from the target."""
     skip_losses: bool = False
     starting: str = "earliest"
     interval_s: float = 5.0
@@ -67,14 +67,14 @@ class Direction:
 
 @dataclass(frozen=True)
 class Ids:
-    """What the two clusters call themselves, wherever they are reached."""
+    """The cluster ids, which do not depend on addresses."""
 
     source: str
     target: str
 
 
 def find_ids(direction: Direction) -> Ids:
-    """Ask both; a mirror of a cluster onto itself is refused."""
+    """Request both ids, and reject a mirror of a cluster onto itself."""
     ids = Ids(_id_of(direction.source), _id_of(direction.target))
     if ids.source == ids.target:
         raise ClientError(
@@ -87,9 +87,9 @@ def find_ids(direction: Direction) -> Ids:
 def _id_of(cluster: MirrorCluster) -> str:
     protocol = Protocol(cluster.connection())
     try:
-        found = persist(lambda: protocol.metadata([]), FIRST_CONTACT_S).cluster_id
+        cluster_id = retry(lambda: protocol.metadata([]), FIRST_CONTACT_S).cluster_id
     finally:
         protocol.close()
-    if not found or "/" in found:
-        raise ClientError(f"{cluster} does not say its cluster id", hint="see that it is a Kafka broker")
-    return str(found)
+    if not cluster_id or "/" in cluster_id:
+        raise ClientError(f"{cluster} does not report a cluster id", hint="check that it is a Kafka broker")
+    return str(cluster_id)

@@ -1,7 +1,8 @@
-"""Consumer groups: what one has read in the source becomes where it goes on in the target.
+"""Translates the committed offsets of consumer groups from the source to the target.
 
-A pass looks at every group that is wanted, translates its committed offsets (``mirror_offsets``) and commits them in the target, as KIP-545 does: only for
-groups that nobody runs there, and only forward. The coordinator refuses the commit for a group that has got members meanwhile.
+A pass looks at every selected group, translates its committed offsets (``offsets.py``) and commits
+them in the target, as KIP-545 does: only for groups without members there, and only forward. If a
+group gets members in between, the coordinator rejects the commit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from millstream.client.admin.group_offsets import commit, committed
 from millstream.client.errors import ClientError, GroupActive
 from millstream.connect.mirror.copies import Copies
 from millstream.connect.mirror.direction import Direction, Ids
-from millstream.connect.mirror.offsets import Copy, backward, find_copy, first_own, moves
+from millstream.connect.mirror.offsets import Copy, advanced, backward, find_copy, first_original
 from millstream.connect.mirror.policy import matches
 from millstream.core.errors import ErrorCode
 from millstream.core.ids import NULL_ID, id_text
@@ -23,8 +24,8 @@ from millstream.core.types import TopicPartition
 
 IDLE = frozenset({"Empty", "Dead"})
 CONSUMERS = frozenset({"consumer", ""})
-# What a coordinator answers to a commit from outside when the group has members.
-LIVE = frozenset(
+# Errors of a coordinator for a commit without a member id if the group has members.
+ACTIVE = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
         ErrorCode.ILLEGAL_GENERATION,
@@ -34,151 +35,181 @@ LIVE = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
-MOST_REMEMBERED = 100_000
+MAX_CACHED = 100_000
 
 Positions = dict[TopicPartition, int]
 
 
 @dataclass
-class GroupKeeper:
-    """The groups of one direction. Remembers what it has found, so that a pass over groups that stand still costs little."""
+class GroupSync:
+    """The groups of one direction. Caches translations, so that idle groups cost little."""
 
     direction: Direction
     ids: Ids
     own_group: str
     source: Admin
     target: Admin
-    _known: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
-    _near: dict[TopicPartition, Copy] = field(default_factory=dict)
-    _told: dict[str, Positions] = field(default_factory=dict)
-    _ids_here: dict[str, str] = field(default_factory=dict)
+    _translations: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    _hints: dict[TopicPartition, Copy] = field(default_factory=dict)
+    _sent: dict[str, Positions] = field(default_factory=dict)
+    _source_ids: dict[str, str] = field(default_factory=dict)
+    """Topic ids of the source by name."""
     _topic_ids: dict[tuple[str, str], str] = field(default_factory=dict)
-    """Of both clusters: by the id of the cluster and the name of the topic."""
+    """Topic ids of both clusters, by the id of the cluster and the name of the topic."""
 
     def run(self) -> dict[str, Positions]:
-        """One pass; what was committed in the target, by group."""
-        read = self._committed()
-        if not read:
+        """Make one pass, and return the offsets that were committed in the target, by group."""
+        positions = self._committed()
+        if not positions:
             return {}
-        live = {one.id for one in self.target.groups.list() if one.state not in IDLE}
-        idle = {group: found for group, found in read.items() if group not in live}
-        places = {place for found in idle.values() for place in found}
-        topics = {self._target_topic(one.topic) for one in places}
-        shared = {one.topic for one in places if self._looks_back(one.topic)}
+        active = {group.id for group in self.target.groups.list() if group.state not in IDLE}
+        idle = {group: offsets for group, offsets in positions.items() if group not in active}
+        partitions = {partition for offsets in idle.values() for partition in offsets}
+        target_topics = {self._target_topic(partition.topic) for partition in partitions}
+        shared = {partition.topic for partition in partitions if self._has_target_copies(partition.topic)}
         with (
-            closing(Copies(self.direction.target, topics)) as there,
-            closing(Copies(self.direction.source, shared)) as here,
+            closing(Copies(self.direction.target, target_topics)) as in_target,
+            closing(Copies(self.direction.source, shared)) as in_source,
         ):
-            self._forget_old_topics(there.ids)
-            done = {group: self._move(group, found, here, there) for group, found in idle.items()}
-        return {group: found for group, found in done.items() if found}
+            self._drop_recreated_topics(in_target.ids)
+            committed = {
+                group: self._commit(group, offsets, in_source, in_target) for group, offsets in idle.items()
+            }
+        return {group: offsets for group, offsets in committed.items() if offsets}
 
     def _committed(self) -> dict[str, Positions]:
-        """What the wanted groups have read of topics that are mirrored, or came from the target."""
-        found: dict[str, Positions] = {}
+        """Return the committed offsets of selected groups in topics of this mirror.
+
+        These are topics that are mirrored, and with ``both`` copies of the target's topics.
+        """
+        committed_offsets: dict[str, Positions] = {}
         ids = self.source.protocol.topic_ids()
-        self._ids_here = {name: id_text(raw) for name, raw in ids.items() if raw != NULL_ID}
-        for one in self.source.groups.list():
-            wanted = matches(self.direction.groups, one.id) and one.id != self.own_group
-            if wanted and one.protocol_type in CONSUMERS:
-                offsets = committed(self.source.protocol, one.id)
-                mine = {place: at for place, at in offsets.items() if self._concerns(place.topic)}
-                if mine:
-                    found[one.id] = mine
-        return found
+        self._source_ids = {name: id_text(raw) for name, raw in ids.items() if raw != NULL_ID}
+        for group in self.source.groups.list():
+            selected = matches(self.direction.groups, group.id) and group.id != self.own_group
+            if selected and group.protocol_type in CONSUMERS:
+                offsets = committed(self.source.protocol, group.id)
+                ours = {
+                    partition: offset
+                    for partition, offset in offsets.items()
+                    if self._concerns(partition.topic)
+                }
+                if ours:
+                    committed_offsets[group.id] = ours
+        return committed_offsets
 
     def _concerns(self, topic: str) -> bool:
-        return self.direction.selection.copies(topic) or self._looks_back(topic)
+        return self.direction.selection.copies(topic) or self._has_target_copies(topic)
 
-    def _looks_back(self, topic: str) -> bool:
-        """Whether a topic of the source has copies of the target's own records."""
-        return self.direction.both and self.direction.selection.brought(topic) is not None
+    def _has_target_copies(self, topic: str) -> bool:
+        """Return whether a topic of the source has copies of the target's records."""
+        return self.direction.both and self.direction.selection.original_topic(topic) is not None
 
     def _target_topic(self, topic: str) -> str:
         selection = self.direction.selection
-        return selection.target_topic(topic) if selection.copies(topic) else selection.brought(topic) or topic
+        if selection.copies(topic):
+            return selection.target_topic(topic)
+        return selection.original_topic(topic) or topic
 
-    def _forget_old_topics(self, there: Mapping[str, str]) -> None:
-        """What was found out about a topic does not hold for one that was created in its place, on either side."""
-        ids = {(self.ids.target, topic): id_ for topic, id_ in there.items()}
-        ids |= {(self.ids.source, topic): id_ for topic, id_ in self._ids_here.items()}
-        if any(self._topic_ids.get(topic, id_) != id_ for topic, id_ in ids.items()):
-            self._known.clear()
-            self._near.clear()
-            self._told.clear()
+    def _drop_recreated_topics(self, target_ids: Mapping[str, str]) -> None:
+        """Clear the caches if a topic was deleted and recreated, in either cluster."""
+        ids = {(self.ids.target, topic): topic_id for topic, topic_id in target_ids.items()}
+        ids |= {(self.ids.source, topic): topic_id for topic, topic_id in self._source_ids.items()}
+        if any(self._topic_ids.get(topic, topic_id) != topic_id for topic, topic_id in ids.items()):
+            self._translations.clear()
+            self._hints.clear()
+            self._sent.clear()
         self._topic_ids.update(ids)
 
-    def _move(
-        self, group: str, positions: Mapping[TopicPartition, int], here: Copies, there: Copies
+    def _commit(
+        self,
+        group: str,
+        positions: Mapping[TopicPartition, int],
+        in_source: Copies,
+        in_target: Copies,
     ) -> Positions:
-        translated = dict(self._translated(positions, here, there))
-        told = self._told.setdefault(group, {})
-        news = moves(translated, {}, told)
-        if not news:
+        translated = dict(self._translate(positions, in_source, in_target))
+        sent = self._sent.setdefault(group, {})
+        changed = advanced(translated, {}, sent)
+        if not changed:
             return {}
         protocol = self.target.protocol
-        wanted = moves(news, committed(protocol, group), told)
+        offsets = advanced(changed, committed(protocol, group), sent)
         try:
-            if wanted:
+            if offsets:
                 self.target.groups.inactive(group, doing=f"set offsets of group {group!r}")
-                commit(protocol, group, wanted)
+                commit(protocol, group, offsets)
         except ClientError as error:
-            if isinstance(error, GroupActive) or error.code in LIVE:
+            if isinstance(error, GroupActive) or error.code in ACTIVE:
                 return {}
             raise
-        told.update(news)
-        return wanted
+        sent.update(changed)
+        return offsets
 
-    def _translated(
-        self, positions: Mapping[TopicPartition, int], here: Copies, there: Copies
+    def _translate(
+        self, positions: Mapping[TopicPartition, int], in_source: Copies, in_target: Copies
     ) -> Iterable[tuple[TopicPartition, int]]:
-        for place, offset in positions.items():
-            other = TopicPartition(self._target_topic(place.topic), place.partition)
-            if other not in there.bounds:
-                continue  # the mirror has not made it yet
+        for partition, offset in positions.items():
+            target = TopicPartition(self._target_topic(partition.topic), partition.partition)
+            # The mirror has not created it yet.
+            if target not in in_target.bounds:
+                continue
             if self.direction.selection.naming == "identity":
-                yield other, self._in_shared_topic(place, offset, here, there)
-            elif self.direction.selection.copies(place.topic):
-                yield other, self._ahead(place, other, offset, there)
+                yield target, self._in_shared_topic(partition, offset, in_source, in_target)
+            elif self.direction.selection.copies(partition.topic):
+                yield target, self._first_unread_copy(partition, target, offset, in_target)
             else:
-                yield other, self._back(place, other, offset, here, there)
+                yield target, self._first_unread_original(partition, target, offset, in_source, in_target)
 
-    def _ahead(self, place: TopicPartition, other: TopicPartition, offset: int, there: Copies) -> int:
-        """In the target, the first copy of what is unread, or the end."""
-        bounds = there.bounds[other]
-        if (place, offset) in self._known:
-            return max(self._known[place, offset], bounds.begin)
-        read = there.reader(other, self.ids.source, place.topic, self._ids_here.get(place.topic))
-        found = find_copy(read, bounds, offset, self._near.get(place))
-        if found.before is not None:
-            self._near[place] = found.before
-        if found.first is None:
-            return bounds.end
-        if len(self._known) >= MOST_REMEMBERED:
-            self._known.clear()
-        self._known[place, offset] = found.first.target
-        return found.first.target
-
-    def _back(
-        self, place: TopicPartition, other: TopicPartition, offset: int, here: Copies, there: Copies
+    def _first_unread_copy(
+        self, source: TopicPartition, target: TopicPartition, offset: int, in_target: Copies
     ) -> int:
-        """In the target, the first of its own records whose copy is unread; the beginning where none was read."""
-        begin = there.bounds[other].begin
-        if place not in here.bounds:
-            return begin
-        read = here.reader(place, self.ids.target, other.topic, there.ids.get(other.topic))
-        at = backward(read, here.bounds[place], offset)
-        return begin if at is None else at
+        """Return the offset of the first unread copy in the target, or the end."""
+        bounds = in_target.bounds[target]
+        if (source, offset) in self._translations:
+            return max(self._translations[source, offset], bounds.begin)
+        read = in_target.reader(target, self.ids.source, source.topic, self._source_ids.get(source.topic))
+        search = find_copy(read, bounds, offset, self._hints.get(source))
+        if search.before is not None:
+            self._hints[source] = search.before
+        if search.first is None:
+            return bounds.end
+        if len(self._translations) >= MAX_CACHED:
+            self._translations.clear()
+        self._translations[source, offset] = search.first.target
+        return search.first.target
 
-    def _in_shared_topic(self, place: TopicPartition, offset: int, here: Copies, there: Copies) -> int:
-        """Both clusters write to the topic: the first record of the target that is unread, be it a copy or the target's own.
+    def _first_unread_original(
+        self,
+        source: TopicPartition,
+        target: TopicPartition,
+        offset: int,
+        in_source: Copies,
+        in_target: Copies,
+    ) -> int:
+        """Return the first record of the target whose copy in the source is unread.
 
-        The order of the two clusters' records differs between them, so there may be records behind it that were read.
+        The beginning, if no copy was read.
         """
-        bounds = there.bounds[place]
-        ahead = self._ahead(place, place, offset, there)
+        begin = in_target.bounds[target].begin
+        if source not in in_source.bounds:
+            return begin
+        read = in_source.reader(source, self.ids.target, target.topic, in_target.ids.get(target.topic))
+        unread = backward(read, in_source.bounds[source], offset)
+        return begin if unread is None else unread
+
+    def _in_shared_topic(
+        self, partition: TopicPartition, offset: int, in_source: Copies, in_target: Copies
+    ) -> int:
+        """Return the first unread record of a topic that both clusters write to, copy or original.
+
+        The two clusters have the records in a different order, so some records after it may have
+        been read.
+        """
+        copy = self._first_unread_copy(partition, partition, offset, in_target)
         if not self.direction.both:
-            return ahead
-        own = self._back(place, place, offset, here, there)
-        unread = first_own(there.reader(place, self.ids.source, place.topic), bounds, own)
-        return ahead if unread is None else min(ahead, unread)
+            return copy
+        start = self._first_unread_original(partition, partition, offset, in_source, in_target)
+        read = in_target.reader(partition, self.ids.source, partition.topic)
+        original = first_original(read, in_target.bounds[partition], start)
+        return copy if original is None else min(copy, original)

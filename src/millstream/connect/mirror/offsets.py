@@ -1,9 +1,10 @@
-"""From an offset in one cluster to the offset in the other where a group goes on: decisions over records that someone else reads. Pure.
+"""Translates an offset of one cluster into the offset of the other where a group continues. Pure.
 
-Copies keep their order within a partition and each names the offset it was copied from, so there is one right answer: the first record that the group
-has not read. It is found by bisection. What is read is committed and lies before the target's last stable offset; a copy that is not there yet comes
-after it, so an answer never skips a record. Where the mirror has not yet copied all that the group has read, the answer is the end of what
-there is, and a later pass moves it on.
+Copies keep their order within a partition, and each names the offset it was copied from. So there
+is one correct translation: the first record that the group has not read. Bisection finds it. Only
+committed records before the target's last stable offset are read. Copies that have not arrived yet
+come after it, so a translation never skips a record. If the mirror has not yet copied all that the
+group has read, the translation is the end of the partition, and a later pass moves it forward.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from millstream.core.types import TopicPartition
 
 
 class Row(NamedTuple):
-    """A committed record of a partition; ``source`` is the offset it was copied from, None if it is no copy from that cluster.
+    """A committed record of a partition.
 
-    ``topic_id`` is that of the topic it was copied from, empty where the copy does not say.
+    ``source`` is the offset it was copied from, None if it is not a copy from that cluster.
+    ``topic_id`` is the id of the topic it was copied from, empty if the copy does not name it.
     """
 
     offset: int
@@ -32,102 +34,107 @@ class Copy(NamedTuple):
 
 
 Read = Callable[[int], Sequence[Row]]
-"""Some of the records at or after an offset, in order and without gaps between them; nothing at the end of what is committed."""
+"""Returns some records at or after an offset, in order and without gaps.
+
+It returns nothing at the end of the committed records.
+"""
 
 
-class Found(NamedTuple):
-    """The first copy of what is wanted or later, and the last copy before it that was seen on the way."""
+class CopySearch(NamedTuple):
+    """The first copy of an offset or a later one, and the last earlier copy that was seen."""
 
     first: Copy | None
     before: Copy | None
 
 
 class Bounds(NamedTuple):
-    """What of a partition can be read: from its first offset to its last stable offset."""
+    """The readable part of a partition: from its first offset to its last stable offset."""
 
     begin: int
     end: int
 
 
 def copies_from(read: Read, at: int, end: int) -> list[Copy]:
-    """The next copies at or after an offset, as many as come together."""
+    """Return the next copies at or after an offset, from one read."""
     while at < end:
         rows = read(at)
         if not rows:
             return []
-        found = [
+        copies = [
             Copy(row.source, row.offset, row.topic_id)
             for row in rows
             if row.source is not None and row.offset < end
         ]
-        if found:
-            return found
+        if copies:
+            return copies
         at = rows[-1].offset + 1
     return []
 
 
-def find_copy(read: Read, bounds: Bounds, wanted: int, hint: Copy | None = None) -> Found:
-    """The first copy of source offset ``wanted`` or a later one. A ``hint`` is a copy from before, of an earlier offset."""
+def find_copy(read: Read, bounds: Bounds, offset: int, hint: Copy | None = None) -> CopySearch:
+    """Find the first copy of a source offset or a later one.
+
+    A ``hint`` is a known copy of an earlier offset.
+    """
     low, high = bounds
     first: Copy | None = None
     before: Copy | None = None
-    if hint is not None and hint.source < wanted and low <= hint.target < high:
+    if hint is not None and hint.source < offset and low <= hint.target < high:
         low, before = hint.target + 1, hint
-    # Copies before ``low`` are of earlier offsets; of those at or after ``high``, ``first`` is the first, and is late enough.
+    # Copies before ``low`` are of earlier offsets. Of those at or after ``high``, ``first`` is the
+    # first, and it is late enough.
     while low < high:
-        at = _guess(low, high, wanted, before if first is None else None)
-        found = [one for one in copies_from(read, at, bounds.end) if one.target < high]
-        if not found:
+        at = _guess(low, high, offset, before if first is None else None)
+        copies = [copy for copy in copies_from(read, at, bounds.end) if copy.target < high]
+        if not copies:
             high = at
             continue
-        later = next((one for one in found if one.source >= wanted), None)
-        earlier = found if later is None else found[: found.index(later)]
+        later = next((copy for copy in copies if copy.source >= offset), None)
+        earlier = copies if later is None else copies[: copies.index(later)]
         first = later or first
         if not earlier:
             high = at
-            if later is not None and later.source == wanted:
-                break  # there is only one copy of it
+            # An offset has only one copy.
+            if later is not None and later.source == offset:
+                break
             continue
         before = earlier[-1]
         low = before.target + 1
+        # The two copies are adjacent.
         if later is not None:
-            break  # the two stand side by side
-    return Found(first, before)
+            break
+    return CopySearch(first, before)
 
 
-def _guess(low: int, high: int, wanted: int, before: Copy | None) -> int:
-    """Where it is when nothing is missing in between; else the middle."""
+def _guess(low: int, high: int, offset: int, before: Copy | None) -> int:
+    """Return where a copy is if no offset is missing in between, or else the middle."""
     if before is not None:
-        straight = before.target + wanted - before.source
-        if low <= straight < high:
-            return straight
+        without_gaps = before.target + offset - before.source
+        if low <= without_gaps < high:
+            return without_gaps
     return (low + high) // 2
 
 
 def last_copy(read: Read, bounds: Bounds) -> Copy | None:
-    """The last copy within bounds: looked for from their end, further back each time."""
+    """Find the last copy within bounds, in growing steps from their end."""
     step, high = 1, bounds.end
     while high > bounds.begin:
         at = max(bounds.begin, high - step)
-        found: Copy | None = None
+        last: Copy | None = None
         while copies := copies_from(read, at, high):
-            found = copies[-1]
-            at = found.target + 1
-        if found is not None:
-            return found
+            last = copies[-1]
+            at = last.target + 1
+        if last is not None:
+            return last
         high, step = max(bounds.begin, high - step), step * 4
     return None
 
 
-def forward(read: Read, bounds: Bounds, committed: int, hint: Copy | None = None) -> Found:
-    """Where in the target a group goes on that has read a topic of the source up to ``committed``."""
-    return find_copy(read, bounds, committed, hint)
-
-
 def backward(read: Read, bounds: Bounds, committed: int) -> int | None:
-    """Where in the target a group goes on that has read, in the source, copies of the target's own records up to ``committed``.
+    """Return where a group continues in the target that has read copies of its records.
 
-    ``read`` and ``bounds`` are of the source. None: it has read none that is still there.
+    It has read them in the source, up to ``committed``; ``read`` and ``bounds`` are of the source.
+    None if it has read no copy that still exists.
     """
     following = copies_from(read, max(committed, bounds.begin), bounds.end)
     if following:
@@ -136,8 +143,8 @@ def backward(read: Read, bounds: Bounds, committed: int) -> int | None:
     return None if last is None else last.source + 1
 
 
-def first_own(read: Read, bounds: Bounds, at: int) -> int | None:
-    """The first record at or after an offset that is no copy."""
+def first_original(read: Read, bounds: Bounds, at: int) -> int | None:
+    """Return the first record at or after an offset that is not a copy."""
     at = max(at, bounds.begin)
     while at < bounds.end:
         rows = read(at)
@@ -150,17 +157,17 @@ def first_own(read: Read, bounds: Bounds, at: int) -> int | None:
     return None
 
 
-def moves(
+def advanced(
     translated: Mapping[TopicPartition, int],
-    theirs: Mapping[TopicPartition, int],
-    told: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, int],
+    sent: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The offsets to commit in the target: only forward, and none that was committed there before.
+    """Return the offsets to commit in the target: only forward.
 
-    What was ``told`` once is not told again: whoever has set the offset back since has done so on purpose.
+    An offset that was ``sent`` once is not sent again. If it was reset since, that was on purpose.
     """
     return {
-        place: offset
-        for place, offset in translated.items()
-        if offset > theirs.get(place, -1) and offset > told.get(place, -1)
+        partition: offset
+        for partition, offset in translated.items()
+        if offset > committed.get(partition, -1) and offset > sent.get(partition, -1)
     }

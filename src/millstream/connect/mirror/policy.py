@@ -1,12 +1,15 @@
-"""What a mirror copies and what the copies are called: names of topics, where a copy came from, and how loops are kept out. Pure.
+"""The topics that a mirror copies, their names in the target, and the prevention of loops. Pure.
 
-Two policies. ``prefix`` puts the name of the source cluster before the topic (``orders`` of ``east`` is ``east.orders`` in ``west``), as MirrorMaker's
-DefaultReplicationPolicy does (KIP-382): a copy is known by its name, and what carries the name of the cluster it would go to is not copied. ``identity``
-leaves names as they are, so that both clusters write to one topic; a copy is then known by its header.
+There are two policies. ``prefix`` puts the name of the source cluster before the topic: ``orders``
+of ``east`` is ``east.orders`` in ``west``. MirrorMaker's DefaultReplicationPolicy does the same
+(KIP-382). A copy is recognized by its name, and topics with the prefix of the target are not
+copied. ``identity`` keeps the names, so that both clusters write to one topic. A copy is then
+recognized by its header.
 
-The header (``millstream.mirror``) is added to every copy, under both policies: the cluster, topic, partition and offset that the record was copied from, and
-the id of the topic, since one that is made again under its old name counts its offsets anew.
-It is the exact map from offsets of one cluster to offsets of the other, which survives compaction and retention on either side and needs no state beside.
+Both policies add the header ``millstream.mirror`` to every copy: the cluster, topic, partition and
+offset that the record was copied from. It includes the id of the topic, since offsets start over if
+a topic is recreated under its name. The header is the exact map between the offsets of the two
+clusters. It survives compaction and retention on either side, and needs no other state.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from millstream.client.errors import ClientError
 HEADER = "millstream.mirror"
 SEPARATOR = "."
 INTERNAL = "__"
-LONGEST_NAME = 249
-"""Of a topic, in every Kafka."""
+MAX_NAME_LENGTH = 249
+"""The limit for names of topics in Kafka."""
 
 Naming = Literal["prefix", "identity"]
 NAMINGS: tuple[Naming, ...] = ("prefix", "identity")
@@ -32,7 +35,10 @@ _PLAIN = re.compile(r"[A-Za-z0-9._-]+\Z")
 
 
 class Origin(NamedTuple):
-    """Where a copy was copied from; ``cluster`` is the id that the cluster gave itself, ``topic_id`` is empty where the cluster gives none."""
+    """The record that a copy was made from.
+
+    ``cluster`` is the cluster id; ``topic_id`` is empty if the cluster has no topic ids.
+    """
 
     cluster: str
     topic: str
@@ -46,7 +52,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def parse(cls, value: bytes | None) -> Origin | None:
-        """None for what no mirror wrote."""
+        """Parse a header; return None if no mirror wrote it."""
         try:
             cluster, topic, partition, offset, *more = (value or b"").decode().split("/")
             (topic_id,) = more or [""]
@@ -56,7 +62,7 @@ class Origin(NamedTuple):
 
 
 def check_cluster_name(name: str) -> str:
-    """Names of clusters become parts of names of topics, and end at the first dot."""
+    """Reject names that cannot be the prefix of a topic, which ends at the first dot."""
     if not _CLUSTER_NAME.match(name):
         raise ClientError(
             f"{name!r} cannot be the name of a cluster",
@@ -66,14 +72,17 @@ def check_cluster_name(name: str) -> str:
 
 
 def name_of_address(bootstrap: str) -> str:
-    """The name of a cluster that was given none: its first address."""
+    """Return the default name of a cluster: its first address."""
     first = bootstrap.split(",")[0].rpartition("://")[2]
     return re.sub(r"[^A-Za-z0-9_]+", "-", first).strip("-")[:60]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The topics that one direction of a mirror copies. Entries are names or regular expressions over whole names."""
+    """The topics that one direction of a mirror copies.
+
+    Entries are names, or regular expressions that match whole names.
+    """
 
     source: str
     target: str
@@ -87,33 +96,36 @@ class Selection:
 
     @property
     def pattern(self) -> str:
-        """One regular expression for the source. What could not have its name in the target is not copied."""
-        longest = LONGEST_NAME - len(self.target_topic(""))
-        return f"(?!.{{{longest + 1}}}){self._wanted}"
+        """The regular expression for topics of the source.
+
+        It excludes topics whose name would be too long in the target.
+        """
+        limit = MAX_NAME_LENGTH - len(self.target_topic(""))
+        return f"(?!.{{{limit + 1}}}){self._selected}"
 
     @property
-    def _wanted(self) -> str:
-        """Internal topics are never copied, nor is what came from the target by name."""
-        out = [f"(?!{INTERNAL})"]
+    def _selected(self) -> str:
+        """Never select internal topics, nor copies from the target by their name."""
+        parts = [f"(?!{INTERNAL})"]
         if self.naming == "prefix":
-            out.append(rf"(?!(?:.*\.)?{re.escape(self.target)}\.)")
+            parts.append(rf"(?!(?:.*\.)?{re.escape(self.target)}\.)")
         if self.exclude:
-            out.append(f"(?!(?:{_any_of(self.exclude)})$)")
-        return "".join(out) + f"(?:{_any_of(self.topics)})"
+            parts.append(f"(?!(?:{_any_of(self.exclude)})$)")
+        return "".join(parts) + f"(?:{_any_of(self.topics)})"
 
     def copies(self, topic: str) -> bool:
         return re.fullmatch(self.pattern, topic) is not None
 
     def too_long(self, topic: str) -> bool:
-        """Whether a topic is left out only because of the name that its copy would have."""
-        return re.fullmatch(self._wanted, topic) is not None and not self.copies(topic)
+        """Return whether a topic is excluded only because the name of its copy is too long."""
+        return re.fullmatch(self._selected, topic) is not None and not self.copies(topic)
 
     def target_topic(self, topic: str) -> str:
-        """What the copy of a topic is called."""
+        """Return the name of the copy of a topic."""
         return topic if self.naming == "identity" else f"{self.source}{SEPARATOR}{topic}"
 
-    def brought(self, topic: str) -> str | None:
-        """The topic of the target whose copy this topic of the source is, when it is one by its name."""
+    def original_topic(self, topic: str) -> str | None:
+        """Return the topic of the target that a topic of the source is a copy of, by its name."""
         if self.naming == "identity":
             return topic if self.copies(topic) else None
         prefix = f"{self.target}{SEPARATOR}"
@@ -121,30 +133,31 @@ class Selection:
 
 
 def literal(entry: str) -> str:
-    """An entry as a regular expression: a name with dots in it means these dots."""
+    """Return an entry as a regular expression: dots in a plain name are literal."""
     return re.escape(entry) if _PLAIN.match(entry) else entry
 
 
 def _any_of(entries: Iterable[str]) -> str:
-    return "|".join(f"(?:{literal(one)})" for one in entries)
+    return "|".join(f"(?:{literal(entry)})" for entry in entries)
 
 
 def matches(entries: Sequence[str], name: str) -> bool:
-    """Whether a whole name is one of the entries."""
+    """Return whether an entry matches a whole name."""
     return bool(entries) and re.fullmatch(_any_of(entries), name) is not None
 
 
-def check_patterns(entries: Iterable[str], what: str) -> None:
-    for one in entries:
+def check_patterns(entries: Iterable[str], option: str) -> None:
+    for entry in entries:
         try:
-            re.compile(literal(one))
+            re.compile(literal(entry))
         except re.error as error:
             raise ClientError(
-                f"{one!r} in {what} is no regular expression: {error}", hint="for example orders,pay.*"
+                f"{entry!r} in {option} is not a regular expression: {error}",
+                hint="for example orders,pay.*",
             ) from None
 
 
 def words(text: str | Iterable[str]) -> tuple[str, ...]:
-    """``orders,pay.*`` as entries."""
-    given = text.split(",") if isinstance(text, str) else text
-    return tuple(one.strip() for one in given if one.strip())
+    """Return the entries of ``orders,pay.*``."""
+    entries = text.split(",") if isinstance(text, str) else text
+    return tuple(entry.strip() for entry in entries if entry.strip())

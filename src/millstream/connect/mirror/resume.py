@@ -1,8 +1,10 @@
-"""Going on without a checkpoint: the copies themselves say how far the mirror has come.
+"""Resumes a mirror without a checkpoint, from the copies in the target.
 
-First whoever wrote under the mirror's name is shut out, then the target is read up to where it ended at that moment, waiting for transactions that are
-open. The last copy in each partition is then the last one for good, and the mirror begins behind it; at the beginning, if it is a copy of a topic that
-had the name before. Copies of older versions do not say of which topic they are: what a new topic would lose is then not risked.
+First, older writers with the mirror's name are fenced. Then the target is read up to its current
+end, after all open transactions have ended. So the last copy in each partition is final, and the
+mirror starts after it. If that is a copy of an earlier topic of the same name, the mirror starts at
+the beginning. Copies of older versions do not name the id of their topic. Then resuming is
+rejected, since records of a recreated topic could be lost.
 """
 
 from __future__ import annotations
@@ -24,19 +26,22 @@ from millstream.spark.source.cluster_view import ClusterView
 from millstream.spark.source.offsets import EARLIEST
 
 FENCE_PATIENCE_S = 60.0
-STRANGERS_S = 960.0
+OPEN_TRANSACTIONS_S = 960.0
 RETRY_S = 0.5
 
 
 def resumed(direction: Direction, writer: str) -> Direction:
-    """The direction, beginning behind the last copies that the target has; ``writer`` is the name of its progress."""
+    """Return the direction, starting after the last copies in the target.
+
+    ``writer`` is the name of its progress.
+    """
     ids = find_ids(direction)
     _fence(direction, writer)
-    places, topic_ids = _partitions(direction)
-    found: dict[str, dict[str, int]] = {}
-    for place, offset in _positions(direction, ids, places, topic_ids).items():
-        found.setdefault(place.topic, {})[str(place.partition)] = offset
-    return replace(direction, starting=json.dumps(found)) if found else direction
+    partitions, topic_ids = _partitions(direction)
+    starting: dict[str, dict[str, int]] = {}
+    for partition, offset in _positions(direction, ids, partitions, topic_ids).items():
+        starting.setdefault(partition.topic, {})[str(partition.partition)] = offset
+    return replace(direction, starting=json.dumps(starting)) if starting else direction
 
 
 def _fence(direction: Direction, writer: str) -> None:
@@ -48,7 +53,7 @@ def _fence(direction: Direction, writer: str) -> None:
 
 
 def _partitions(direction: Direction) -> tuple[list[TopicPartition], Mapping[str, str]]:
-    """Of the source, and the ids of their topics."""
+    """Return the partitions of the source, and the ids of their topics."""
     source = direction.source
     options = {
         **only_for(source.options, BATCH),
@@ -63,49 +68,58 @@ def _partitions(direction: Direction) -> tuple[list[TopicPartition], Mapping[str
 
 
 def _positions(
-    direction: Direction, ids: Ids, places: list[TopicPartition], topic_ids: Mapping[str, str]
+    direction: Direction, ids: Ids, partitions: list[TopicPartition], topic_ids: Mapping[str, str]
 ) -> Mapping[TopicPartition, int]:
-    names = {place.topic: direction.selection.target_topic(place.topic) for place in places}
-    copies = _settled(direction, set(names.values()))
-    found = {}
+    names = {partition.topic: direction.selection.target_topic(partition.topic) for partition in partitions}
+    copies = _without_open_transactions(direction, set(names.values()))
+    positions = {}
     try:
-        for place in places:
-            there = TopicPartition(names[place.topic], place.partition)
+        for partition in partitions:
+            target = TopicPartition(names[partition.topic], partition.partition)
             last = None
-            if there in copies.bounds:
-                last = last_copy(copies.reader(there, ids.source, place.topic), copies.bounds[there])
-            found[place] = (
-                EARLIEST if last is None else _behind(last, place, there, topic_ids.get(place.topic, ""))
+            if target in copies.bounds:
+                read = copies.reader(target, ids.source, partition.topic)
+                last = last_copy(read, copies.bounds[target])
+            topic_id = topic_ids.get(partition.topic, "")
+            positions[partition] = (
+                EARLIEST if last is None else _position_after(last, partition, target, topic_id)
             )
     finally:
         copies.close()
-    return found
+    return positions
 
 
-def _behind(last: Copy, place: TopicPartition, there: TopicPartition, topic_id: str) -> int:
-    """Where the mirror goes on in a partition of the source whose last copy this is."""
+def _position_after(last: Copy, source: TopicPartition, target: TopicPartition, topic_id: str) -> int:
+    """Return where the mirror continues in a partition of the source, after its last copy."""
     if topic_id and not last.topic_id:
         raise ClientError(
-            f"the last copy in {there} does not say which topic {place.topic} it was copied from: an older version has written it",
-            hint=f"nothing tells whether that one was deleted and made again since; --exclude '{place.topic}' resumes the others",
+            f"the last copy in {target} does not name the id of topic {source.topic}: "
+            "an older version wrote it",
+            hint="the topic may have been deleted and recreated since; "
+            f"--exclude '{source.topic}' resumes the others",
         )
     return last.source + 1 if last.topic_id == topic_id else EARLIEST
 
 
-def _settled(direction: Direction, topics: set[str]) -> Copies:
-    """The target when every transaction that was open at first has ended."""
+def _without_open_transactions(direction: Direction, topics: set[str]) -> Copies:
+    """Return the target after every transaction that is open now has ended."""
     first = Copies(direction.target, topics, committed=False)
     first.close()
-    give_up_s = time.monotonic() + STRANGERS_S
+    deadline_s = time.monotonic() + OPEN_TRANSACTIONS_S
     while True:
         copies = Copies(direction.target, topics)
-        behind = [one for one, bounds in first.bounds.items() if copies.bounds[one].end < bounds.end]
+        behind = [
+            partition
+            for partition, bounds in first.bounds.items()
+            if copies.bounds[partition].end < bounds.end
+        ]
         if not behind:
             return copies
         copies.close()
-        if time.monotonic() > give_up_s:
+        if time.monotonic() > deadline_s:
             raise ClientError(
-                f"a transaction is open on {behind[0]} of {direction.target.name} since offset {copies.bounds[behind[0]].end}",
+                f"a transaction on {behind[0]} of {direction.target.name} is open since offset "
+                f"{copies.bounds[behind[0]].end}",
                 hint="find its owner with `millstream transactions list`, or abort it",
             )
         time.sleep(RETRY_S)

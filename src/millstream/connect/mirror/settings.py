@@ -1,7 +1,8 @@
-"""What the target's topic must become for its source's: created, grown, and with which settings. Pure.
+"""Plans how the target's topic follows its source: creation, partitions and settings. Pure.
 
-The target follows the source, except in what is the target's own business (replication, throttles, ``min.insync.replicas``; KIP-382 leaves the same
-out) and in the time of records: a copy keeps its time, so the target's topic takes the time that it is given, however old or new it is.
+Some settings belong to the target (replication, throttles, ``min.insync.replicas``); KIP-382
+excludes the same ones. A copy keeps the timestamp of its record, so the target's topic accepts any
+timestamp.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-LONGEST_MS = str(2**63 - 1)
+MAX_MS = str(2**63 - 1)
 
-OWN_BUSINESS = frozenset(
+NOT_COPIED = frozenset(
     {
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
@@ -20,18 +21,18 @@ OWN_BUSINESS = frozenset(
         "message.timestamp.difference.max.ms",
     }
 )
-# Tiered storage is a matter of the cluster that has it.
-OWN_PREFIXES = ("remote.", "local.")
+# Tiered storage is a property of the cluster.
+NOT_COPIED_PREFIXES = ("remote.", "local.")
 TIMES: Mapping[str, str] = {
     "message.timestamp.type": "CreateTime",
-    "message.timestamp.before.max.ms": LONGEST_MS,
-    "message.timestamp.after.max.ms": LONGEST_MS,
+    "message.timestamp.before.max.ms": MAX_MS,
+    "message.timestamp.after.max.ms": MAX_MS,
 }
 
 
 @dataclass(frozen=True)
 class TopicState:
-    """A topic as a cluster has it; ``settings`` are only those that were set on it."""
+    """A topic of a cluster; ``settings`` are those that were set on the topic."""
 
     partitions: int
     replication_factor: int
@@ -40,7 +41,7 @@ class TopicState:
 
 @dataclass(frozen=True)
 class TopicPlan:
-    """What is to be done to the target's topic; nothing where it is as it should be."""
+    """The changes to the target's topic; false if there are none."""
 
     create: TopicState | None = None
     grow_to: int | None = None
@@ -54,29 +55,33 @@ class TopicPlan:
 def plan_topic(
     source: TopicState, target: TopicState | None, *, brokers: int, follow_settings: bool
 ) -> TopicPlan:
-    """``brokers`` of the target bound its replicas. Without ``follow_settings`` a topic that exists keeps its settings."""
-    wanted = synced(source.settings)
+    """Return the changes to the target's topic.
+
+    The target has no more replicas than ``brokers``. Without ``follow_settings``, an existing topic
+    keeps its settings.
+    """
+    settings = synced(source.settings)
     if target is None:
         replicas = max(1, min(source.replication_factor, brokers))
-        return TopicPlan(create=TopicState(source.partitions, replicas, {**wanted, **TIMES}))
+        return TopicPlan(create=TopicState(source.partitions, replicas, {**settings, **TIMES}))
     grow_to = source.partitions if source.partitions > target.partitions else None
     if not follow_settings:
         return TopicPlan(grow_to=grow_to)
-    wanted = {**wanted, **TIMES}
-    changed = {name: value for name, value in wanted.items() if target.settings.get(name) != value}
-    surplus = tuple(sorted(name for name in synced(target.settings) if name not in wanted))
+    settings = {**settings, **TIMES}
+    changed = {name: value for name, value in settings.items() if target.settings.get(name) != value}
+    surplus = tuple(sorted(name for name in synced(target.settings) if name not in settings))
     return TopicPlan(grow_to=grow_to, set=changed, delete=surplus)
 
 
 def synced(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings in which the target follows its source."""
+    """Return the settings that are copied to the target."""
     return {
         name: value
         for name, value in settings.items()
-        if name not in OWN_BUSINESS and name not in TIMES and not name.startswith(OWN_PREFIXES)
+        if name not in NOT_COPIED and name not in TIMES and not name.startswith(NOT_COPIED_PREFIXES)
     }
 
 
 def overwrites_times(target: TopicState | None) -> bool:
-    """Whether a topic that is left as it is gives copies the time of their arrival."""
+    """Return whether a topic replaces the timestamps of copies by the time of their arrival."""
     return target is not None and target.settings.get("message.timestamp.type") == "LogAppendTime"

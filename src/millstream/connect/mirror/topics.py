@@ -1,4 +1,7 @@
-"""Topics of the target follow those of the source: made before anything is written to them, grown, and given the same settings."""
+"""Keeps the target's topics like the source's: existence, number of partitions and settings.
+
+Topics are created before anything is written to them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from millstream.client.admin.topics import Topic
 from millstream.client.errors import BrokerUnreachable, ClientError, TopicExists
 from millstream.client.protocol import Protocol
 from millstream.connect.mirror.direction import Direction
-from millstream.connect.mirror.policy import LONGEST_NAME
+from millstream.connect.mirror.policy import MAX_NAME_LENGTH
 from millstream.connect.mirror.settings import (
     TIMES,
     TopicPlan,
@@ -31,54 +34,57 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class TopicKeeper:
-    """The topics of one direction. ``say`` tells what it changes and what it cannot."""
+class TopicSync:
+    """The topics of one direction. ``say`` prints changes and failures."""
 
     direction: Direction
     source: Admin
     target: Admin
     say: Say
-    refused: dict[str, str] = field(default_factory=dict)
-    """Topics that the target does not take, by the names they would have there, and why."""
+    rejected: dict[str, str] = field(default_factory=dict)
+    """Topics that the target rejects, by their names there, and the reason."""
     _counts: dict[str, int] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ensure(self, partitions: Mapping[str, int]) -> None:
-        """The target has these topics of the source with at least so many partitions."""
+        """Make sure that the target has these topics, with at least these numbers of partitions."""
         for topic, count in partitions.items():
             if self._counts.get(self.direction.selection.target_topic(topic), 0) < count:
                 self.run()
                 return
 
     def run(self) -> None:
-        """One pass over all topics. One that the target refuses is told and does not hold up the others."""
+        """Make one pass over all topics. One that the target rejects does not stop the others."""
         with self._lock:
             selection = self.direction.selection
             all_names = self.source.topics.names()
-            self._tell_too_long(all_names)
-            here = self._states(self.source, [one for one in all_names if selection.copies(one)])
-            names = {selection.target_topic(one) for one in here}
-            there = self._states(self.target, [one for one in self.target.topics.names() if one in names])
+            self._report_too_long(all_names)
+            source = self._states(self.source, [name for name in all_names if selection.copies(name)])
+            names = {selection.target_topic(topic) for topic in source}
+            existing = [name for name in self.target.topics.names() if name in names]
+            target = self._states(self.target, existing)
             brokers = len(self.target.cluster.describe().brokers)
-            for topic, state in here.items():
+            for topic, state in source.items():
                 name = selection.target_topic(topic)
                 try:
-                    self._follow(name, there.get(name), self._plan(state, there.get(name), brokers))
+                    self._follow(name, target.get(name), self._plan(state, target.get(name), brokers))
                 except ClientError as error:
-                    if not _refuses(error):
+                    if not _is_permanent(error):
                         raise
-                    self.refused[name] = error.message
+                    self.rejected[name] = error.message
                     self._say_once(f"topic {name} of {self.direction.target.name}: {error}")
                 else:
-                    self.refused.pop(name, None)
-                    self._counts[name] = max(state.partitions, there[name].partitions if name in there else 0)
+                    self.rejected.pop(name, None)
+                    current = target[name].partitions if name in target else 0
+                    self._counts[name] = max(state.partitions, current)
 
-    def _tell_too_long(self, names: Iterable[str]) -> None:
-        for one in names:
-            if self.direction.selection.too_long(one):
+    def _report_too_long(self, names: Iterable[str]) -> None:
+        for name in names:
+            if self.direction.selection.too_long(name):
                 self._say_once(
-                    f"topic {one} is not mirrored: with its prefix the name would be longer than {LONGEST_NAME} characters"
+                    f"topic {name} is not mirrored: with its prefix the name would be longer than "
+                    f"{MAX_NAME_LENGTH} characters"
                 )
 
     def _plan(self, state: TopicState, target: TopicState | None, brokers: int) -> TopicPlan:
@@ -86,7 +92,9 @@ class TopicKeeper:
 
     def _states(self, admin: Admin, names: list[str]) -> dict[str, TopicState]:
         settings = admin.configs.describe_topics(names)
-        return {one.name: _state(one, settings.get(one.name, [])) for one in admin.topics.describe(names)}
+        return {
+            topic.name: _state(topic, settings.get(topic.name, [])) for topic in admin.topics.describe(names)
+        }
 
     def _follow(self, name: str, before: TopicState | None, plan: TopicPlan) -> None:
         where = f"topic {name} of {self.direction.target.name}"
@@ -104,9 +112,8 @@ class TopicKeeper:
     def _create(self, name: str, state: TopicState, where: str) -> None:
         try:
             self._create_with(name, state, state.settings)
-        except (
-            TopicExists
-        ):  # the other direction, or someone else, was faster: the next pass looks at its settings
+        # Created concurrently, by the other direction or a user. The next pass checks its settings.
+        except TopicExists:
             if len(self.target.topics.get(name).partitions) < state.partitions:
                 self._grow(name, state.partitions, where)
             return
@@ -121,7 +128,7 @@ class TopicKeeper:
     def _grow(self, name: str, partitions: int, where: str) -> None:
         self.target.topics.add_partitions(name, partitions)
         self._wait_for(name, partitions)
-        self.say(f"{where} has {partitions} partitions now, as its source has")
+        self.say(f"{where} grew to {partitions} partitions, like its source")
 
     def _create_with(self, name: str, state: TopicState, settings: Mapping[str, str]) -> None:
         self.target.topics.create(
@@ -132,7 +139,7 @@ class TopicKeeper:
         )
 
     def _alter(self, name: str, plan: TopicPlan, where: str) -> None:
-        """All at once; one by one where the target does not know one of them."""
+        """Alter settings in one request, or one by one if the target does not know one of them."""
         try:
             self.target.configs.alter("topic", name, plan.set, delete=plan.delete)
             self._say_once(f"{where}: settings as in the source: {_shown(plan)}")
@@ -146,16 +153,16 @@ class TopicKeeper:
             except ClientError as error:
                 if error.code != ErrorCode.INVALID_CONFIG:
                     raise
-                self._say_once(f"{where} does not take {setting}={value}: {error.message}")
+                self._say_once(f"{where} rejects {setting}={value}: {error.message}")
         if plan.delete:
             self.target.configs.alter("topic", name, delete=plan.delete)
 
     def _wait_for(self, name: str, partitions: int) -> None:
-        """Until the target's first broker, which the sink asks too, knows them and their leaders."""
+        """Wait until the broker that the sink asks too knows the partitions and their leaders."""
         protocol = Protocol(self.direction.target.connection())
-        give_up_s = time.monotonic() + VISIBLE_WITHIN_S
+        deadline_s = time.monotonic() + VISIBLE_WITHIN_S
         try:
-            while time.monotonic() < give_up_s:
+            while time.monotonic() < deadline_s:
                 leaders = protocol.leaders([name])
                 if sum(leader is not None for leader in leaders.values()) >= partitions:
                     return
@@ -170,16 +177,16 @@ class TopicKeeper:
 
 
 def _state(topic: Topic, settings: list[Config]) -> TopicState:
-    own = {one.name: one.value or "" for one in settings if one.source == SET_ON_TOPIC}
+    own = {setting.name: setting.value or "" for setting in settings if setting.source == SET_ON_TOPIC}
     return TopicState(len(topic.partitions), topic.replication_factor, own)
 
 
-def _refuses(error: ClientError) -> bool:
-    """Whether it is about the one topic and trying again at once would end the same way."""
+def _is_permanent(error: ClientError) -> bool:
+    """Return whether an error concerns one topic, and an immediate retry would fail too."""
     return error.code is not None and not error.code.retriable and not isinstance(error, BrokerUnreachable)
 
 
 def _shown(plan: TopicPlan) -> str:
     return ", ".join(
-        [*(f"{name}={value}" for name, value in plan.set.items()), *(f"{one} unset" for one in plan.delete)]
+        [*(f"{name}={value}" for name, value in plan.set.items()), *(f"{name} unset" for name in plan.delete)]
     )

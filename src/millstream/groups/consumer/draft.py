@@ -12,7 +12,7 @@ from typing import Any
 from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Disarm
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.groups.assignors.builtin import ASSIGNORS, MemberSpec
-from millstream.groups.consumer import records
+from millstream.groups.consumer import records, replay
 from millstream.groups.consumer.group import ConsumerGroup
 from millstream.groups.consumer.member import (
     ConsumerMember,
@@ -98,7 +98,7 @@ class Draft:
             self.group = self.group.copy()
             self._copied = True
         self.records.append(record)
-        self.group.apply(record)
+        replay.apply(self.group, record)
 
     def prepend(self, decision: Decision) -> None:
         """Start with a decision about another group, as part of the same decision."""

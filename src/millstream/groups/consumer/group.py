@@ -5,7 +5,7 @@ Only ``apply`` changes it. A crash loses nothing about a consumer group: its sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -14,23 +14,12 @@ from millstream.core.decisions import CoordinatorRecord
 from millstream.core.errors import ErrorCode
 from millstream.groups.consumer import records
 from millstream.groups.consumer.member import (
-    LEAVE_EPOCH,
     ConsumerMember,
     Current,
     Info,
-    MemberState,
     Partitions,
 )
 from millstream.groups.shard_state import FROM_COMMIT
-from millstream.wire.group_records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMetadataKey,
-    ConsumerGroupPartitionMetadataKey,
-    ConsumerGroupRegularExpressionKey,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-)
 from millstream.wire.messages.list_groups import ListedGroup
 
 KIND = "consumer"
@@ -41,7 +30,6 @@ _UNCHECKED = -1
 # A group starts with an empty assignment in this epoch. Members join with 0, so no group is in
 # epoch 0.
 _FIRST_EPOCH = 1
-_NO_EPOCH = -1
 
 
 class GroupState(Enum):
@@ -140,7 +128,7 @@ class ConsumerGroup:
         copy._shared = set(_DICTIONARIES)
         return copy
 
-    def _own(self, *names: str) -> None:
+    def own(self, *names: str) -> None:
         """Copy these dictionaries before a change, if they are shared."""
         for name in self._shared.intersection(names):
             setattr(self, name, dict(getattr(self, name)))
@@ -159,61 +147,11 @@ class ConsumerGroup:
             self.has_partition_metadata,
         )
 
-    # ---- records ---------------------------------------------------------------------------------
-
-    def apply(self, record: CoordinatorRecord) -> None:
-        """Apply any record of the group except its last tombstone.
-
-        Tombstones for unknown members are ignored: after compaction the records before them may be
-        gone.
-        """
-        _APPLY[type(record.key)](self, record.key, record.value)
-
-    def _apply_epoch(self, key: Any, value: Any) -> None:
-        if value is not None:
-            self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
-
-    def _apply_partition_metadata(self, key: Any, value: Any) -> None:
-        self.has_partition_metadata = value is not None
-
-    def _apply_member(self, key: Any, value: Any) -> None:
-        old = self.members.get(key.member_id)
-        if value is not None:
-            self._replace(old, (old or ConsumerMember(key.member_id)).with_info(Info.of(value)))
-        elif old is not None:
-            self._replace(old, None)
-
-    def _apply_current(self, key: Any, value: Any) -> None:
-        old = self.members.get(key.member_id)
-        if value is not None:
-            self._replace(old, (old or ConsumerMember(key.member_id)).with_current(Current.of(value)))
-        elif old is not None:
-            self._replace(old, old.with_current(_GONE))
-
-    def _apply_target_epoch(self, key: Any, value: Any) -> None:
-        self.assignment_epoch = value.assignment_epoch if value is not None else _NO_EPOCH
-        self.assignment_timestamp = value.assignment_timestamp if value is not None else records.NO_TIME
-
-    def _apply_target(self, key: Any, value: Any) -> None:
-        self._own("target")
-        if value is None:
-            self.target.pop(key.member_id, None)
-        else:
-            rows = value.topic_partitions
-            self.target[key.member_id] = {row.topic_id: frozenset(row.partitions) for row in rows}
-
-    def _apply_regex(self, key: Any, value: Any) -> None:
-        self._own("regexes")
-        if value is None:
-            self.regexes.pop(key.regular_expression, None)
-        else:
-            resolved = ResolvedRegex(frozenset(value.topics), value.version, value.timestamp)
-            self.regexes[key.regular_expression] = resolved
-
     # ---- derived state ---------------------------------------------------------------------------
 
-    def _replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
-        self._own("members")
+    def replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
+        """Replace a member, add it without ``old``, or remove it without ``new``."""
+        self.own("members")
         if old is not None:
             self._remove(old)
         if new is not None:
@@ -223,11 +161,11 @@ class ConsumerGroup:
         info = member.info
         del self.members[member.member_id]
         if info.instance_id is not None and self.instances.get(info.instance_id) == member.member_id:
-            self._own("instances")
+            self.own("instances")
             del self.instances[info.instance_id]
         for partition in member.current.partitions():
             if self.owners.get(partition) == member.member_id:
-                self._own("owners")
+                self.own("owners")
                 del self.owners[partition]
         self._count(info, -1)
 
@@ -235,15 +173,15 @@ class ConsumerGroup:
         info = member.info
         self.members[member.member_id] = member
         if info.instance_id is not None:
-            self._own("instances")
+            self.own("instances")
             self.instances[info.instance_id] = member.member_id
         for partition in member.current.partitions():
-            self._own("owners")
+            self.own("owners")
             self.owners[partition] = member.member_id
         self._count(info, 1)
 
     def _count(self, info: Info, by: int) -> None:
-        self._own("names", "patterns", "assignors")
+        self.own("names", "patterns", "assignors")
         for topic in info.topics:
             _add(self.names, topic, by)
         if info.regex:
@@ -366,9 +304,6 @@ class ConsumerGroup:
 
 _DICTIONARIES = ("members", "target", "regexes", "instances", "owners", "names", "patterns", "assignors")
 
-# A member whose assignment is deleted, shortly before it is removed.
-_GONE = Current(epoch=LEAVE_EPOCH, previous_epoch=LEAVE_EPOCH, state=MemberState.STABLE)
-
 
 def _add(counts: dict[str, int], name: str, by: int) -> None:
     count = counts.get(name, 0) + by
@@ -390,15 +325,3 @@ def _had_all(current: Current, topics: Sequence[Any], epoch: int) -> bool:
                 if since is None or epoch < since:
                     return False
     return True
-
-
-_APPLY: dict[type, Callable[[ConsumerGroup, Any, Any], None]] = {
-    ConsumerGroupMetadataKey: ConsumerGroup._apply_epoch,
-    ConsumerGroupPartitionMetadataKey: ConsumerGroup._apply_partition_metadata,
-    ConsumerGroupMemberMetadataKey: ConsumerGroup._apply_member,
-    ConsumerGroupCurrentMemberAssignmentKey: ConsumerGroup._apply_current,
-    ConsumerGroupTargetAssignmentMetadataKey: ConsumerGroup._apply_target_epoch,
-    ConsumerGroupTargetAssignmentMemberKey: ConsumerGroup._apply_target,
-    ConsumerGroupRegularExpressionKey: ConsumerGroup._apply_regex,
-}
-KEYS = frozenset(_APPLY)

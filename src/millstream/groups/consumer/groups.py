@@ -8,9 +8,9 @@ from typing import Any
 from millstream.core.decisions import NOTHING, Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
 from millstream.core.errors import ApiError
 from millstream.groups.classic.groups import dissolve
-from millstream.groups.consumer import checks, describe, heartbeat, leave
+from millstream.groups.consumer import checks, describe, heartbeat, leave, replay
 from millstream.groups.consumer.draft import Draft, Environment, TopicsChecked
-from millstream.groups.consumer.group import KEYS, ConsumerGroup, Durable
+from millstream.groups.consumer.group import ConsumerGroup, Durable
 from millstream.groups.consumer.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -63,7 +63,7 @@ class ConsumerShard:
     def apply(self, record: CoordinatorRecord) -> None:
         """Apply a record. A group exists from its first record until the tombstone of its epoch."""
         key, value = record.key, record.value
-        if type(key) not in KEYS:
+        if type(key) not in replay.KEYS:
             return
         group = self.state.consumer.get(key.group_id)
         if group is None:
@@ -73,7 +73,7 @@ class ConsumerShard:
         if value is None and type(key) is ConsumerGroupMetadataKey:
             del self.state.consumer[key.group_id]
         else:
-            group.apply(record)
+            replay.apply(group, record)
 
     def perform(self, effect: Any) -> None:
         group = self.state.consumer.get(effect.group_id)

@@ -1,1 +1,1 @@
-"""Compaction: which log is cleaned next, the child process that does it, and the swap of its result."""
+"""Compaction: the selection of a log, the child process that cleans it, and the swap."""

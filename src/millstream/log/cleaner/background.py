@@ -1,10 +1,13 @@
-"""Compaction in the background: picks the dirtiest log, has a child process clean it, and swaps the result in.
+"""Compaction in the background.
 
-The child does all the reading and writing (see `compaction`); the loop only plans, and swaps files by renaming them.
-Before the first swap the recovery point of the log is made durable, because recovery takes a gap above it for a
-loss; after the last one the cleaner's checkpoint. A log that cannot be cleaned is left alone, with the reason, and
-does not hold up the others. Whatever happens to a log meanwhile (deleted, truncated, retention, a failed disk), what
-the child made of it is then dropped: a swap needs every segment to be as it was when the round began.
+It picks the dirtiest log, lets a child process clean it, and swaps the result in.
+
+The child does all the reading and writing (see `compaction`); the loop only plans, and swaps files
+by renaming them. Before the first swap the recovery point of the log is made durable, because
+recovery treats a gap above it as data loss. After the last one the cleaner's checkpoint is written.
+A log that cannot be cleaned is left alone, with the reason, and does not block the others. If the
+log changes during a round (deleted, truncated, retention, a failed disk), the result of the child
+is dropped: a swap needs every segment to be unchanged since the round began.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from millstream.log.cleaner.swap import stage_swap
 from millstream.log.config import LogConfig
 from millstream.log.directories import file_names
 from millstream.log.errors import StorageError
-from millstream.log.manager import LogManager
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segments.segment import Segment
 from millstream.ports.workers import JobRunner, NewWorker, Worker, WorkerClosed, WorkerDied
@@ -52,7 +55,10 @@ Blocking = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class CleanerSettings(NamedTuple):
-    """Kafka's log.cleaner.* settings; `max_decompressed_bytes` bounds the memory that one batch may need."""
+    """Kafka's log.cleaner.* settings.
+
+    `max_decompressed_bytes` bounds the memory that one batch may need.
+    """
 
     backoff_ms: int = 15_000
     dedupe_buffer_bytes: int = 128 << 20
@@ -63,7 +69,7 @@ class CleanerSettings(NamedTuple):
 
 
 class CleanReport(NamedTuple):
-    """A round that was completed."""
+    """A completed round."""
 
     tp: TopicPartition
     first_dirty_offset: int
@@ -72,11 +78,11 @@ class CleanReport(NamedTuple):
 
 
 class LogChanged(Exception):
-    """The log is not what it was when the round began; what the child made is of no use."""
+    """The log has changed since the round began, so the result of the child is useless."""
 
 
 class _Round:
-    """The log being cleaned, and its segments as they were."""
+    """The log being cleaned, and its segments at the start of the round."""
 
     def __init__(self, log: PartitionLog, end_offset: int) -> None:
         self.log = log
@@ -105,12 +111,12 @@ class _Round:
 
 
 def cleaner_worker(new_worker: NewWorker = Worker) -> JobRunner:
-    """The child process of a cleaner: killed when its round is aborted, and gone when it has long been idle."""
+    """Return the child process of a cleaner: killed if its round is aborted, stopped when idle."""
     return new_worker("cleaner", kill_on_cancel=True, idle_exit_s=_IDLE_EXIT_S)
 
 
 class Cleaner:
-    """Belongs to a broker: `run` is its task. `uncleanable` tells which logs it gave up, and why."""
+    """Belongs to a broker: `run` is its task. `uncleanable` has the reasons of failed logs."""
 
     def __init__(
         self,
@@ -137,26 +143,26 @@ class Cleaner:
         """The partition whose log is being cleaned."""
         return self._round.log.tp if self._round is not None else None
 
-    # -- what others tell it
+    # -- signals from other parts
 
     def wake(self) -> None:
-        """Look again now instead of after log.cleaner.backoff.ms."""
+        """Look for work now instead of after log.cleaner.backoff.ms."""
         self._wake.set()
 
     def abort(self, tp: TopicPartition) -> None:
-        """The log of this partition goes, or changes: stop cleaning it and drop what was made of it."""
+        """Stop cleaning a log that is deleted or changed, and drop the result."""
         if self._round is not None and self._round.log.tp == tp:
             self._round.aborted = True
             if self._round.task is not None:
                 self._round.task.cancel()
 
     def abort_directory(self, log_dir: str) -> None:
-        """A data directory failed."""
+        """Stop cleaning in a data directory that failed."""
         if self._round is not None and self._round.log.log_dir == log_dir:
             self.abort(self._round.log.tp)
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition was deleted: also what was wrong with its log is of the past."""
+        """Drop everything known about a deleted partition."""
         self.abort(tp)
         self.uncleanable.pop(tp, None)
         self._failures.pop(tp, None)
@@ -164,12 +170,12 @@ class Cleaner:
     # -- running
 
     async def run(self) -> None:
-        """Until cancelled: clean while something is dirty, else rest for log.cleaner.backoff.ms."""
+        """Run until cancelled: clean while a log is dirty, else wait for log.cleaner.backoff.ms."""
         while True:
             if await self.run_once(self._manager.clock()) is None:
-                await self._rest()
+                await self._back_off()
 
-    async def _rest(self) -> None:
+    async def _back_off(self) -> None:
         try:
             async with asyncio.timeout(self.settings.backoff_ms / 1000):
                 await self._wake.wait()
@@ -178,7 +184,10 @@ class Cleaner:
         self._wake.clear()
 
     async def run_once(self, now_ms: int) -> CleanReport | None:
-        """Clean the dirtiest log; None where nothing is due, or the round could not be completed."""
+        """Clean the dirtiest log.
+
+        Return None if nothing is due, or the round could not be completed.
+        """
         self.last_run_ms = now_ms
         for gone in self.uncleanable.keys() - self._manager.logs.keys():
             self.forget(gone)
@@ -199,8 +208,8 @@ class Cleaner:
         return report
 
     async def _measure_logs(self, now_ms: int) -> list[Cleanable]:
-        """In slices of two milliseconds, so that thousands of logs do not hold up the loop."""
-        found: list[Cleanable] = []
+        """Measure all logs, in slices of two milliseconds so that the loop never stalls."""
+        candidates: list[Cleanable] = []
         wrong: set[str] = set()
         until = time.perf_counter() + _SLICE_S
         for tp, log in list(self._manager.logs.items()):
@@ -208,7 +217,7 @@ class Cleaner:
                 continue
             cleanable = self._measure(log, now_ms)
             if cleanable is not None:
-                found.append(cleanable)
+                candidates.append(cleanable)
                 if cleanable.checkpoint_wrong:
                     _correct_checkpoint(log, cleanable)
                     wrong.add(log.log_dir)
@@ -220,44 +229,47 @@ class Cleaner:
                 await self._checkpoint(log_dir, file_names.CLEANER_OFFSETS)
             except StorageError:
                 pass  # the directory is offline now, or full
-        return found
+        return candidates
 
     def _measure(self, log: PartitionLog, now_ms: int) -> Cleanable | None:
         try:
             return measure(facts_of(log), now_ms)
         except OSError as error:
             self._storage_failed(log, error)
-        except Exception as error:  # a damaged header, for one; the other logs go on
+        except Exception as error:  # for example a damaged header; the other logs continue
             self._give_up(log.tp, error)
         return None
 
     # -- one round
 
     async def _guarded(self, round_: _Round, chosen: Cleanable, now_ms: int) -> CleanReport | None:
-        """A round, with what may go wrong in it. A log that fails must not stop the others, so this catches all."""
+        """Run a round and handle its failures.
+
+        A log that fails must not stop the others, so this catches everything.
+        """
         log = round_.log
         try:
             report = await self._clean(round_, chosen, now_ms)
             self._failures.pop(log.tp, None)
             return report
         except asyncio.CancelledError:
-            await self._tidy(round_)
+            await self._remove_cleaned(round_)
             if not round_.aborted:
                 raise
             logger.info("%s: cleaning was aborted", log.tp)
         except (LogChanged, StorageError):
-            await self._tidy(round_)
-            logger.info("%s: the log changed while it was cleaned; what was made of it is dropped", log.tp)
+            await self._remove_cleaned(round_)
+            logger.info("%s: the log changed while it was cleaned; the result is dropped", log.tp)
         except WorkerClosed:
             pass  # the broker stops
         except (WorkerDied, NoRound, FileNotFoundError, MemoryError) as error:
-            await self._tidy(round_)
+            await self._remove_cleaned(round_)
             self._failed_again(log.tp, error)
         except OSError as error:
-            await self._tidy(round_)
+            await self._remove_cleaned(round_)
             self._storage_failed(log, error)
         except Exception as error:
-            await self._tidy(round_)
+            await self._remove_cleaned(round_)
             self._give_up(log.tp, error)
         return None
 
@@ -275,20 +287,20 @@ class Cleaner:
         round_.check_unchanged(self._manager, ())
         log.cleaned_offset = plan.end_offset
         await self._checkpoint(log.log_dir, file_names.CLEANER_OFFSETS)
-        _tell(log, chosen, plan, stats)
+        _log_result(log, chosen, plan, stats)
         return CleanReport(log.tp, chosen.first_dirty_offset, plan.end_offset, stats)
 
     async def _swap(self, round_: _Round, group: CleanedGroup) -> None:
-        """`.cleaned` to `.swap` in a thread, since that waits for the disk, then the swap itself in one step."""
+        """Stage the swap in a thread, since that waits for the disk, then swap in one step."""
         log, new = round_.log, [cleaned.base_offset for cleaned in group.new]
         round_.check_unchanged(self._manager, group.old)
         sums = log.segment_list.checksums.file
         sums.suspend()
         try:
-            await _to_its_end(self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums)))
+            await _uninterrupted(self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums)))
             round_.check_unchanged(self._manager, group.old)
         except BaseException:
-            # Left behind, they would take the place of what the log is by then at the next start.
+            # If they stayed, the next start would put them in the place of newer segments.
             _remove_quietly(log, round_.directory, file_names.SWAP)
             sums.resume()
             raise
@@ -309,19 +321,19 @@ class Cleaner:
         except OSError as error:
             raise self._manager.failures.disk_failed(log_dir, f"cannot write {name}", error) from error
 
-    async def _tidy(self, round_: _Round) -> None:
-        """Takes away what the child wrote. It is dead or idle by now."""
+    async def _remove_cleaned(self, round_: _Round) -> None:
+        """Remove the files that the child wrote. It is dead or idle by now."""
         await self._blocking(lambda: _remove_quietly(round_.log, round_.directory, file_names.CLEANED))
 
     # -- failures
 
     def _failed_again(self, tp: TopicPartition, error: Exception) -> None:
-        """The child died, or a file was missing: that may pass, unless it happens every time."""
+        """Count a failure that may be temporary: the child died, or a file was missing."""
         self._failures[tp] = self._failures.get(tp, 0) + 1
         if self._failures[tp] >= _MAX_FAILURES:
             self._give_up(tp, error)
         else:
-            logger.warning("%s: cleaning failed and will be tried again: %s", tp, error)
+            logger.warning("%s: cleaning failed and will be retried: %s", tp, error)
 
     def _storage_failed(self, log: PartitionLog, error: OSError) -> None:
         if error.errno in _FULL:
@@ -331,7 +343,7 @@ class Cleaner:
 
     def _give_up(self, tp: TopicPartition, error: Exception) -> None:
         self.uncleanable[tp] = f"{type(error).__name__}: {error}"
-        logger.error("%s cannot be cleaned and is left as it is until the next start: %s", tp, error)
+        logger.error("%s cannot be cleaned and stays as it is until the next start: %s", tp, error)
 
 
 def facts_of(log: PartitionLog) -> LogFacts:
@@ -351,7 +363,7 @@ def facts_of(log: PartitionLog) -> LogFacts:
 
 
 def job_for(log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now_ms: int) -> CleanJob:
-    """Everything the child has to know. The producers are those of now: one that comes later writes above."""
+    """Return the job for the child. Producers that appear later write above its range."""
     config = log.config
     producers = {
         producer_id: ActiveProducer(entry.last_offset, entry.epoch)
@@ -364,7 +376,7 @@ def job_for(log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now
         producers,
         compression_levels(config),
         settings.max_decompressed_bytes,
-        log.may_forget_deletions,
+        log.may_drop_deletions,
     )
     return CleanJob(
         log.directory,
@@ -385,14 +397,14 @@ def job_for(log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now
 
 
 def compression_levels(config: LogConfig) -> dict[int, int]:
-    """The level for batches of the topic's own codec; others were the producer's choice, and get the default."""
+    """Return the level of the topic's own codec. Other codecs, of producers, get the default."""
     levels = {
         "gzip": (Codec.GZIP, config.compression_gzip_level),
         "lz4": (Codec.LZ4, config.compression_lz4_level),
         "zstd": (Codec.ZSTD, config.compression_zstd_level),
     }
-    found = levels.get(config.compression_type)
-    return {int(found[0]): found[1]} if found is not None else {}
+    level = levels.get(config.compression_type)
+    return {int(level[0]): level[1]} if level is not None else {}
 
 
 def _remove_quietly(log: PartitionLog, directory: str, suffix: str) -> None:
@@ -401,23 +413,22 @@ def _remove_quietly(log: PartitionLog, directory: str, suffix: str) -> None:
             if name.endswith(suffix):
                 log.files.unlink(os.path.join(directory, name))
     except FileNotFoundError:
-        pass  # the log was deleted meanwhile
+        pass  # the log was deleted
     except OSError as error:
-        logger.warning("%s: what is left of a cleaning cannot be removed: %s", directory, error)
+        logger.warning("%s: cannot remove the files of an interrupted cleaning: %s", directory, error)
 
 
 def _correct_checkpoint(log: PartitionLog, cleanable: Cleanable) -> None:
-    if (
-        not log.config.delete
-    ):  # retention moves the log start all the time, and explicit deletion now and then
+    # Retention moves the log start all the time, and explicit deletion sometimes.
+    if not log.config.delete:
         logger.warning(
-            "%s: the cleaner's checkpoint %d is outside the log (%d to %d); cleaning begins at the log start",
+            "%s: the cleaner's checkpoint %d is outside the log (%d to %d); cleaning starts at the log start",
             log.tp, log.cleaned_offset, log.log_start_offset, log.log_end_offset,
         )  # fmt: skip
     log.cleaned_offset = cleanable.first_dirty_offset
 
 
-def _tell(log: PartitionLog, chosen: Cleanable, plan: CleanPlan, stats: CleanStats) -> None:
+def _log_result(log: PartitionLog, chosen: Cleanable, plan: CleanPlan, stats: CleanStats) -> None:
     logger.info(
         "%s: cleaned offsets %d to %d: %d of %d bytes and %d of %d records are left, %.1f s",
         log.tp, chosen.first_dirty_offset, plan.end_offset, stats.bytes_written, stats.bytes_read,
@@ -429,8 +440,8 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, call)
 
 
-async def _to_its_end(work: Awaitable[Any]) -> None:
-    """Awaits work that must not be left half done when the caller is cancelled."""
+async def _uninterrupted(work: Awaitable[Any]) -> None:
+    """Await work that must complete even if the caller is cancelled."""
     future = asyncio.ensure_future(work)
     try:
         await asyncio.shield(future)

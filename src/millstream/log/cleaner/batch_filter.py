@@ -1,8 +1,8 @@
-"""What cleaning leaves of one batch: all of it, some records, an empty header, or nothing.
+"""Decides what cleaning keeps of a batch: all of it, some records, an empty header, or nothing.
 
-Records keep their bytes: a batch keeps its base offset and base timestamp, so what stays is cut out of the old
-body and joined. Only a batch that gets a delete horizon is encoded anew, once, because the horizon takes the place of
-the base timestamp (KIP-534).
+Records keep their bytes: a batch keeps its base offset and base timestamp, so the kept records are
+copied from the old body and joined. Only a batch that gets a delete horizon is re-encoded, once,
+because the horizon replaces the base timestamp (KIP-534).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DecodeColumns = Callable[[bytes, int, int, int], KeyColumns]
 
 
 class Kept(NamedTuple):
-    """What is written for a batch; `aborted` goes into the transaction index beside it."""
+    """The data to write for a batch. `aborted` is its entry for the transaction index."""
 
     data: bytes | memoryview
     records: int
@@ -49,7 +49,7 @@ class Kept(NamedTuple):
 
 
 class BatchFilter:
-    """Decides batch by batch, told in the order of their offsets from the start of the log."""
+    """Takes batches in the order of their offsets, from the start of the log."""
 
     def __init__(
         self,
@@ -59,7 +59,10 @@ class BatchFilter:
         decode: Decode = decode_keys,
         first_mapped_offset: int | None = None,
     ) -> None:
-        """`first_mapped_offset` is where the section begins of which the map has every key."""
+        """Create a filter.
+
+        The map has every key of the records from `first_mapped_offset` on.
+        """
         self._decode = decode
         self._first_mapped = first_mapped_offset
         self._survivors = None if first_mapped_offset is None else latest.survivors()
@@ -74,12 +77,15 @@ class BatchFilter:
         if aborted or not header.count or self._is_superseded(header):
             return self._emptied(header, batch)
         if header.base_offset > self._latest.latest_offset:
-            return Kept(batch, header.count)  # beyond what the map knows: the next round's work
+            return Kept(batch, header.count)  # beyond the map: left to the next round
         return self._keep_data(header, batch)
 
     def _is_superseded(self, header: BatchHeader) -> bool:
-        """Whether later records have all the keys of a batch, as can be told without a look into it: that it has none of the offsets in
-        the map, though the map has all of its keys. In a log of few keys that is nearly every batch."""
+        """Return whether later records have all keys of a batch, without reading the batch.
+
+        That is certain if the map has all keys of the batch, but none of its offsets. In a log of
+        few keys that is true of nearly every batch.
+        """
         survivors, first = self._survivors, self._first_mapped
         if survivors is None or first is None:
             return False
@@ -91,7 +97,7 @@ class BatchFilter:
     def _keep_control(self, header: BatchHeader, batch: memoryview) -> Kept | None:
         marker = read_marker(batch) if header.count else None
         unneeded, aborted = self._transactions.on_control(header, marker)
-        if not header.count or (unneeded and self._time_has_come(header)):
+        if not header.count or (unneeded and self._horizon_reached(header)):
             return self._emptied(header, batch)
         if unneeded and header.delete_horizon_ms is None:
             return Kept(self._with_horizon(header, batch, None), header.count, aborted)
@@ -107,11 +113,11 @@ class BatchFilter:
             return Kept(self._with_horizon(header, batch, kept), len(kept))
         if len(kept) == len(infos):
             return Kept(batch, len(kept))
-        return Kept(self._cut(header, batch, body, infos, kept), len(kept))
+        return Kept(self._with_records(header, batch, body, infos, kept), len(kept))
 
     def _kept_records(self, header: BatchHeader, infos: Sequence[KeyInfo]) -> list[int]:
-        """Which records stay: those that no later one supersedes, and of tombstones those whose time has not come."""
-        keep_tombstones = not self._time_has_come(header)
+        """Return the records to keep: those not superseded, and tombstones before their horizon."""
+        keep_tombstones = not self._horizon_reached(header)
         end, get = self._latest.latest_offset, self._latest.get
         return [
             i
@@ -120,17 +126,27 @@ class BatchFilter:
             or (key is not None and offset >= get(key, -1) and (keep_tombstones or not tombstone))
         ]
 
-    def _time_has_come(self, header: BatchHeader) -> bool:
-        """Whether what tells of deletions may go from this batch: KIP-534, and every replica has it."""
+    def _horizon_reached(self, header: BatchHeader) -> bool:
+        """Return whether tombstones and markers of this batch may go.
+
+        Their horizon is reached (KIP-534), and every replica has them.
+        """
         horizon_ms = header.delete_horizon_ms
-        return self._rules.forget_deletions and horizon_ms is not None and horizon_ms <= self._rules.now_ms
+        return self._rules.drop_deletions and horizon_ms is not None and horizon_ms <= self._rules.now_ms
 
     def _needs_horizon(self, header: BatchHeader) -> bool:
-        """Not before all of the batch is cleaned: a tombstone's time runs from when it took older values away."""
+        """Return whether a batch needs a delete horizon.
+
+        Not before all of it is cleaned: the time of a tombstone starts when it removes older
+        values.
+        """
         return not header.has_delete_horizon and header.last_offset <= self._latest.latest_offset
 
     def _emptied(self, header: BatchHeader, batch: memoryview) -> Kept | None:
-        """The header alone where a producer's last sequence or epoch, or the end of the round, hangs on it."""
+        """Return the header alone, or None if not even that is needed.
+
+        It must stay if it has the last sequence or epoch of a producer, or ends the round.
+        """
         if not self._must_stay(header):
             return None
         if not header.count:
@@ -161,7 +177,7 @@ class BatchFilter:
         return header.control and header.producer_epoch == producer.epoch
 
     def _with_horizon(self, header: BatchHeader, batch: memoryview, kept: Sequence[int] | None) -> bytes:
-        """The batch (or the kept records of it) with the time from which its tombstones or marker may go."""
+        """Return the batch, or its kept records, with a delete horizon."""
         records = read_records(batch, max_bytes=self._rules.max_decompressed_bytes)
         return build_batch(
             records if kept is None else [records[i] for i in kept],
@@ -180,7 +196,7 @@ class BatchFilter:
             control=header.control,
         )
 
-    def _cut(
+    def _with_records(
         self,
         header: BatchHeader,
         batch: memoryview,
@@ -197,19 +213,22 @@ class BatchFilter:
 
 
 def body_of(header: BatchHeader, batch: memoryview, max_bytes: int) -> bytes:
-    """The records of a batch, decompressed."""
+    """Return the records of a batch, decompressed."""
     return decompress(header.codec, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
 
 
 def key_columns(header: BatchHeader, body: bytes, decode: DecodeColumns = decode_key_columns) -> KeyColumns:
-    """Offsets and keys alone; of small batches as `key_infos`."""
+    """Return only offsets and keys. Small batches use the reference decoder, as in `key_infos`."""
     if header.count < _MIN_FAST:
         decode = decode_key_columns
     return decode(body, header.count, header.base_offset, header.last_offset)
 
 
 def key_infos(header: BatchHeader, body: bytes, decode: Decode = decode_keys) -> list[KeyInfo]:
-    """`decode` may be the C extension; for small batches, which it has a price for, the reference serves."""
+    """Decode the keys of a batch. `decode` may be the C extension.
+
+    Small batches use the reference decoder, since the extension has an overhead per call.
+    """
     append_time = header.max_timestamp if header.log_append_time else None
     if header.count < _MIN_FAST:
         decode = decode_keys
@@ -217,7 +236,7 @@ def key_infos(header: BatchHeader, body: bytes, decode: Decode = decode_keys) ->
 
 
 def record_spans(body: bytes, count: int) -> list[int]:
-    """Where each record begins, and at last where they end. Only for a body whose structure was checked."""
+    """Return the start of each record, and the end of the last. The body must be valid."""
     at = 0
     spans = [0]
     for _ in range(count):
@@ -232,7 +251,7 @@ def record_spans(body: bytes, count: int) -> list[int]:
 
 
 def _with_body(batch: memoryview, body: bytes, count: int, max_timestamp: int) -> bytes:
-    """The same header over other records."""
+    """Return a batch with the same header and other records."""
     head = bytearray(batch[:HEADER_SIZE])
     struct.pack_into(">i", head, LENGTH_AT, HEADER_SIZE - LOG_OVERHEAD + len(body))
     struct.pack_into(">q", head, MAX_TIMESTAMP_AT, max_timestamp)

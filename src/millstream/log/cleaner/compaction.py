@@ -1,10 +1,13 @@
 """Log compaction: of the records with the same key only the last is kept (Kafka's Cleaner).
 
-A round walks the log twice. The first walk notes the latest offset of every key in the dirty section, as far as the
-buffer for that goes. The second rewrites the log from its start, in groups of segments that fit into one, dropping
-what the map, the tombstones' horizons and the aborted transactions allow. It runs in a child process: `begin` makes
-the map and tells the groups, `clean_group` writes the `.cleaned` files of one, which the parent then swaps in before it
-asks for the next, so that a round never needs more spare disk than one segment. Nothing here touches a live file.
+A round reads the log twice. The first pass collects the latest offset of every key in the dirty
+section, as far as its buffer allows. The second pass rewrites the log from its start, in groups of
+segments that fit into one. It drops what the map, the delete horizons and the aborted transactions
+allow.
+
+A round runs in a child process: `begin` builds the map and returns the groups. `clean_group` writes
+the `.cleaned` files of one group, which the parent swaps in before it requests the next. So a round
+never needs more spare disk than one segment. Nothing here touches a live file.
 """
 
 from __future__ import annotations
@@ -40,12 +43,12 @@ from millstream.wire.records.batch import BatchHeader, CorruptBatch, parse_heade
 from millstream.wire.records.payload import decode_key_columns, decode_keys
 
 _MIN_SLEEP_S: Final = 0.01
-_FAST_BYTES: Final = 4 << 20  # from here on the tenth of a second pays that importing the C extension takes
-_MAX_GROUP: Final = 100  # segments: the parent renames their files in one step, at some 15 us each
+_FAST_BYTES: Final = 4 << 20  # from this size on, importing the C extension (0.1 s) pays off
+_MAX_GROUP: Final = 100  # segments: the parent renames their files in one step, at about 15 us each
 
 
 class Throttle:
-    """Sleeps so that no more than a number of bytes per second is read and written (log.cleaner.io.max.bytes...)."""
+    """Limits the bytes read and written per second (log.cleaner.io.max.bytes.per.second)."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -61,14 +64,14 @@ class Throttle:
 
 
 class Compaction:
-    """A round under way."""
+    """A round in progress."""
 
     def __init__(self, job: CleanJob, files: Files) -> None:
         self.job = job
         self.files = files
         self.stats = CleanStats()
         self._throttle = Throttle(job.io_max_bytes_per_s)
-        self._plain = True  # whether the offsets of all records are where the headers say
+        self._plain = True  # whether all offsets of records are within those of their headers
         self._fast = _is_large(job) and payload_fast.available()
         self._aborted = list(self._aborted_transactions())
         self._latest = OffsetMap(job.dedupe_buffer_bytes, job.load_factor)
@@ -93,7 +96,10 @@ class Compaction:
         return os.path.join(self.job.directory, file_names.segment_name(base_offset) + kind)
 
     def _aborted_transactions(self) -> Iterator[AbortedTransaction]:
-        """Those that touch the range to be cleaned; a marker may lie segments after the data it aborts."""
+        """Yield the aborted transactions that overlap the range to clean.
+
+        A marker may lie segments after the data it aborts.
+        """
         end_offset = self.job.rules.end_offset
         for base_offset in (*(segment.base_offset for segment in self.job.segments), *self.job.later):
             try:
@@ -102,7 +108,7 @@ class Compaction:
                 continue
             yield from (entry for entry in transaction_index.parse(data) if entry.first_offset < end_offset)
 
-    # -- first walk
+    # -- first pass
 
     def _build_map(self) -> None:
         job, latest = self.job, self._latest
@@ -116,10 +122,10 @@ class Compaction:
                 continue
             if not self._map_segment(segment, transactions):
                 return
-            latest.latest_offset = end - 1  # also where the last offsets are gaps
+            latest.latest_offset = end - 1  # also if the last offsets are gaps
 
     def _map_segment(self, segment: SourceSegment, transactions: CleanedTransactions) -> bool:
-        """False when the map is full."""
+        """Add the keys of a segment. Return False if the map is full."""
         position = self._position_of(segment, self.job.first_dirty_offset)
         first, latest = self.job.first_dirty_offset, self._latest
         decode = payload_fast.decode_key_columns if self._fast else decode_key_columns
@@ -127,7 +133,7 @@ class Compaction:
             self.stats.map_bytes_read += header.size
             self.stats.map_records_read += header.count
             if header.control:
-                continue  # the end of a transaction is told by its entry in the index
+                continue  # the index entry has the end of a transaction
             if not transactions.on_data(header) and header.count and header.last_offset >= first:
                 body = body_of(header, batch, self.job.rules.max_decompressed_bytes)
                 columns = key_columns(header, body, decode)
@@ -141,7 +147,7 @@ class Compaction:
         return True
 
     def _position_of(self, segment: SourceSegment, offset: int) -> int:
-        """Where the dirty section begins in its first segment."""
+        """Return the position of the dirty section in its first segment."""
         if offset <= segment.base_offset:
             return 0
         try:
@@ -151,7 +157,7 @@ class Compaction:
         position = OffsetIndex.parse(data, segment.base_offset).position_of(offset)
         if not 0 < position < segment.size:
             return 0
-        # Nothing vouches for an index, and what is passed over here would be taken for superseded.
+        # The index is not verified, and records skipped here would count as superseded.
         try:
             header, _ = next(self._read(segment, position))
         except CorruptBatch:
@@ -167,7 +173,7 @@ class Compaction:
         finally:
             file.close()
 
-    # -- second walk
+    # -- second pass
 
     def _groups(self) -> list[list[SourceSegment]]:
         return group_segments(
@@ -188,7 +194,7 @@ class Compaction:
             return 0
 
     def clean_group(self, number: int) -> CleanedGroup:
-        """Writes the group's `.cleaned` files. Groups must be asked for in their order, each once."""
+        """Write the `.cleaned` files of a group. Each group once, in order."""
         started = time.monotonic()
         group = self.groups[number]
         written = [self._new_segment(group[0].base_offset)]
@@ -217,9 +223,9 @@ class Compaction:
         )
 
     def _write(self, written: list[CleanedSegment], header: BatchHeader, kept: Kept) -> None:
-        """Appends to the last segment, or to a further one: compressed anew, records may need more room."""
+        """Append to the last segment, or to a new one: recompressed records may need more space."""
         job = self.job
-        if not written[-1].has_room(
+        if not written[-1].has_space(
             kept.data, header.last_offset, job.segment_bytes, job.segment_index_bytes
         ):
             written.append(self._new_segment(header.base_offset))
@@ -237,7 +243,10 @@ def _is_large(job: CleanJob) -> bool:
 def group_segments(
     segments: Sequence[SourceSegment], index_sizes: Sequence[tuple[int, int]], job: CleanJob
 ) -> list[list[SourceSegment]]:
-    """Neighbours that fit into one segment together: by log, by each index, and by 31 bits of relative offset."""
+    """Group adjacent segments that fit into one: by log, by each index, and by relative offsets.
+
+    Relative offsets have 31 bits.
+    """
     groups: list[list[SourceSegment]] = []
     sizes: tuple[int, ...] = (0, 0, 0)
     limits = (job.segment_bytes, job.segment_index_bytes, job.segment_index_bytes)
@@ -256,7 +265,7 @@ def group_segments(
     return groups
 
 
-# -- what the worker process runs
+# -- the functions of the child process
 
 
 class _Child:
@@ -268,7 +277,7 @@ _child = _Child()
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Millions of objects that hold no others: to look for circles among them takes half of the time."""
+    """Disable the garbage collector: among millions of plain objects it takes half of the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -279,7 +288,7 @@ def _without_collector() -> Iterator[None]:
 
 
 def begin(job: CleanJob, files: Files | None = None) -> CleanPlan:
-    """Starts a round, in place of any other; its map stays in this process until `end`."""
+    """Start a round, replacing any other. Its map stays in this process until `end`."""
     _child.round = None
     with _without_collector():
         _child.round = Compaction(job, files or RealFiles())
@@ -289,15 +298,15 @@ def begin(job: CleanJob, files: Files | None = None) -> CleanPlan:
 
 def clean_group(number: int) -> CleanedGroup:
     if _child.round is None:
-        raise NoRound("no round of cleaning is under way in this process")
+        raise NoRound("no round of cleaning is in progress in this process")
     with _without_collector():
         return _child.round.clean_group(number)
 
 
 def end() -> CleanStats:
-    """Ends the round and gives its memory back."""
+    """End the round and free its memory."""
     if _child.round is None:
-        raise NoRound("no round of cleaning is under way in this process")
+        raise NoRound("no round of cleaning is in progress in this process")
     stats = _child.round.stats
     _child.round = None
     return stats

@@ -1,4 +1,4 @@
-"""What the cleaner and its child process tell each other. The broker imports this and none of the work behind it."""
+"""The messages between the cleaner and its child process. The broker imports no more than this."""
 
 from __future__ import annotations
 
@@ -11,16 +11,22 @@ JOBS: Final = "millstream.log.cleaner.compaction"
 
 
 class ActiveProducer(NamedTuple):
-    """Where a producer's state comes from: its last batch of data, or -1 and then its marker of that epoch."""
+    """The origin of a producer's state: its last batch of data, or its marker of that epoch.
+
+    `last_data_offset` is -1 in the latter case.
+    """
 
     last_data_offset: int
     epoch: int
 
 
 class Retention(NamedTuple):
-    """What may go in one round of cleaning. `end_offset` is where the round stops: the batch that ends there stays,
-    if need be empty, so that the log never seems to end earlier than it did. `levels` are those of codecs. Tombstones and
-    markers whose time has come go only with `forget_deletions`."""
+    """The rules of one round of cleaning.
+
+    The round stops at `end_offset`: the batch that ends there stays, empty if necessary, so that
+    the log never seems to end earlier than before. `levels` are those of codecs. Expired tombstones
+    and markers go only with `drop_deletions`.
+    """
 
     now_ms: int
     delete_retention_ms: int
@@ -28,7 +34,7 @@ class Retention(NamedTuple):
     active_producers: Mapping[int, ActiveProducer]
     levels: Mapping[int, int]
     max_decompressed_bytes: int = 1 << 30
-    forget_deletions: bool = True
+    drop_deletions: bool = True
 
 
 class SourceSegment(NamedTuple):
@@ -39,8 +45,12 @@ class SourceSegment(NamedTuple):
 
 
 class CleanJob(NamedTuple):
-    """One round for one log. `segments` are all that begin below `rules.end_offset`, from the start of the log;
-    `later` are the base offsets of the rest, whose transaction indexes may tell of data in ours."""
+    """One round for one log.
+
+    `segments` are all that begin below `rules.end_offset`, from the start of the log. `later` are
+    the base offsets of the rest: their transaction indexes may have entries about records of
+    `segments`.
+    """
 
     directory: str
     segments: tuple[SourceSegment, ...]
@@ -57,7 +67,7 @@ class CleanJob(NamedTuple):
 
 
 class CleanPlan(NamedTuple):
-    """What `begin` found out: the groups by their base offsets, and where the next round will begin."""
+    """The result of `begin`: the groups by their base offsets, and where the next round starts."""
 
     groups: tuple[tuple[int, ...], ...]
     end_offset: int
@@ -71,14 +81,14 @@ class CleanedFile(NamedTuple):
 
 
 class CleanedGroup(NamedTuple):
-    """`new` takes the place of the segments `old`."""
+    """The segments `new` replace the segments `old`."""
 
     old: tuple[int, ...]
     new: tuple[CleanedFile, ...]
 
 
 class CleanStats:
-    """What a round did; `map_*` belongs to the first walk."""
+    """Statistics of a round; `map_*` belongs to the first pass."""
 
     def __init__(self) -> None:
         self.map_bytes_read = 0
@@ -94,4 +104,4 @@ class CleanStats:
 
 
 class NoRound(Exception):
-    """The child has no round under way: it was started anew since."""
+    """The child has no round in progress: it was restarted since."""

@@ -1,9 +1,9 @@
-"""The cleaner's memory: for every key of the dirty section, the last offset at which it was written.
+"""The memory of the cleaner: the last offset of every key of the dirty section.
 
-Its size is bounded by log.cleaner.dedupe.buffer.size, at 24 bytes a key as in Kafka. While the keys are few they lie
-in a dict, which costs some 200 bytes each but is ten times as fast; when the dict has used up the buffer, the map turns
-itself into packed buckets of 16 bytes of MD5 and 8 of offset. Two keys with the same MD5 would be taken for
-one, as in Kafka: that is less likely than a fault of the memory.
+Its size is bounded by log.cleaner.dedupe.buffer.size, at 24 bytes per key as in Kafka. While there
+are few keys they are in a dict, which costs about 200 bytes each but is ten times as fast. When the
+dict has used up the buffer, it is converted to packed buckets of 16 bytes of MD5 and 8 of offset.
+Two keys with the same MD5 would count as one, as in Kafka: that is less likely than a memory fault.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from millstream.wire.records.payload import KeyColumns
 
 try:
-    from _md5 import md5  # type: ignore[import-not-found]  # half the price of OpenSSL's for short keys
+    from _md5 import md5  # type: ignore[import-not-found]  # faster than OpenSSL's for short keys
 except ImportError:
 
     def md5(data: bytes = b"") -> hashlib._Hash:
@@ -32,11 +32,11 @@ _pack_offset = struct.Struct(">q").pack
 
 
 class OffsetMapTooSmall(ValueError):
-    """The buffer could not hold a single key, so that cleaning would never come forward."""
+    """The buffer cannot hold a single key, so cleaning would never progress."""
 
 
 class OffsetMap:
-    """Keys and their latest offsets; `latest_offset` is the end of what the map has seen."""
+    """Keys and their latest offsets; `latest_offset` is the last offset that the map has seen."""
 
     def __init__(self, memory_bytes: int, load_factor: float) -> None:
         self.capacity = int(memory_bytes // ENTRY_BYTES * load_factor)
@@ -59,12 +59,15 @@ class OffsetMap:
 
     @property
     def get(self) -> Callable[[bytes, int], int]:
-        """Looks up a key: `get(key, default)`. To be asked for once per batch."""
+        """The lookup `get(key, default)`. Get it once per batch."""
         return self._dict.get if self._packed is None else self._packed.get
 
     def add(self, offsets: Sequence[int], keys: Sequence[bytes | None]) -> bool:
-        """Takes in a batch's keys. False when the map is full: then `latest_offset` is that of the last key that went
-        in, and the rest of the log waits for the next cleaning."""
+        """Add the keys of a batch. Return False if the map is full.
+
+        Then `latest_offset` is that of the last key added, and the rest of the log waits for the
+        next round.
+        """
         if len(self) + len(keys) > self.capacity:
             return self._add_until_full(offsets, keys)
         if self._packed is None:
@@ -75,7 +78,7 @@ class OffsetMap:
 
     def _add_to_dict(self, offsets: Sequence[int], keys: Sequence[bytes | None]) -> None:
         latest, before = self._dict, len(self._dict)
-        latest.update(zip(keys, offsets, strict=True))  # type: ignore[arg-type]  # what has no key goes at once
+        latest.update(zip(keys, offsets, strict=True))  # type: ignore[arg-type]  # None goes below
         latest.pop(None, None)  # type: ignore[call-overload]
         added = len(latest) - before
         if added:
@@ -104,19 +107,19 @@ class OffsetMap:
         return True
 
     def survivors(self) -> array[int] | None:
-        """The offsets that it has, in order; None where the keys are so many that it would take much memory to tell."""
+        """Return the offsets in the map, in order; None if it is packed, to save memory."""
         return array("q", sorted(self._dict.values())) if self._packed is None else None
 
 
 def from_offset(first_offset: int, columns: KeyColumns) -> KeyColumns:
-    """What of a batch is at or above an offset."""
+    """Return the part of a batch at or above an offset."""
     offsets, keys, inside = columns
     later = [index for index, offset in enumerate(offsets) if offset >= first_offset]
     return KeyColumns([offsets[index] for index in later], [keys[index] for index in later], inside)
 
 
 class _PackedMap:
-    """Buckets of entries side by side; the search within one is a search for bytes, done in C."""
+    """Buckets of adjacent entries. A search within a bucket is a search for bytes, in C."""
 
     def __init__(self, capacity: int) -> None:
         bits = min(24, max(0, (capacity // _KEYS_PER_BUCKET).bit_length()))

@@ -1,4 +1,4 @@
-"""Writing the segments that cleaning produces: `.cleaned` files with their indexes, in Kafka's formats.
+"""Writes the segments that cleaning produces: `.cleaned` files with their indexes.
 
 They are synced before they are reported, because the swap that follows removes the only other copy.
 """
@@ -23,7 +23,7 @@ from millstream.wire.records.layout import HEADER_SIZE
 
 INT_MAX: Final = 2**31 - 1
 _IOV_MAX: Final = 512
-_MOST_AT_ONCE: Final = 8 << 20
+_MAX_READ_BYTES: Final = 8 << 20
 
 
 def cleaned_path(directory: str, base_offset: int, kind: str) -> str:
@@ -33,13 +33,15 @@ def cleaned_path(directory: str, base_offset: int, kind: str) -> str:
 def scan_batches(
     file: File, position: int, end: int, read_bytes: int
 ) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch between two positions of a log file, with its checksum verified: cleaning gives what it cuts a new
-    checksum, which would hide damage for ever."""
-    want = max(read_bytes, HEADER_SIZE)
+    """Yield every batch between two positions of a log file, with a verified checksum.
+
+    Cleaning gives rewritten batches a new checksum, which would hide damage for ever.
+    """
+    read_size = max(read_bytes, HEADER_SIZE)
     while position < end:
-        data = file.pread(position, min(want, end - position))
-        if len(data) < min(want, end - position):
-            raise CorruptBatch(f"{file.path}: shorter than the {end} bytes it had", position)
+        data = file.pread(position, min(read_size, end - position))
+        if len(data) < min(read_size, end - position):
+            raise CorruptBatch(f"{file.path}: shorter than its {end} bytes", position)
         at, needed = 0, HEADER_SIZE
         while len(data) - at >= HEADER_SIZE:
             header = parse_header(data, at)
@@ -51,16 +53,17 @@ def scan_batches(
             yield header, memoryview(data)[at : at + header.size]
             at += header.size
         position += at
-        want = min(want, max(read_bytes, _MOST_AT_ONCE))
+        read_size = min(read_size, max(read_bytes, _MAX_READ_BYTES))
         if not at:
             if position + needed > end:
-                raise CorruptBatch(f"{file.path}: the last batch is not all there", position)
-            # There will be more of that size, and each that is not whole at the end is read again.
-            want = max(want, needed, min(4 * needed, _MOST_AT_ONCE))
+                raise CorruptBatch(f"{file.path}: the last batch is incomplete", position)
+            # More batches of that size are likely, and each that is incomplete at the end is read
+            # again.
+            read_size = max(read_size, needed, min(4 * needed, _MAX_READ_BYTES))
 
 
 class CleanedSegment:
-    """One segment in the making."""
+    """A segment that is being written."""
 
     def __init__(
         self, files: Files, directory: str, base_offset: int, *, index_interval: int, write_bytes: int
@@ -81,10 +84,10 @@ class CleanedSegment:
         remove_cleaned(files, directory, base_offset)
         self._file = files.open(cleaned_path(directory, base_offset, file_names.LOG), create=True)
 
-    def has_room(
+    def has_space(
         self, data: bytes | memoryview, last_offset: int, max_bytes: int, max_index_bytes: int
     ) -> bool:
-        """Whether a batch may follow: by the size of log and indexes, and by relative offsets of 31 bits."""
+        """Return whether a batch fits: by the size of log and indexes, and by relative offsets."""
         if not self.size:
             return True
         return (
@@ -105,7 +108,7 @@ class CleanedSegment:
         self.size += len(kept.data)
         if kept.aborted is not None:
             self._aborted.append(kept.aborted)
-        self._pending.append(bytes(kept.data))  # a view would keep all that was read with it
+        self._pending.append(bytes(kept.data))  # a view would keep the whole read buffer
         self._pending_bytes += len(kept.data)
         if self._pending_bytes >= self._write_bytes or len(self._pending) >= _IOV_MAX:
             self._write_pending()
@@ -117,8 +120,11 @@ class CleanedSegment:
         self._pending_bytes = 0
 
     def finish(self, modified_ms: int) -> None:
-        """Everything on disk, and durable. The file seems as old as what it replaces: where records have no time,
-        or none are left, retention goes by that."""
+        """Write everything, durably.
+
+        The file gets the age of the segments that it replaces: retention uses that if records have
+        no timestamps, or none are left.
+        """
         self._write_pending()
         self._files.set_modified_ms(
             cleaned_path(self._directory, self.base_offset, file_names.LOG), modified_ms
@@ -139,7 +145,7 @@ class CleanedSegment:
 
 
 def remove_cleaned(files: Files, directory: str, base_offset: int) -> None:
-    """What an earlier cleaning left that was broken off."""
+    """Remove the files of an interrupted cleaning."""
     for kind in file_names.SEGMENT_FILES:
         try:
             files.unlink(cleaned_path(directory, base_offset, kind))

@@ -1,9 +1,9 @@
-"""Which log to clean next, and how much of it: Kafka's LogCleanerManager as plain functions over facts.
+"""Selects the log to clean next, and how much of it: Kafka's LogCleanerManager as pure functions.
 
-A log is dirty from where the last round ended. It may be cleaned up to the first segment that is active, undecided,
-not flushed, or younger than min.compaction.lag.ms; always by whole segments. The dirtiest goes first, by the share of
-its cleanable bytes that are dirty, once that is above min.cleanable.dirty.ratio or something in it is older than
-max.compaction.lag.ms.
+A log is dirty from where the last round ended. It may be cleaned up to the first segment that is
+active, undecided, not flushed, or younger than min.compaction.lag.ms; always by whole segments. The
+dirtiest goes first, by the share of its cleanable bytes that are dirty, once that is above
+min.cleanable.dirty.ratio or a record is older than max.compaction.lag.ms.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millstream.core.types import TopicPartition
 
 
 class ClosedSegment(Protocol):
-    """What is asked of a segment; the times only where a setting needs them."""
+    """The facts about a segment. The times are read only if a setting needs them."""
 
     @property
     def base_offset(self) -> int: ...
@@ -28,8 +28,12 @@ class ClosedSegment(Protocol):
 
 
 class LogFacts(NamedTuple):
-    """A compacted log at a moment. `segments` are the closed ones; `stable_end` is the least of the active segment's
-    base, the last stable offset and the recovery point; `cleaned_offset` is where the last round ended, or -1."""
+    """A compacted log at a moment.
+
+    `segments` are the closed ones. `stable_end` is the smallest of the base offset of the active
+    segment, the last stable offset and the recovery point. `cleaned_offset` is where the last round
+    ended, or -1.
+    """
 
     tp: TopicPartition
     segments: Sequence[ClosedSegment]
@@ -44,7 +48,7 @@ class LogFacts(NamedTuple):
 
 
 class Cleanable(NamedTuple):
-    """What a round would do with a log."""
+    """The work that a round would do with a log."""
 
     tp: TopicPartition
     first_dirty_offset: int
@@ -52,7 +56,7 @@ class Cleanable(NamedTuple):
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
-    wanted_ratio: float
+    min_dirty_ratio: float
     checkpoint_wrong: bool = False
 
     @property
@@ -62,7 +66,7 @@ class Cleanable(NamedTuple):
 
     @property
     def due(self) -> bool:
-        return self.dirty_bytes > 0 and (self.overdue_ms > 0 or self.dirty_ratio > self.wanted_ratio)
+        return self.dirty_bytes > 0 and (self.overdue_ms > 0 or self.dirty_ratio > self.min_dirty_ratio)
 
 
 def measure(facts: LogFacts, now_ms: int) -> Cleanable:
@@ -90,13 +94,16 @@ def measure(facts: LogFacts, now_ms: int) -> Cleanable:
 
 
 def choose(candidates: Iterable[Cleanable]) -> Cleanable | None:
-    """The dirtiest log of those that are due."""
+    """Return the dirtiest log that is due, or None."""
     return max((c for c in candidates if c.due), key=lambda c: c.dirty_ratio, default=None)
 
 
 def _first_dirty(facts: LogFacts) -> tuple[int, bool]:
-    """Where the dirty section begins, and whether the checkpoint says something impossible: below the log start after
-    deletions, above the end after a loss. Then the whole log counts as dirty."""
+    """Return the start of the dirty section, and whether the checkpoint is impossible.
+
+    It is below the log start after deletions, or above the end after data loss. Then the whole log
+    counts as dirty.
+    """
     if facts.cleaned_offset < 0:
         return facts.log_start_offset, False
     if facts.log_start_offset <= facts.cleaned_offset <= facts.log_end_offset:
@@ -105,7 +112,7 @@ def _first_dirty(facts: LogFacts) -> tuple[int, bool]:
 
 
 def _first_young(facts: LogFacts, dirty_from: int, not_after_ms: int) -> int:
-    """The base offset of the first dirty segment that is still protected by its age."""
+    """Return the base offset of the first dirty segment that min.compaction.lag.ms protects."""
     for segment in facts.segments[dirty_from:]:
         if segment.largest_timestamp() > not_after_ms:
             return segment.base_offset
@@ -113,14 +120,14 @@ def _first_young(facts: LogFacts, dirty_from: int, not_after_ms: int) -> int:
 
 
 def _segment_start(bases: Sequence[int], active_base: int, offset: int) -> int:
-    """The base offset of the segment that holds the offset."""
+    """Return the base offset of the segment that holds the offset."""
     if offset >= active_base or not bases:
         return active_base
     return bases[max(bisect_right(bases, offset) - 1, 0)]
 
 
 def _overdue_ms(facts: LogFacts, dirty_from: int, now_ms: int) -> int:
-    """How long ago max.compaction.lag.ms asked for a cleaning (KIP-354); 0 where it did not."""
+    """Return for how long max.compaction.lag.ms has been exceeded (KIP-354); 0 if it is not."""
     if facts.max_compaction_lag_ms == LONG_MAX:
         return 0
     times = [segment.first_timestamp() for segment in facts.segments[dirty_from:]]

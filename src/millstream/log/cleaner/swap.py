@@ -1,9 +1,10 @@
-"""Putting compacted segments in the place of the old ones so that a crash at any step loses nothing.
+"""Replaces segments by compacted ones, so that a crash at any step loses nothing.
 
-Compaction writes `<base>.*.cleaned` and syncs them. All are renamed to `.swap`, highest base first, and the directory
-is synced: from then on the new files are the truth. Then the old files go, and `.swap` files get their final names.
-After a crash: `.cleaned` files are dropped, and so are `.swap` files at or above the lowest of them (the first step
-was not finished); other `.swap` files are complete, and what they replace is removed before they take their places.
+Compaction writes `<base>.*.cleaned` and syncs them. All are renamed to `.swap`, highest base first,
+and the directory is synced: from then on the new files count. Then the old files are removed, and
+`.swap` files get their final names. After a crash, `.cleaned` files are dropped, and so are `.swap`
+files at or above the lowest of them (the first step was not finished). Other `.swap` files are
+complete: the segments that they replace are removed first.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ logger = logging.getLogger("millstream.log.swapping")
 def stage_swap(
     files: Files, directory: str, bases: Iterable[int], checksums: ChecksumFile | None = None
 ) -> None:
-    """`.cleaned` becomes `.swap`, durably. Waits for the disk; may run in a thread, ahead of the swap itself.
-    `checksums` of the old segments, which are suspended, go first."""
+    """Rename `.cleaned` to `.swap`, durably. Waits for the disk.
+
+    May run in a thread, ahead of the swap itself. `checksums` of the old segments, which are
+    suspended, are removed first.
+    """
     staged = False
     if checksums is not None:
         checksums.remove(directory)
@@ -42,26 +46,26 @@ def stage_swap(
                 files.rename(stem + kind + file_names.CLEANED, stem + kind + file_names.SWAP)
                 staged = True
             except FileNotFoundError:
-                pass  # no such index, or staged before
+                pass  # no such index, or already staged
     if staged:
         files.sync_dir(directory)
 
 
-def finish_interrupted(files: Files, pool: OpenFiles, directory: str, found: list[str]) -> list[str]:
-    """Clean up after a crash: the file names that are left. `found` are all names in the directory."""
-    if not any(name.endswith((file_names.DELETED, file_names.CLEANED, file_names.SWAP)) for name in found):
-        return found
-    cleaned = [name for name in found if name.endswith(file_names.CLEANED)]
+def finish_interrupted(files: Files, pool: OpenFiles, directory: str, names: list[str]) -> list[str]:
+    """Clean up after a crash. `names` are all files of the directory; return those that remain."""
+    if not any(name.endswith((file_names.DELETED, file_names.CLEANED, file_names.SWAP)) for name in names):
+        return names
+    cleaned = [name for name in names if name.endswith(file_names.CLEANED)]
     unfinished = min((file_names.offset_of(name) or 0 for name in cleaned), default=None)
-    swaps = [name for name in found if name.endswith(file_names.SWAP)]
-    doomed = [n for n in swaps if unfinished is not None and (file_names.offset_of(n) or 0) >= unfinished]
-    for name in doomed + cleaned:
+    swaps = [name for name in names if name.endswith(file_names.SWAP)]
+    incomplete = [n for n in swaps if unfinished is not None and (file_names.offset_of(n) or 0) >= unfinished]
+    for name in incomplete + cleaned:
         logger.info("%s: removing %s, left by a compaction that was not finished", directory, name)
         files.unlink(os.path.join(directory, name))
-    swaps = [name for name in swaps if name not in doomed]
+    swaps = [name for name in swaps if name not in incomplete]
     if swaps:
         _complete(files, pool, directory, swaps)
-    for name in found:
+    for name in names:
         if name.endswith(file_names.DELETED):
             files.unlink(os.path.join(directory, name))
     files.sync_dir(directory)
@@ -84,7 +88,10 @@ def _complete(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -
 
 
 def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -> tuple[int, int]:
-    """The offsets that the swapped-in segments cover. They are verified: what they replace is about to be removed."""
+    """Return the offsets that the new segments cover.
+
+    They are verified, because the segments that they replace are about to be removed.
+    """
     low, high = 1 << 63, -1
     for name in swaps:
         if not name.endswith(file_names.LOG + file_names.SWAP):
@@ -110,7 +117,8 @@ def _verified_end(segment: Segment) -> int:
     except CorruptBatch as error:
         raise CorruptLog(
             path,
-            f"compaction left this segment, and it is damaged: {error.reason}. Nothing was removed. If the segments that it "
-            f"replaces are there ({file_names.DELETED} is the end of the name of some), remove the {file_names.SWAP} files",
+            f"this segment of an interrupted compaction is damaged: {error.reason}. Nothing was"
+            " removed. If the segments that it replaces exist (some names end with"
+            f" {file_names.DELETED}), remove the {file_names.SWAP} files",
         ) from error
     return end

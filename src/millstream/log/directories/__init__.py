@@ -1,1 +1,1 @@
-"""Data directories: locks, ids, checkpoints, file names, full disks, and moving a replica from one to another."""
+"""Data directories: locks, ids, checkpoints, file names, full disks, relocation of replicas."""

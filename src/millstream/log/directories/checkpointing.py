@@ -10,8 +10,8 @@ from millstream.log.directories import file_names
 from millstream.log.directories.log_directories import LogDirectories
 from millstream.log.directories.log_directory import CHECKPOINTS, LogDir, Offsets
 from millstream.log.directories.replica_moves import ReplicaMoves
-from millstream.log.failures import StorageFailures
-from millstream.log.registry import LogRegistry
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.registry import LogRegistry
 from millstream.log.state import LogState
 
 
@@ -27,7 +27,7 @@ class CheckpointJob(NamedTuple):
         try:
             self.log_dir.write_checkpoint(self.name, self.offsets, self.version)
         finally:
-            self.log_dir.under_way[self.name].pop(self.version, None)
+            self.log_dir.in_progress[self.name].pop(self.version, None)
 
 
 class Checkpoints:
@@ -56,7 +56,7 @@ class Checkpoints:
         """
         self._version += 1
         job = CheckpointJob(log_dir, name, self._offsets(log_dir, name), self._version)
-        log_dir.under_way[name][job.version] = job.offsets
+        log_dir.in_progress[name][job.version] = job.offsets
         return job
 
     def _offsets(self, log_dir: LogDir, name: str) -> Offsets:
@@ -92,7 +92,7 @@ class Checkpoints:
     def forget(self, log_dir: LogDir, tp: TopicPartition) -> None:
         """Drop the entries of an earlier log of the same name: they do not apply to the new one."""
         for name in CHECKPOINTS:
-            if log_dir.claims(name, tp) is not None:
+            if log_dir.largest_claim(name, tp) is not None:
                 self._write(log_dir, name)
 
     def before_truncation(self, log: LogState, offset: int, *, everything: bool) -> None:
@@ -100,7 +100,7 @@ class Checkpoints:
         log_dir = self._directories.dirs[log.log_dir]
         for name in CHECKPOINTS:
             # A job that runs in a thread does not know of the truncation: this one supersedes it.
-            if everything or (log_dir.claims(name, log.tp) or 0) > offset:
+            if everything or (log_dir.largest_claim(name, log.tp) or 0) > offset:
                 self._write(log_dir, name)
 
     def _write(self, log_dir: LogDir, name: str) -> None:

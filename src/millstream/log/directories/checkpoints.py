@@ -1,7 +1,9 @@
-"""The small text files of a data directory: offset checkpoints, partition.metadata, meta.properties, clean shutdown.
+"""The small text files of a data directory.
 
-All are Kafka's formats. An offset checkpoint is a version line (0), a count line and one entry per line. Readers
-raise CorruptFile, which names the file and the line; what to do without the file is the caller's decision.
+Offset checkpoints, partition.metadata, meta.properties and the clean shutdown file, all in Kafka's
+formats. An offset checkpoint is a version line (0), a count line and one entry per line. Readers
+raise CorruptFile, which names the file and the line. The caller decides how to continue without the
+file.
 """
 
 from __future__ import annotations
@@ -27,8 +29,11 @@ def format_entries(lines: Iterable[str]) -> bytes:
 
 
 def parse_entries(data: bytes, columns: int, path: str) -> list[list[str]]:
-    """The entries of a checkpoint, each split into its columns; the last ones must be numbers. Kafka makes the files
-    empty and fills them later, so an empty one has no entries."""
+    """Return the entries of a checkpoint, each split into its columns.
+
+    The last columns must be numbers. Kafka creates the files empty and fills them later, so an
+    empty file has no entries.
+    """
     if not data:
         return []
     try:
@@ -37,10 +42,10 @@ def parse_entries(data: bytes, columns: int, path: str) -> list[list[str]]:
     except (UnicodeDecodeError, ValueError, IndexError):
         raise CorruptFile(path, "does not begin with a version line and a count line") from None
     if version != 0:
-        raise CorruptFile(path, f"has version {version}, where only 0 is known")
+        raise CorruptFile(path, f"has version {version}, but only 0 is supported")
     entries = [line.split() for line in lines[2:] if line]
     if len(entries) != count:
-        raise CorruptFile(path, f"has {len(entries)} entries where its second line says {count}")
+        raise CorruptFile(path, f"has {len(entries)} entries, but its second line says {count}")
     for number, entry in enumerate(entries, 3):
         if len(entry) != columns or not all(_is_number(field) for field in entry[columns - 2 :]):
             raise CorruptFile(path, f"line {number} is malformed: {' '.join(entry)!r}")
@@ -48,16 +53,17 @@ def parse_entries(data: bytes, columns: int, path: str) -> list[list[str]]:
 
 
 def format_sealed(lines: Iterable[str]) -> bytes:
-    """Entries of three columns, with a last one that has the checksum of the others.
+    """Format entries of three columns, followed by one with the checksum of the others.
 
-    Apache Kafka takes it for a partition of a topic that does not exist, and drops it when it writes.
+    Apache Kafka takes it for a partition of a topic that does not exist, and drops it when it
+    writes.
     """
     entries = list(lines)
     return format_entries([*entries, f"{_SEAL} 0 {crc32c(_joined(entries))}"])
 
 
 def parse_sealed(data: bytes, path: str) -> list[list[str]]:
-    """The entries without the seal. Kafka's files have none, and are believed."""
+    """Return the entries without the checksum. Kafka's files have none, and are trusted."""
     entries = parse_entries(data, 3, path)
     if entries and entries[-1][0] == _SEAL:
         sealed = int(entries.pop()[2])
@@ -77,7 +83,7 @@ def _is_number(field: str) -> bool:
 
 
 def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint; empty where there is no such file."""
+    """Read an offset checkpoint; empty if the file does not exist."""
     try:
         data = files.read_bytes(path)
     except FileNotFoundError:
@@ -87,7 +93,7 @@ def read_offsets(files: Files, path: str) -> dict[TopicPartition, int]:
 
 
 def is_sealed(files: Files, path: str) -> bool:
-    """Whether there is such a checkpoint, written with its checksum."""
+    """Return whether the checkpoint exists and was written with its checksum."""
     try:
         return _SEAL.encode() in files.read_bytes(path)
     except FileNotFoundError:
@@ -103,7 +109,7 @@ def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """Kafka's form: base64 for URLs, without padding."""
+    """Encode an id as Kafka does: base64 for URLs, without padding."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
@@ -121,7 +127,7 @@ def format_partition_metadata(topic_id: uuid.UUID) -> bytes:
 def parse_partition_metadata(data: bytes, path: str) -> uuid.UUID:
     fields = _fields(data, ":", path)
     if fields.get("version") != "0":
-        raise CorruptFile(path, f"has version {fields.get('version')!r}, where only 0 is known")
+        raise CorruptFile(path, f"has version {fields.get('version')!r}, but only 0 is supported")
     try:
         topic_id = decode_uuid(fields["topic_id"])
     except (KeyError, ValueError) as error:
@@ -138,21 +144,24 @@ def _fields(data: bytes, separator: str, path: str) -> dict[str, str]:
     except UnicodeDecodeError:
         raise CorruptFile(path, "is not text") from None
     for line in text.splitlines():
-        name, found, value = line.partition(separator)
-        if found and not line.startswith("#"):
+        name, separated, value = line.partition(separator)
+        if separated and not line.startswith("#"):
             fields[name.strip()] = value.strip()
     return fields
 
 
 def read_meta_properties(files: Files, path: str) -> dict[str, str]:
-    """version, cluster.id, node.id (broker.id in version 0), directory.id; empty where there is no such file."""
+    """Read version, cluster.id, node.id (broker.id in version 0) and directory.id.
+
+    Empty if the file does not exist.
+    """
     try:
         data = files.read_bytes(path)
     except FileNotFoundError:
         return {}
     fields = _fields(data, "=", path)
     if fields.get("version") not in ("0", "1"):
-        raise CorruptFile(path, f"has version {fields.get('version')!r}, where only 0 and 1 are known")
+        raise CorruptFile(path, f"has version {fields.get('version')!r}, but only 0 and 1 are supported")
     return fields
 
 
@@ -167,7 +176,10 @@ def write_clean_shutdown(files: Files, path: str, broker_epoch: int) -> None:
 
 
 def read_clean_shutdown(files: Files, path: str) -> int | None:
-    """The broker epoch of the last clean shutdown; -1 where the marker is there but does not say; None without one."""
+    """Return the broker epoch of the last clean shutdown.
+
+    -1 if the file exists but has none; None if it does not exist.
+    """
     try:
         content: Any = json.loads(files.read_bytes(path))
         return int(content["brokerEpoch"])

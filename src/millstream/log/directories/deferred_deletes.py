@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from millstream.core.types import TopicPartition
 from millstream.log.directories import file_names
 from millstream.log.directories.log_directories import LogDirectories
-from millstream.log.registry import LogRegistry
+from millstream.log.management.registry import LogRegistry
 from millstream.log.segments.scheduled_deletion import ScheduledDeletion
 from millstream.log.segments.segment import Segment
 from millstream.ports.files import Files

@@ -32,7 +32,10 @@ LOCK: Final = ".lock"
 INDEX_CHECKSUMS: Final = "index-checksums"
 
 ACCEPT_LOSS: Final = "accept-data-loss"
-"""An operator puts a file of this name into a partition's directory to open a log that lost flushed data."""
+"""The file with which an operator accepts data loss, so that the log of a partition opens again.
+
+It belongs in the partition's directory.
+"""
 
 _SUFFIXED = re.compile(r"^(\S+)-(\d+)\.\S+-(delete|future|stray)$")
 _PLAIN = re.compile(r"^(\S+)-(\d+)$")
@@ -41,30 +44,33 @@ _MAX_NAME: Final = 255
 
 
 class Directory(NamedTuple):
-    """What the name of a partition's directory says; kind is "" for a log in use."""
+    """The parts of the name of a partition's directory; kind is "" for a log in use."""
 
     tp: TopicPartition
     kind: str
 
 
 def segment_name(base_offset: int) -> str:
-    """The common stem of a segment's files."""
+    """Return the common stem of a segment's files."""
     return f"{base_offset:020d}"
 
 
 def offset_of(name: str) -> int | None:
-    """The offset in a segment file's name; None for any other file."""
+    """Return the offset in the name of a segment file, or None for any other file."""
     stem, dot, _ = name.partition(".")
     return int(stem) if dot and stem.isdecimal() else None
 
 
 def segment_base(name: str) -> int | None:
-    """The base offset if the name is that of a live .log file."""
+    """Return the base offset in the name of a live .log file, or None."""
     return offset_of(name) if name.endswith(LOG) else None
 
 
 def parse_directory(name: str) -> Directory | None:
-    """The partition a directory belongs to; None for what is not a partition (or Kafka's own metadata log)."""
+    """Return the partition that a directory belongs to.
+
+    None for other directories, and for Kafka's own metadata log.
+    """
     match = _SUFFIXED.match(name)
     kind = match.group(3) if match else ""
     match = match or _PLAIN.match(name)
@@ -74,7 +80,10 @@ def parse_directory(name: str) -> Directory | None:
 
 
 def directory_name(tp: TopicPartition, kind: str = "") -> str:
-    """A new directory name: `topic-0`, or `topic-0.<unique>-delete` and the like, within the limit of a file name."""
+    """Return a new directory name within the length limit of a file name.
+
+    `topic-0`, or `topic-0.<unique>-delete` and the like.
+    """
     if not kind:
         return str(tp)
     suffix = f"-{tp.partition}.{uuid.uuid4().hex}-{kind}"

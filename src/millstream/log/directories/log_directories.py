@@ -58,7 +58,7 @@ class LogDirectories:
         return next(iter(ids), None)
 
     def identify(self, cluster_id: str, node_id: int) -> Iterator[tuple[LogDir, OSError]]:
-        """Write who owns the directories. Yield those whose disk refuses it."""
+        """Write the owner of the directories. Yield those whose disk rejects it."""
         for log_dir in self.dirs.values():
             if not log_dir.online:
                 logger.error("the data directory %s is offline: %s", log_dir.path, log_dir.reason)
@@ -88,7 +88,7 @@ class LogDirectories:
         return any(log_dir.may_lack_records for log_dir in self.online())
 
     def note_machine(self) -> Iterator[tuple[LogDir, OSError]]:
-        """Note that the controller knows that. Yield directories whose disk refuses it."""
+        """Record that the controller knows of it. Yield directories whose disk rejects it."""
         for log_dir in self.online():
             try:
                 log_dir.note_machine()
@@ -110,7 +110,10 @@ class LogDirectories:
         return log_dir
 
     def prefer(self, tp: TopicPartition, log_dir: LogDir) -> None:
-        """Create the log of this partition there, if it comes. Lost at a restart, as in Kafka."""
+        """Create the log of this partition there, if it is created.
+
+        Lost at a restart, as in Kafka.
+        """
         self._preferred[tp] = log_dir.path
         while len(self._preferred) > _MAX_PREFERENCES:
             del self._preferred[next(iter(self._preferred))]
@@ -125,13 +128,13 @@ class LogDirectories:
         self._preferred.pop(tp, None)
 
     def choose(self, tp: TopicPartition, directory: str | None, used: Callable[[], Iterable[str]]) -> LogDir:
-        """Return the given directory, else the preferred one, else the one that is used least.
+        """Return the named directory, else the preferred one, else the least used one.
 
         `used` returns the directory of every log. Raises ApiError.
         """
         preferred = self._preferred.get(tp)
         if preferred is not None and not self.dirs[preferred].online:
-            preferred = None  # a failed directory is no reason to go without the replica
+            preferred = None  # a failed directory does not prevent the replica
         if directory or preferred:
             return self.get(directory or preferred or "")
         online = self.online()

@@ -1,4 +1,4 @@
-"""One of the data directories: its lock, its identity, its checkpoint files and whether it still works."""
+"""One data directory: its lock, its identity, its checkpoint files and whether it works."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ CHECKPOINTS: Final = (
 
 
 class LogDirError(Exception):
-    """A data directory that cannot be used at all; the message says what to do."""
+    """A data directory that cannot be used at all. The message says what to do."""
 
 
-# In meta.properties, which Kafka reads without minding it.
+# Names in meta.properties, which Kafka ignores.
 _BOOT_ID: Final = "boot.id"
 _DIRECTORY_IDS: Final = "directory.ids"
 
@@ -60,8 +60,8 @@ class LogDir:
         self.machine_restarted = False
         self._unsealed: set[str] = set()  # checkpoints that are missing, damaged, or Apache Kafka's
         self.checkpoints: dict[str, Offsets] = {name: {} for name in CHECKPOINTS}
-        # What is about to be written, by version.
-        self.under_way: dict[str, dict[int, Offsets]] = {name: {} for name in CHECKPOINTS}
+        # Checkpoints that are being written, by version.
+        self.in_progress: dict[str, dict[int, Offsets]] = {name: {} for name in CHECKPOINTS}
         self._versions = dict.fromkeys(CHECKPOINTS, 0)
         self._lock: Lock | None = None
         self._writing = threading.Lock()
@@ -75,13 +75,16 @@ class LogDir:
 
     @property
     def knows_directories(self) -> bool:
-        """Whether a broker of Millstream has used it before: Apache Kafka's directories have no such list."""
+        """Whether a broker of Millstream has used it: Apache Kafka writes no such list."""
         return _DIRECTORY_IDS in self.meta
 
     # -- opening
 
     def open(self) -> None:
-        """Make it if need be, lock it, read what identifies it. OSError: the directory is offline from the start."""
+        """Create the directory if necessary, lock it, and read its identity.
+
+        After an OSError the directory is offline from the start.
+        """
         try:
             if not self.files.is_dir(self.path):
                 self.files.makedirs(self.path)
@@ -93,36 +96,38 @@ class LogDir:
             if "directory.id" in self.meta:
                 self.directory_id = decode_uuid(self.meta["directory.id"])
         except OSError as error:
-            # Not logged yet: the broker may be about to say so itself, and not start.
+            # Not logged yet: the broker may report it itself, and not start.
             self.reason = f"cannot open it: {error}"
         except (CorruptFile, ValueError) as error:
             raise LogDirError(f"the data directory {self.path} cannot be identified: {error}") from error
 
     def identify(self, cluster_id: str, node_id: int, ids: Iterable[str] = ()) -> None:
-        """Check that the directory belongs to this broker, and say so in meta.properties if nothing does yet. `ids` are
-        those of all directories of the broker."""
+        """Check that the directory belongs to this broker. Write meta.properties if it is new.
+
+        `ids` are those of all directories of the broker.
+        """
         theirs = self.meta.get("cluster.id")
         if theirs not in (None, cluster_id):
             raise LogDirError(f"{self.path} belongs to the cluster {theirs}, not to {cluster_id}")
         node = self.meta.get("node.id", self.meta.get("broker.id"))
         if node not in (None, "-1", str(node_id)):
             raise LogDirError(
-                f"{self.path} belongs to the broker {node}, not to {node_id}: start it with node.id={node}, or name another "
-                "directory in log.dirs"
+                f"{self.path} belongs to the broker {node}, not to {node_id}: start it with"
+                f" node.id={node}, or name another directory in log.dirs"
             )
         self.directory_id = self.directory_id or uuid.uuid4()
-        wanted = {
+        expected = {
             "version": "1",
             "cluster.id": cluster_id,
             "node.id": str(node_id),
             "directory.id": encode_uuid(self.directory_id),
             _DIRECTORY_IDS: ",".join(sorted({*ids, encode_uuid(self.directory_id)})),
         }
-        # A new directory has seen no start either: it may stand for one that is lost.
+        # A new directory has no boot id either: it may replace a lost one.
         boot_id = self.files.boot_id()
         self.machine_restarted = bool(boot_id) and self.meta.get(_BOOT_ID) != boot_id
-        if any(self.meta.get(name) != value for name, value in wanted.items()):
-            self.meta = {**self.meta, **wanted}
+        if any(self.meta.get(name) != value for name, value in expected.items()):
+            self.meta = {**self.meta, **expected}
             self.meta.pop("broker.id", None)
             write_meta_properties(self.files, self.file(file_names.META_PROPERTIES), self.meta)
         if self.files.exists(self.file(file_names.ACCEPT_LOSS)):
@@ -130,25 +135,33 @@ class LogDir:
 
     @property
     def may_lack_records(self) -> bool:
-        """The machine lost its power, or something like it, while the directory was in use: what was not synced may be gone. Or the
-        directory is new, and all of it may be."""
+        """Whether records may be missing: unsynced data, or all data of a new directory.
+
+        The machine lost its power, or was reset, while the directory was in use.
+        """
         return self.machine_restarted and not self.clean
 
     @property
     def power_lost(self) -> bool:
-        """The same where the directory is known to have been in use on this machine: one of Apache Kafka, say, tells nothing of that."""
+        """Like `may_lack_records`, but only if the directory is known to have been in use here.
+
+        A directory of Apache Kafka, for example, has no such information.
+        """
         return self.may_lack_records and _BOOT_ID in self.meta
 
     def note_machine(self) -> None:
-        """Whoever has to know that records may be missing knows it. Waits for the disk."""
+        """Record that the possible loss of records was handled. Waits for the disk."""
         if self.machine_restarted:
             self.meta[_BOOT_ID] = self.files.boot_id()
             write_meta_properties(self.files, self.file(file_names.META_PROPERTIES), self.meta)
             self.machine_restarted = False
 
     def read_state(self) -> None:
-        """The checkpoints and whether the last shutdown was clean. The marker of that goes now: if the broker dies
-        while it loads, the next start must not believe it."""
+        """Read the checkpoints, and whether the last shutdown was clean.
+
+        The clean-shutdown file is removed now: if the broker dies while it loads, the next start
+        must not trust it.
+        """
         for name in CHECKPOINTS:
             try:
                 self.checkpoints[name] = read_offsets(self.files, self.file(name))
@@ -172,7 +185,7 @@ class LogDir:
 
     @property
     def log_starts_known(self) -> bool:
-        """Whether the checkpoint of log starts is there, and ours."""
+        """Whether the checkpoint of log starts exists and has our checksum."""
         return file_names.LOG_STARTS not in self._unsealed
 
     def fail(self, reason: str) -> None:
@@ -182,13 +195,19 @@ class LogDir:
 
     # -- checkpoints
 
-    def claims(self, name: str, tp: TopicPartition) -> int | None:
-        """The most that a checkpoint says of a partition, or will say when what is being written is there; None: nothing."""
-        told = (self.checkpoints[name], *list(self.under_way[name].values()))
-        return max((offsets[tp] for offsets in told if tp in offsets), default=None)
+    def largest_claim(self, name: str, tp: TopicPartition) -> int | None:
+        """Return the largest offset of a partition in a checkpoint, written or in progress.
+
+        None if there is none.
+        """
+        versions = (self.checkpoints[name], *list(self.in_progress[name].values()))
+        return max((offsets[tp] for offsets in versions if tp in offsets), default=None)
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], version: int) -> None:
-        """Durably, unless a newer version was written meanwhile. Waits for the disk; safe in a thread."""
+        """Write a checkpoint durably, unless a newer version was written. Waits for the disk.
+
+        Thread-safe.
+        """
         with self._writing:
             if version < self._versions[name]:
                 return
@@ -199,7 +218,7 @@ class LogDir:
             self._versions[name] = version
 
     def close(self, *, clean_broker_epoch: int | None) -> None:
-        """Write the clean-shutdown marker (if the shutdown was clean) and let go of the lock."""
+        """Write the clean-shutdown file (if the shutdown was clean) and release the lock."""
         if clean_broker_epoch is not None and self.online:
             write_clean_shutdown(self.files, self.file(file_names.CLEAN_SHUTDOWN), clean_broker_epoch)
         if self._lock is not None:
@@ -211,8 +230,8 @@ class LogDir:
 
 
 _WITHOUT: Final = {
-    file_names.RECOVERY_POINTS: "every log there is checked from its beginning",
-    file_names.LOG_STARTS: "logs begin at their first segment",
-    file_names.HIGH_WATERMARKS: "high watermarks begin at the log start",
+    file_names.RECOVERY_POINTS: "every log is checked from its start",
+    file_names.LOG_STARTS: "logs start at their first segment",
+    file_names.HIGH_WATERMARKS: "high watermarks start at the log start",
     file_names.CLEANER_OFFSETS: "compacted logs are cleaned from their start",
 }

@@ -1,4 +1,4 @@
-"""Takes logs out of service: deletes them, or puts their directories aside under another name."""
+"""Takes logs out of service: deletes them, or keeps them as stray directories."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from millstream.log.directories import file_names
 from millstream.log.directories.deferred_deletes import DeferredDeletes
 from millstream.log.directories.log_directory import LogDir
 from millstream.log.directories.replica_moves import ReplicaMoves
-from millstream.log.failures import StorageFailures
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.registry import LogRegistry
+from millstream.log.management.work_queues import WorkQueues
 from millstream.log.partition_log import PartitionLog
-from millstream.log.registry import LogRegistry
 from millstream.log.state import LogState
-from millstream.log.work_queues import WorkQueues
 from millstream.ports.files import Files
 
 
@@ -44,8 +44,8 @@ class LogRemoval:
         for log_dir, path in self._take_out(tp, "delete", delay_ms):
             self._deletes.schedule_tree(log_dir, path, delay_ms)
 
-    def put_aside(self, tp: TopicPartition, delay_ms: int) -> None:
-        """Take the partition out of service, and keep its files."""
+    def mark_stray(self, tp: TopicPartition, delay_ms: int) -> None:
+        """Take the partition out of service, and keep its files under another name."""
         self._take_out(tp, "stray", delay_ms)
 
     def _take_out(self, tp: TopicPartition, kind: str, delay_ms: int) -> list[tuple[str, str]]:
@@ -70,7 +70,7 @@ class LogRemoval:
         self._queues.remove(log)
         log.close(clean=False)
         self._rename(log.log_dir, log.directory, path, f"cannot rename {log.directory}")
-        log.segment_list.moved_to(path)
+        log.segment_list.renamed(path)
 
     def rename_unused(self, log_dir: LogDir, tp: TopicPartition, kind: str) -> str:
         """Rename a partition's directory that no open log uses. Return its new path."""
@@ -79,11 +79,11 @@ class LogRemoval:
         self._rename(log_dir.path, old, path, f"cannot rename the directory of {tp}")
         return path
 
-    def _rename(self, log_dir: str, old: str, new: str, what: str) -> None:
+    def _rename(self, log_dir: str, old: str, new: str, action: str) -> None:
         try:
             self._files.rename(old, new)
         except OSError as error:
-            raise self._failures.disk_failed(log_dir, what, error) from error
+            raise self._failures.disk_failed(log_dir, action, error) from error
 
     # -- after a relocation
 

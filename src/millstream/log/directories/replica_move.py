@@ -23,8 +23,8 @@ class LeftBehind(NamedTuple):
     renamed: bool = False
 
 
-class Part(NamedTuple):
-    """Bytes of a segment that are still to be copied."""
+class CopyRange(NamedTuple):
+    """A range of a segment that is not copied yet."""
 
     segment: Segment
     position: int
@@ -32,10 +32,7 @@ class Part(NamedTuple):
 
 
 class SourceChanged(Exception):
-    """The log was truncated, or lost segments, under the copy.
-
-    Look again at what is to be copied.
-    """
+    """The log was truncated, or lost segments, during the copy: plan again."""
 
 
 class ReplicaMove:
@@ -66,7 +63,7 @@ class ReplicaMove:
 
     @property
     def log_end_offset(self) -> int:
-        """Up to where the copy has whole segments."""
+        """The offset up to which the copy has whole segments."""
         done = [s for s, size in list(self._copied.items()) if size == s.size]
         following = {a: b.base_offset for a, b in zip(self.log.segments, self.log.segments[1:], strict=False)}
         ends = [following.get(segment, self.log.log_end_offset) for segment in done]
@@ -74,10 +71,10 @@ class ReplicaMove:
 
     # -- copying
 
-    def plan(self) -> list[Part]:
-        """What is missing.
+    def plan(self) -> list[CopyRange]:
+        """Return the missing ranges.
 
-        Compaction, retention and truncation may have changed what was copied before.
+        Compaction, retention and truncation may have changed segments that were copied before.
         """
         if self.log.flushes.generation != self._generation:
             self._generation = self.log.flushes.generation
@@ -87,12 +84,14 @@ class ReplicaMove:
         for segment in [s for s in self._copied if s not in current]:
             del self._copied[segment]
         self._synced &= current
-        parts = [Part(s, self._copied.get(s, 0), s.size) for s in self.log.segments]
-        return [part for part in parts if part.end > part.position or part.segment not in self._copied]
+        ranges = [CopyRange(s, self._copied.get(s, 0), s.size) for s in self.log.segments]
+        return [
+            range_ for range_ in ranges if range_.end > range_.position or range_.segment not in self._copied
+        ]
 
-    def copy(self, parts: list[Part]) -> None:
-        """Waits for the disk."""
-        for segment, position, end in parts:
+    def copy(self, ranges: list[CopyRange]) -> None:
+        """Copy ranges. Waits for the disk."""
+        for segment, position, end in ranges:
             self._synced.discard(segment)
             out = self._files.open(self._path(segment, file_names.LOG), create=True)
             try:
@@ -117,17 +116,17 @@ class ReplicaMove:
         return chunk
 
     def sync(self) -> None:
-        """Waits for the disk."""
+        """Sync the copied files. Waits for the disk."""
         for segment in [s for s in self._copied if s not in self._synced]:
             self._files.sync_file(self._path(segment, file_names.LOG))
             self._synced.add(segment)
 
-    def is_synced(self, parts: list[Part]) -> bool:
-        """But for what is missing."""
-        return self._copied.keys() - {part.segment for part in parts} <= self._synced
+    def is_synced(self, ranges: list[CopyRange]) -> bool:
+        """Return whether everything is synced, except for the missing ranges."""
+        return self._copied.keys() - {range_.segment for range_ in ranges} <= self._synced
 
     def _synced_below(self) -> int:
-        """What is below this offset need not be synced again."""
+        """Return the offset below which everything is synced."""
         unsynced = (s.base_offset for s in self.log.segments if s not in self._synced)
         return next(unsynced, self.log.log_end_offset)
 
@@ -141,7 +140,7 @@ class ReplicaMove:
         """
         self.copy(self.plan())
         old, end = self.log.directory, self.log.log_end_offset
-        self._remove_leftovers()
+        self._remove_stale_files()
         for segment in self.log.segments:
             for kind, data in segment.index.encoded():
                 self._files.write_bytes(self._path(segment, kind), data)
@@ -154,7 +153,7 @@ class ReplicaMove:
         return LeftBehind(old, end)
 
     def _small_files(self) -> list[tuple[str, bytes]]:
-        """(name, contents) of what stands beside the segments, as it is now."""
+        """Return (name, contents) of the files beside the segments, as of now."""
         log = self.log
         producers = snapshot.encode(log.producer_state.snapshot())
         files = [
@@ -165,8 +164,8 @@ class ReplicaMove:
             files.append((file_names.PARTITION_METADATA, format_partition_metadata(log.topic_id)))
         return files
 
-    def _remove_leftovers(self) -> None:
-        wanted = {file_names.segment_name(s.base_offset) + file_names.LOG for s in self.log.segments}
+    def _remove_stale_files(self) -> None:
+        expected = {file_names.segment_name(s.base_offset) + file_names.LOG for s in self.log.segments}
         for name in self._files.listdir(self.directory):
-            if name not in wanted:
+            if name not in expected:
                 self._files.unlink(os.path.join(self.directory, name))

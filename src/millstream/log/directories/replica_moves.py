@@ -1,7 +1,7 @@
-"""The relocations of a broker: those under way, those interrupted, and the directories left behind.
+"""The relocations of a broker: in progress, interrupted, and the directories left behind.
 
-Until the copy of a log is durable, its old directory stays. A crash leaves both then, and the next
-start keeps the longer one; so the log must not be truncated below where it was switched.
+Until the copy of a log is durable, its old directory stays. A crash then leaves both, and the next
+start keeps the longer one. So the log must not be truncated below its end at the switch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.ports.files import Files
 
 
 class ReplicaMoves:
-    """`futures` are under way.
+    """`futures` are in progress.
 
     `left_behind` has the old directory of a log until its copy is durable.
     """
@@ -47,7 +47,7 @@ class ReplicaMoves:
         """
         left = self.left_behind.get(log)
         if left is not None and offset < left.end_offset:
-            raise StorageError(log.log_dir, f"{log.tp} is not cut before its move is durable")
+            raise StorageError(log.log_dir, f"{log.tp} is not truncated before its relocation is durable")
 
     def rename_left_behind(self, log: LogState) -> str:
         """Mark the old directory as deleted.

@@ -1,1 +1,1 @@
-"""Damage: checksums of small files, verification of batches, the background scrub, and `millstream log verify`."""
+"""Damage: checksums of small files, verification of batches, the scrub, `millstream log verify`."""

@@ -1,11 +1,13 @@
 """Checksums for the files that have none in Kafka's formats: indexes, leader epochs, topic id.
 
-Each partition directory has a file `index-checksums` with a line per file: name, size, CRC-32C. Apache
-Kafka ignores it. It is written with a flush, after the files it describes are synced. The lines describe
-what was flushed: after a crash an index may be longer, and its first `size` bytes must match. The file
-also tells which segments there were, and how long their `.log` files, so that a missing one is noticed.
+Each partition directory has a file `index-checksums` with a line per file: name, size, CRC-32C.
+Apache Kafka ignores it. It is written with a flush, after the files it describes are synced. The
+lines describe the flushed contents: after a crash an index may be longer, and its first `size`
+bytes must match. The file also lists the segments and the lengths of their `.log` files, so that a
+missing one is noticed.
 
-A directory without this file (of Apache Kafka, or of an older version) is checked by structure alone.
+A directory without this file (of Apache Kafka, or of an older version) is checked by structure
+alone.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ class Sum(NamedTuple):
     crc: int
 
     def extended(self, data: bytes) -> Sum:
-        """The sum after `data` has been appended."""
+        """Return the sum after `data` has been appended."""
         return Sum(self.size + len(data), crc32c(data, self.crc)) if data else self
 
     def begins(self, data: bytes) -> bool:
-        """Whether `data` begins with what this is the sum of."""
+        """Return whether `data` begins with the contents of this sum."""
         return len(data) >= self.size and crc32c(memoryview(data)[: self.size]) == self.crc
 
 
@@ -51,7 +53,7 @@ NEW_SEGMENT: Final[SegmentSums] = dict.fromkeys(file_names.INDEXES, EMPTY)
 
 
 def read_sums(files: Files, path: Callable[[str], str]) -> SegmentSums:
-    """Of the indexes as they are on disk; `path` returns the path of a kind of file."""
+    """Return the sums of the indexes on disk; `path` returns the path of a kind of file."""
     return {kind: summed(_contents(files, path(kind))) for kind in file_names.INDEXES}
 
 
@@ -67,7 +69,7 @@ def summed(data: bytes) -> Sum:
 
 
 class Small(NamedTuple):
-    """What is known of the small files of a partition: the sum of its leader epochs, and the topic id itself."""
+    """Facts about the small files of a partition: the sum of its leader epochs, the topic id."""
 
     epochs: Sum | None = None
     topic_id: uuid.UUID | None = None
@@ -92,7 +94,7 @@ class Checksums(NamedTuple):
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> Checksums:
-        """Raise CorruptFile where the file is damaged."""
+        """Parse the file. Raises CorruptFile."""
         if not data.endswith(b"\n") or b"#" not in data:
             raise CorruptFile(path, "has no checksum of itself")
         segments: dict[int, dict[str, Sum]] = {}
@@ -109,14 +111,15 @@ class Checksums(NamedTuple):
         return cls(dict(segments), small)
 
     def missing(self, sizes: Mapping[int, Callable[[], int]], *, first: int | None) -> list[int]:
-        """Return the flushed segments that are gone. `sizes` has those that are there.
+        """Return the flushed segments that are missing. `sizes` has the existing ones.
 
-        Compaction replaces segments by fewer ones, so one is gone only if the one before it is what it was.
-        Those before all others are gone if they hold records from offset `first` on; None if that is unknown.
+        Compaction replaces segments by fewer ones. So a segment is missing only if the one before
+        it is unchanged. Segments before all others are missing if they hold records from offset
+        `first` on; None if that is unknown.
         """
         if self.segments.keys() <= sizes.keys():
             return []
-        # Also segments that are newer than the checksums tell where one ended.
+        # Segments newer than the checksums also show where one ended.
         bases = sorted(self.segments.keys() | sizes.keys())
         gone, intact = [], first is not None
         for base, following in zip(bases, [*bases[1:], 1 << 63], strict=True):
@@ -127,7 +130,7 @@ class Checksums(NamedTuple):
         return gone
 
     def closed_with(self, sizes: Mapping[int, Callable[[], int]]) -> bool:
-        """Whether the log still ends as it did when these checksums were written."""
+        """Return whether the log still ends as it did when these checksums were written."""
         last = max(self.segments, default=-1)
         return last in sizes and max(sizes) == last and self._is_intact(last, sizes)
 
@@ -136,10 +139,11 @@ class Checksums(NamedTuple):
 
 
 class ChecksumFile:
-    """Writes `index-checksums`, but nothing that compaction has made untrue.
+    """Writes `index-checksums`, unless compaction has made the checksums obsolete.
 
-    Compaction replaces segments under their names, so the file is removed, durably, before it does, and
-    comes back with the next flush. A flush that began earlier runs in a thread and must not bring it back.
+    Compaction replaces segments under their names. So the file is removed durably before that, and
+    written again with the next flush. A flush that began earlier runs in a thread and must not
+    restore it.
     """
 
     __slots__ = ("_files", "_lock", "suspended", "version")
@@ -151,7 +155,7 @@ class ChecksumFile:
         self.suspended = False
 
     def suspend(self) -> None:
-        """Segments are about to be replaced. On the loop's thread, before `remove`."""
+        """Announce a replacement of segments. On the loop's thread, before `remove`."""
         self.version += 1
         self.suspended = True
 
@@ -159,12 +163,12 @@ class ChecksumFile:
         self.suspended = False
 
     def remove(self, directory: str) -> None:
-        """Waits for the disk. Durable when the directory is synced."""
+        """Remove the file. Waits for the disk. Durable when the directory is synced."""
         with self._lock, suppress(FileNotFoundError):
             self._files.unlink(os.path.join(directory, file_names.INDEX_CHECKSUMS))
 
     def write(self, directory: str, checksums: Checksums, version: int, *, sync: bool) -> None:
-        """Unless the segments have been replaced since this version. Waits for the disk."""
+        """Write the file, unless segments were replaced since this version. Waits for the disk."""
         path, data = os.path.join(directory, file_names.INDEX_CHECKSUMS), checksums.encode()
         with self._lock:
             if version != self.version:

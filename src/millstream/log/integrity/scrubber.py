@@ -1,6 +1,6 @@
-"""The background scrub: reads all logs slowly, again and again, to find what has rotted on the disk.
+"""The background scrub: reads all logs slowly, again and again, to find damage on the disk.
 
-Reads of clients verify a batch only once in the life of a process, and only what they read. The scrub
+Client reads verify a batch only once in the life of a process, and only what they read. The scrub
 verifies everything, so that damage is found while another replica, or a copy, still has the data.
 """
 
@@ -14,17 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from millstream.log.blocking import Blocking
 from millstream.log.directories import file_names
 from millstream.log.errors import DamagedBatch
 from millstream.log.integrity.verification import check_part
-from millstream.log.manager import LogManager
+from millstream.log.management.blocking import Blocking
+from millstream.log.management.manager import LogManager
 from millstream.log.partition_log import PartitionLog
 from millstream.log.segments.segment import Segment
 
 logger = logging.getLogger("millstream.log.scrubber")
 
-_PART: Final = 256 << 10
+_CHUNK_BYTES: Final = 256 << 10
 _FIRST_AFTER_S: Final = 600.0
 _IDLE_S: Final = 60.0
 
@@ -38,7 +38,7 @@ class ScrubSettings(NamedTuple):
 
 @dataclass(slots=True)
 class ScrubCounters:
-    """What the scrub has done since the broker started."""
+    """Counters since the broker started."""
 
     rounds: int = 0
     segments: int = 0
@@ -64,7 +64,7 @@ class Scrubber:
         self.counters = ScrubCounters()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         await asyncio.sleep(min(_FIRST_AFTER_S, self._settings().interval_s))
         loop = asyncio.get_running_loop()
         while True:
@@ -74,7 +74,7 @@ class Scrubber:
             await asyncio.sleep(max(began + self._settings().interval_s - loop.time(), _IDLE_S))
 
     async def scrub(self) -> None:
-        """One round over all logs."""
+        """Run one round over all logs."""
         counters = self.counters
         before = (counters.bytes_verified, counters.damaged)
         for tp in list(self._manager.logs):
@@ -85,7 +85,7 @@ class Scrubber:
         damaged = counters.damaged - before[1]
         logger.log(
             logging.ERROR if damaged else logging.INFO,
-            "the scrub has verified %d bytes of %d partitions: %d places are damaged",
+            "the scrub has verified %d bytes of %d partitions: %d are damaged",
             counters.bytes_verified - before[0],
             len(self._manager.logs),
             damaged,
@@ -98,7 +98,7 @@ class Scrubber:
                 return
             if following is not None:
                 await self._scrub_segment(log, segment, None, following.base_offset)
-            else:  # what has been written of it by now
+            else:  # the chunk written so far
                 await self._scrub_segment(log, segment, segment.size, log.log_end_offset)
             if following is not None and log.failed is None:
                 await self._check_indexes(log, segment)
@@ -109,32 +109,32 @@ class Scrubber:
     async def _scrub_segment(
         self, log: PartitionLog, segment: Segment, end: int | None, next_base: int
     ) -> None:
-        """`end` is None for the end of the file."""
+        """Verify a segment up to `end`, or to the end of the file if that is None."""
         self.counters.segments += 1
         position, before, generation = 0, segment.base_offset, log.flushes.generation
         while position is not None and log.failed is None:
-            for _ in range(2):  # again where it was missing: its directory may just be renamed
-                part = _Part(segment, position, before, end, next_base)
-                await self._blocking(part.run)
-                if part.missing is None:
+            for _ in range(2):  # retry a missing file once: its directory may just be renamed
+                chunk = _Chunk(segment, position, before, end, next_base)
+                await self._blocking(chunk.run)
+                if chunk.missing is None:
                     break
             if self._is_gone(log, segment) or log.flushes.generation != generation:
-                return  # deletion, retention, compaction or a truncation took it away
-            if part.missing is not None:
+                return  # removed by deletion, retention, compaction or truncation
+            if chunk.missing is not None:
                 self.counters.missing_segments += 1
-                logger.error("%s: %s cannot be read: %s", log.tp, segment.path(file_names.LOG), part.missing)
+                logger.error("%s: %s cannot be read: %s", log.tp, segment.path(file_names.LOG), chunk.missing)
                 return
-            self.counters.bytes_verified += part.size
-            if part.damage is not None:
+            self.counters.bytes_verified += chunk.size
+            if chunk.damage is not None:
                 self.counters.damaged_batches += 1
-                self._manager.failures.damage_found(log, part.damage)
-            position, before = part.position, part.before  # type: ignore[assignment]
-            await self._rest(part.size)
+                self._manager.failures.damage_found(log, chunk.damage)
+            position, before = chunk.position, chunk.before  # type: ignore[assignment]
+            await self._throttle(chunk.size)
 
     async def _check_indexes(self, log: PartitionLog, segment: Segment) -> None:
         faults: list[str] = []
 
-        def look() -> None:
+        def check() -> None:
             for kind in file_names.INDEXES:
                 try:
                     fault = segment.index_files.fault_on_disk(kind)
@@ -143,21 +143,24 @@ class Scrubber:
                 if fault is not None:
                     faults.append(f"{segment.path(kind)}: {fault}")
 
-        await self._blocking(look)
+        await self._blocking(check)
         if segment not in log.segments:
             return
         for fault in faults:
             self.counters.damaged_indexes += 1
             logger.error("%s: %s; the next start rebuilds it", log.tp, fault)
 
-    async def _rest(self, size: int) -> None:
-        """Keep to the rate, which may change at any time."""
+    async def _throttle(self, size: int) -> None:
+        """Sleep to keep the rate, which may change at any time."""
         rate = self._settings().bytes_per_s
         await asyncio.sleep(size / rate if rate else _IDLE_S)
 
 
-class _Part:
-    """Some batches of a segment. `run` waits for the disk; `position` is None behind the last part."""
+class _Chunk:
+    """Some batches of a segment. `run` waits for the disk.
+
+    `position` is None after the last batch.
+    """
 
     def __init__(self, segment: Segment, position: int, before: int, end: int | None, next_base: int) -> None:
         self._segment = segment
@@ -174,11 +177,11 @@ class _Part:
         segment, start = self._segment, self.position
         try:
             if not start and not segment.files.exists(path := segment.path(file_names.LOG)):
-                # The file may be open still, and readable until the broker closes it.
+                # The file may still be open, and readable until the broker closes it.
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             size = self._end if self._end is not None else segment.size
             end, self.before, self.damage = check_part(
-                segment, start, _PART, self.before, self._next_base, end=size
+                segment, start, _CHUNK_BYTES, self.before, self._next_base, end=size
             )
         except OSError as error:
             self.missing = error

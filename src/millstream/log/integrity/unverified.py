@@ -1,7 +1,7 @@
-"""Which bytes of a segment have not been verified since this process opened it.
+"""The bytes of a segment that have not been verified since this process opened it.
 
-Appends are verified before they are written, so only what an earlier process wrote is in doubt. Each byte
-is verified once, by whoever reads it first.
+Appends are verified before they are written, so only bytes written by an earlier process are
+suspect. Each byte is verified once, before it is first read.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ WHOLE_FILE: Final = 1 << 62
 
 
 class Unchecked:
-    """The bytes below `end`, except for the ranges that were verified. `short_of`: the file should have as many."""
+    """The bytes below `end`, except for verified ranges. `short_of` is the size it should have."""
 
     __slots__ = ("_verified", "end", "short_of")
 
     def __init__(self, end: int = WHOLE_FILE, short_of: int = 0) -> None:
         self.end = end
         self.short_of = short_of
-        self._verified: tuple[tuple[int, int], ...] = ()  # replaced, never changed: readers run in threads
+        # replaced, never changed: readers run in threads
+        self._verified: tuple[tuple[int, int], ...] = ()
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether a range was verified."""
+        """Return whether a range was verified."""
         return any(first <= start and end <= last for first, last in self._verified)
 
     def add(self, start: int, end: int) -> None:
-        """A range is good. Two threads at once may lose one of two ranges, which is then verified again."""
+        """Add a verified range.
+
+        Two threads at once may lose one of two ranges, which is then verified again.
+        """
         merged = []
         for first, last in self._verified:
             if last < start or end < first:

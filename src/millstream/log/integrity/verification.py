@@ -1,8 +1,8 @@
-"""Verification of what is read: checksums and offsets of batches that an earlier process wrote.
+"""Verification of reads: checksums and offsets of batches that an earlier process wrote.
 
-Clients seldom verify checksums (librdkafka does not by default), and a checksum does not cover the base
-offset of a batch. So a batch is verified by the broker, once, before it is served for the first time. The
-batches before it and after it bound its offsets.
+Clients seldom verify checksums (librdkafka does not by default), and a checksum does not cover the
+base offset of a batch. So the broker verifies a batch once, before it is first served. The batches
+before and after it bound its offsets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _WINDOW: Final = 1 << 20
 
 
 def verified(segment: Segment, span: Span, may_block: bool) -> Span:
-    """Return the span, or the part before its first damaged batch. Raise DamagedBatch if that is the first."""
+    """Return the span, or the part before its first damaged batch.
+
+    Raise DamagedBatch if the first batch is damaged.
+    """
     unchecked = segment.unchecked
     if unchecked is None or span.start >= unchecked.end or span.start == span.end:
         return span
@@ -35,13 +38,13 @@ def verified(segment: Segment, span: Span, may_block: bool) -> Span:
                 raise damage
             return good
     if span.end == segment.size < unchecked.short_of:
-        # What follows in the next segment is not what follows in the log.
+        # The next segment does not directly follow these records.
         return span._replace(end_offset=_end_of(segment, span))
     return span
 
 
 def is_short(segment: Segment) -> bool:
-    """Whether the file is shorter than it was when it was closed."""
+    """Return whether the file is shorter than it was when it was closed."""
     return segment.unchecked is not None and segment.size < segment.unchecked.short_of
 
 
@@ -58,7 +61,7 @@ def _short(segment: Segment) -> DamagedBatch:
 
 
 def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch | None]:
-    """The good part of a span up to `end`, and what is wrong behind it."""
+    """Return the good part of a span up to `end`, and the damage behind it or None."""
     position, before = _anchor(segment, span.start)
     offset = before
     data = b""
@@ -79,9 +82,9 @@ def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch |
 
 
 def _anchor(segment: Segment, start: int) -> tuple[int, int]:
-    """(start, the offset after the batch before it), found from the last indexed batch before it.
+    """Return (start, the offset after the batch before it), from the last indexed batch before it.
 
-    Raise DamagedBatch if the batch before it is not where it belongs: its offset may be one that is asked for.
+    Raise DamagedBatch if the batch before it is misplaced: its offset may be the requested one.
     """
     index = segment.index.offsets()
     slot = bisect_right(index.positions, max(start - 1, 0)) - 1
@@ -94,7 +97,8 @@ def _anchor(segment: Segment, start: int) -> tuple[int, int]:
         if header.base_offset < before:
             doubt = f"a batch at offset {header.base_offset} after offset {before}"
         if position == begin and slot >= 0 and segment.index_files.sums is not None:
-            # Apache Kafka's entries may be of a later batch, so those of unknown origin say nothing.
+            # Apache Kafka's entries may refer to a later batch, so entries of unknown origin prove
+            # nothing.
             known = index.base_offset + index.offsets[slot]
             if header.last_offset != known:
                 doubt = f"a batch that ends with offset {header.last_offset}, where the index has {known}"
@@ -105,7 +109,7 @@ def _anchor(segment: Segment, start: int) -> tuple[int, int]:
 
 
 def _batch_at(segment: Segment, position: int, data: bytes, start: int) -> tuple[BatchHeader, bytes, int]:
-    """The header of a whole batch whose checksum is right, and the part of the file that was read with it."""
+    """Return the header of a whole batch with a good checksum, and the data read with it."""
     at = position - start
     try:
         header = parse_header(data, at) if at < len(data) else None
@@ -118,14 +122,14 @@ def _batch_at(segment: Segment, position: int, data: bytes, start: int) -> tuple
         if header.size > len(data) and position + header.size <= segment.size:
             data = segment.file().pread(position, header.size)
     if at + header.size > len(data):
-        raise CorruptBatch(f"a batch of {header.size} bytes, of which {len(data) - at} are there")
+        raise CorruptBatch(f"a batch of {header.size} bytes, of which {len(data) - at} are in the file")
     if not crc_matches(data, at, header):
         raise CorruptBatch("a batch that does not match its checksum")
     return header, data, start
 
 
 def _next_base(segment: Segment, position: int, span: Span, data: bytes, start: int) -> int:
-    """The offset that the batch before a position may not reach."""
+    """Return the offset that the batch before a position may not reach."""
     if position >= span.end:
         return span.end_offset
     at = position - start
@@ -145,12 +149,12 @@ def _end_of(segment: Segment, span: Span) -> int:
 def check_part(
     segment: Segment, position: int, size: int, before: int, next_base: int, *, end: int
 ) -> tuple[int, int, DamagedBatch | None]:
-    """Verify batches of a segment from a position on, until `size` bytes or one that is damaged.
+    """Verify batches of a segment from a position on, until `size` bytes or a damaged batch.
 
-    Return (where to go on, the offset before it, the damage). `before` is the offset that the batches may not
-    begin before. `end` is the size of the segment, or of what has been written of it, and `next_base` the offset
-    there. Behind a damaged batch whose length cannot be believed the end is returned. Waits for the disk. Raise
-    OSError.
+    Return (where to continue, the offset before it, the damage). `before` is the lowest offset that
+    the batches may have. `end` is the size of the segment, or of its written part, and `next_base`
+    the offset there. After a damaged batch whose length is not plausible, the end is returned.
+    Waits for the disk. Raises OSError.
     """
     limit, data, start = min(position + size, end), b"", position
     span = Span(position, end, next_base)
@@ -172,7 +176,7 @@ def check_part(
 
 
 def _after_damage(segment: Segment, position: int, end: int) -> int:
-    """The next batch, if the length of the damaged one leads to one; else the end."""
+    """Return the position after a damaged batch if a batch is there, otherwise the end."""
     try:
         following = position + segment.log_file.header_at(position).size
         if following < end and segment.log_file.header_at(following).size:

@@ -1,7 +1,8 @@
-"""Verification of the files of a partition, or of a whole data directory, without a broker. Reads only.
+"""Verification of the files of a partition or data directory without a broker. Reads only.
 
-Every batch is held against its checksum, its neighbours and the leader epochs; every index against the log
-and against `index-checksums`. Beside a running broker the last segment is looked at less strictly.
+Every batch is checked against its checksum, its neighbours and the leader epochs; every index
+against the log and against `index-checksums`. The last segment is checked less strictly, because a
+broker may be running.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _NO_BASE: Final = 1 << 63
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with a file."""
+    """A fault of a file."""
 
     path: str
     reason: str
@@ -50,7 +51,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What was looked at."""
+    """Counts of the verified files and batches."""
 
     partitions: int = 0
     segments: int = 0
@@ -60,22 +61,22 @@ class Report:
 
 
 def verify(path: str, report: Report) -> Iterator[Finding]:
-    """Verify a partition's directory, or every one in a data directory. Raise OSError where `path` cannot be read."""
-    found = sorted(os.listdir(path))
+    """Verify a partition's directory, or all of a data directory. Raises OSError."""
+    names = sorted(os.listdir(path))
     if (
-        any(file_names.segment_base(name) is not None for name in found)
-        or file_names.PARTITION_METADATA in found
+        any(file_names.segment_base(name) is not None for name in names)
+        or file_names.PARTITION_METADATA in names
     ):
-        findings = _Partition(path, report).verify(found)
+        findings = _Partition(path, report).verify(names)
     else:
-        findings = _directory(path, found, report)
+        findings = _directory(path, names, report)
     for finding in findings:
         report.damaged += 1
         yield finding
 
 
-def _directory(path: str, found: list[str], report: Report) -> Iterator[Finding]:
-    for name in found:
+def _directory(path: str, names: list[str], report: Report) -> Iterator[Finding]:
+    for name in names:
         file = os.path.join(path, name)
         parsed = file_names.parse_directory(name)
         try:
@@ -114,10 +115,10 @@ class _Partition:
     def path(self, name: str) -> str:
         return os.path.join(self.directory, name)
 
-    def verify(self, found: list[str]) -> Iterator[Finding]:
+    def verify(self, names: list[str]) -> Iterator[Finding]:
         self.report.partitions += 1
-        yield from self._small_files(found)
-        bases = sorted(base for name in found if (base := file_names.segment_base(name)) is not None)
+        yield from self._small_files(names)
+        bases = sorted(base for name in names if (base := file_names.segment_base(name)) is not None)
         yield from self._missing(bases)
         for base, following in zip(bases, [*bases[1:], None], strict=True):
             self.report.segments += 1
@@ -133,11 +134,11 @@ class _Partition:
         except OSError as error:
             yield Finding(error.filename or self.path(name), f"cannot be read: {error.strerror or error}")
 
-    def _small_files(self, found: list[str]) -> Iterator[Finding]:
-        for name in found:
+    def _small_files(self, names: list[str]) -> Iterator[Finding]:
+        for name in names:
             yield from self._guarded(name, self._small_file(name))
         known = self.checksums.small.topic_id if self.checksums is not None else None
-        if known is not None and file_names.PARTITION_METADATA not in found:
+        if known is not None and file_names.PARTITION_METADATA not in names:
             yield Finding(self.path(file_names.PARTITION_METADATA), "is missing")
 
     def _small_file(self, name: str) -> Iterator[Finding]:
@@ -150,7 +151,7 @@ class _Partition:
             topic_id = parse_partition_metadata(_read(path), path)
             known = self.checksums.small.topic_id if self.checksums is not None else None
             if known not in (None, topic_id):
-                yield Finding(path, f"names the topic id {topic_id}, where {known} belongs")
+                yield Finding(path, f"has the topic id {topic_id}, not {known}")
         elif name.endswith(file_names.SNAPSHOT):
             snapshot.decode(_read(path))
 
@@ -165,22 +166,22 @@ class _Partition:
         stem, last = file_names.segment_name(base), following is None
         path = self.path(stem + file_names.LOG)
         sums = self.checksums.segments.get(base) if self.checksums is not None else None
-        places: dict[int, BatchHeader] = {}
+        headers: dict[int, BatchHeader] = {}
         aborts: set[tuple[int, int]] = set()
         for position, header, problem in self._batches(path, base, following, aborts):
             if header is not None:
-                places[position] = header
-            if problem and not (last and "of which" in problem):  # a broker may be about to write it
+                headers[position] = header
+            if problem and not (last and "of which" in problem):  # a broker may be writing it
                 yield Finding(path, f"at byte {position}: {problem}")
         size = os.path.getsize(path)
         if sums is not None and file_names.LOG in sums and size < sums[file_names.LOG].size:
-            yield Finding(path, f"has {size} bytes, and had {sums[file_names.LOG].size} when it was flushed")
-        yield from self._indexes(base, places, aborts, sums, last=last)
+            yield Finding(path, f"has {size} bytes, but {sums[file_names.LOG].size} were flushed")
+        yield from self._indexes(base, headers, aborts, sums, last=last)
 
     def _batches(
         self, path: str, base: int, following: int | None, aborts: set[tuple[int, int]]
     ) -> Iterator[tuple[int, BatchHeader | None, str]]:
-        """(position, header, what is wrong with it or an empty text) of every batch that can be found."""
+        """Yield (position, header, fault or empty text) of every batch that can be read."""
         end = max(self.end, base)
         with open(path, "rb") as file:
             position, data, start = 0, b"", 0
@@ -195,7 +196,7 @@ class _Partition:
                     header = parse_header(data, at)
                 except CorruptBatch as error:
                     yield position, None, error.reason
-                    return  # where the next one begins is unknown
+                    return  # the position of the next batch is unknown
                 if at + header.size > len(data):
                     file.seek(position)
                     data, start, at = file.read(max(header.size, _WINDOW)), position, 0
@@ -218,7 +219,7 @@ class _Partition:
         aborts: set[tuple[int, int]],
     ) -> str:
         if at + header.size > len(data):
-            return f"a batch of {header.size} bytes, of which {len(data) - at} are there"
+            return f"a batch of {header.size} bytes, of which {len(data) - at} are in the file"
         if not crc_matches(data, at, header):
             return f"the batch at offset {header.base_offset} does not match its checksum"
         if header.base_offset < end or header.next_offset > limit:
@@ -226,7 +227,8 @@ class _Partition:
         self._follow_transaction(data[at : at + header.size], header, aborts)
         epoch = self.epochs.epoch_of(header.base_offset) if self.epochs is not None else -1
         if 0 <= header.leader_epoch < epoch:
-            return f"the batch at offset {header.base_offset} has leader epoch {header.leader_epoch}, where {epoch} was"
+            epochs = f"leader epoch {header.leader_epoch}, not {epoch}"
+            return f"the batch at offset {header.base_offset} has {epochs}"
         return ""
 
     def _follow_transaction(self, batch: bytes, header: BatchHeader, aborts: set[tuple[int, int]]) -> None:
@@ -243,7 +245,7 @@ class _Partition:
     def _indexes(
         self,
         base: int,
-        places: dict[int, BatchHeader],
+        headers: dict[int, BatchHeader],
         aborts: set[tuple[int, int]],
         sums: SegmentSums | None,
         *,
@@ -255,23 +257,26 @@ class _Partition:
             data = _read(path) if os.path.exists(path) else b""
             problem = _sum_problem(data, sums[kind], last) if sums is not None and kind in sums else None
             if problem is None and kind == file_names.OFFSET_INDEX:
-                problem = _offsets_problem(OffsetIndex.parse(data, base), places)
+                problem = _offsets_problem(OffsetIndex.parse(data, base), headers)
             elif problem is None and kind == file_names.TIME_INDEX:
-                problem = _times_problem(TimeIndex.parse(data, base), places)
+                problem = _times_problem(TimeIndex.parse(data, base), headers)
             elif problem is None:
                 problem = transaction_index.fault(data) or _aborts_problem(
-                    transaction_index.sound(data), aborts
+                    transaction_index.valid_entries(data), aborts
                 )
             if problem is not None:
                 yield Finding(path, problem)
 
 
 def _limit(file: BinaryIO, position: int, end: int, following: int | None) -> int:
-    """The offset that the batch before a position may not reach: where the next batch or segment begins."""
+    """Return the offset that the batch before a position may not reach.
+
+    The next batch or segment begins there.
+    """
     file.seek(position)
     base = file.read(8)
-    if len(base) == 8 and (found := int.from_bytes(base, "big", signed=True)) >= end:
-        return found  # else the next batch is the one that is not where it belongs
+    if len(base) == 8 and (next_offset := int.from_bytes(base, "big", signed=True)) >= end:
+        return next_offset  # else the next batch is the misplaced one
     return following if following is not None else _NO_BASE
 
 
@@ -281,9 +286,9 @@ def _sum_problem(data: bytes, known: Sum, last: bool) -> str | None:
     return None
 
 
-def _offsets_problem(index: OffsetIndex, places: dict[int, BatchHeader]) -> str | None:
+def _offsets_problem(index: OffsetIndex, headers: dict[int, BatchHeader]) -> str | None:
     for offset, position in zip(index.offsets, index.positions, strict=True):
-        header = places.get(position)
+        header = headers.get(position)
         if header is None:
             return f"points to byte {position}, where no batch begins"
         if index.base_offset + offset < header.base_offset:
@@ -291,8 +296,8 @@ def _offsets_problem(index: OffsetIndex, places: dict[int, BatchHeader]) -> str 
     return None
 
 
-def _times_problem(index: TimeIndex, places: dict[int, BatchHeader]) -> str | None:
-    largest = max((header.max_timestamp for header in places.values()), default=-1)
+def _times_problem(index: TimeIndex, headers: dict[int, BatchHeader]) -> str | None:
+    largest = max((header.max_timestamp for header in headers.values()), default=-1)
     for slot in range(len(index)):
         timestamp, _offset = index.entry(slot)
         if timestamp > largest:

@@ -1,1 +1,1 @@
-"""Producers of a partition: sequences, open transactions, snapshots of both, and how they are rebuilt."""
+"""Producers of a partition: sequences, open transactions, snapshots, and their recovery."""

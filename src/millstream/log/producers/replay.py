@@ -1,4 +1,4 @@
-"""Producer state from the log: applying batches to it, and rebuilding it from a snapshot and what came after."""
+"""Producer state from the log: applies batches, and rebuilds the state from a snapshot."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ logger = logging.getLogger("millstream.log.replay")
 
 
 def apply_batch(state: ProducerState, segment: Segment | None, header: BatchHeader, batch: Buffer) -> None:
-    """A written batch of a producer; an aborting marker also goes to the segment's transaction index (if given).
-    `header` has the batch's final offset, `batch` its bytes (looked at for markers only)."""
+    """Apply a written batch to the state of its producer.
+
+    An abort marker is also added to the transaction index of the segment, if there is one. `header`
+    has the final offset of the batch, `batch` its bytes (read for markers only).
+    """
     if not header.control:
         state.apply(header, header.base_offset)
         return
     marker = read_marker(batch) if header.count else None
     if marker is None:
-        return  # an emptied marker (compaction), or a control record of another kind
+        return  # a marker emptied by compaction, or another kind of control record
     entry = state.producers.get(header.producer_id)
     if segment is not None and not marker.commit and entry is not None and entry.txn_first_offset >= 0:
-        # The index first: if that write fails, nothing has been remembered.
+        # The index first: if that write fails, the state is unchanged.
         first = entry.txn_first_offset
         stable = state.stable_offset_without(header.producer_id, header.base_offset + 1)
         segment.index_files.append_transaction(
@@ -49,7 +52,7 @@ def apply_replicated(
     headers: Sequence[BatchHeader],
     records: memoryview,
 ) -> None:
-    """Batches of a leader, written at a position: the indexes, epochs and producers that follow from them."""
+    """Apply batches of a leader, written at a position, to indexes, epochs and producers."""
     at = 0
     for header in headers:
         segment.index.note(position + at, header.size, header.last_offset, header.max_timestamp)
@@ -69,8 +72,11 @@ def rebuild_producers(
     end: int,
     expired_before_ms: int,
 ) -> list[int]:
-    """Restore the newest good snapshot up to `end` and apply the batches after it; the snapshots that are left.
-    Batches below the log start count as long as they are there: producers are forgotten by time only."""
+    """Restore the newest good snapshot up to `end` and apply the batches after it.
+
+    Return the snapshots that are left. Batches below the log start count as long as they exist:
+    producers expire by time only.
+    """
     snapshots = sorted(offset for offset in snapshots if offset <= end)
     start = segments[0].base_offset if segments else end
     snapshots, start = _restore(files, directory, snapshots, state, start, expired_before_ms)
@@ -100,7 +106,7 @@ def _restore(
             entries = snapshot.decode(files.read_bytes(path))
         except (CorruptSnapshot, FileNotFoundError) as error:
             logger.warning(
-                "%s cannot be used (%s); going back to an older state of the producers", path, error
+                "%s cannot be used (%s); falling back to an older snapshot of the producers", path, error
             )
             snapshots = snapshots[:-1]
             _remove(files, path)

@@ -1,7 +1,8 @@
-"""The .snapshot files: the state of the idempotent and transactional producers of a partition at an offset.
+"""The .snapshot files: the state of a partition's producers at an offset.
 
-Kafka's version 1: int16 version, uint32 CRC-32C of what follows, int32 count, then 46 bytes per producer. Only the
-last batch of each producer is kept, so after a restart the five-batch window of duplicates grows from one again.
+Kafka's version 1: int16 version, uint32 CRC-32C of the rest, int32 count, then 46 bytes per
+producer. Only the last batch of each producer is kept, so after a restart the five-batch window of
+duplicates grows from one again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _BODY_AT: Final = 6
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer, in the order of the file; offsets are -1 and sequences -1 where it has none."""
+    """One producer, in the order of the file. Missing offsets and sequences are -1."""
 
     producer_id: int
     producer_epoch: int
@@ -32,7 +33,7 @@ class SnapshotEntry(NamedTuple):
 
 
 class CorruptSnapshot(Exception):
-    """A snapshot that cannot be trusted; the state is rebuilt from an older one, or from the log."""
+    """A snapshot that cannot be trusted. An older one, or the log, replaces it."""
 
 
 def encode(entries: Iterable[SnapshotEntry]) -> bytes:
@@ -46,7 +47,7 @@ def decode(data: bytes) -> list[SnapshotEntry]:
         raise CorruptSnapshot(f"{len(data)} bytes are too few for a snapshot")
     version, crc, count = _HEAD.unpack_from(data)
     if version != _VERSION:
-        raise CorruptSnapshot(f"version {version}, where only {_VERSION} is known")
+        raise CorruptSnapshot(f"version {version}, but only {_VERSION} is supported")
     if crc32c(memoryview(data)[_BODY_AT:]) != crc:
         raise CorruptSnapshot("its checksum is wrong")
     if count * _ENTRY.size != len(data) - _HEAD.size:

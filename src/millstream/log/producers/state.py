@@ -1,15 +1,17 @@
-"""What a partition remembers of its producers: sequences of idempotent ones, open transactions, first unstable offset.
+"""The producers of a partition: sequences of idempotent ones, open transactions, unstable offsets.
 
-A produce is checked before it is written (`check`) and remembered after (`apply`), so that a failed write changes
-nothing. Replicated batches are applied without the checks: their leader made them. Times come from the batches.
+A produce is checked before it is written (`check`) and recorded after (`apply`), so that a failed
+write changes nothing. Replicated batches are applied without the checks: their leader made them.
+Times come from the batches.
 
-A sequence identifies a batch only within its transaction. librdkafka aborts a transaction without waiting for the batch
-that it is retrying, and numbers the first batch of the next transaction in the same epoch alike. If the log already has
-the aborted batch, the new one looks like its duplicate: acknowledged as such, its records would be missing from the
-commit. So a transactional batch is a duplicate only of a batch of the open transaction. A batch that reuses sequences of
-an ended transaction is refused with UNKNOWN_PRODUCER_ID, on which clients abort and raise their epoch (KIP-360). It is not
-appended, because it may just as well be a late copy of the aborted batch. Transactions v2 are not exposed: each ends with
-a new epoch (KIP-890).
+A sequence identifies a batch only within its transaction. librdkafka aborts a transaction without
+waiting for the batch that it is retrying, and gives the first batch of the next transaction the
+same sequence in the same epoch. If the log already has the aborted batch, the new one looks like
+its duplicate: acknowledged as such, its records would be missing from the commit. So a
+transactional batch is a duplicate only of a batch of the open transaction. A batch that reuses
+sequences of an ended transaction is rejected with UNKNOWN_PRODUCER_ID, on which clients abort and
+raise their epoch (KIP-360). It is not appended, because it may also be a late copy of the aborted
+batch. Transactions v2 are not affected: each ends with a new epoch (KIP-890).
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ def comes_after(sequence: int, other: int) -> bool:
 
 
 class Origin(IntEnum):
-    """Who appends: decides how much is checked."""
+    """The origin of an append, which decides how much is checked."""
 
     REPLICATION = 0
     COORDINATOR = 1
@@ -47,7 +49,7 @@ class Origin(IntEnum):
 
 
 class BatchMeta(NamedTuple):
-    """A remembered batch, to recognise its resend by."""
+    """A recent batch, to recognise a resend."""
 
     first_sequence: int
     last_sequence: int
@@ -66,7 +68,7 @@ class CompletedTransaction(NamedTuple):
 
 
 class Verification:
-    """A transaction whose first write waits for the coordinator's word (KIP-890); its identity is the guard."""
+    """A transaction whose first write waits for the coordinator (KIP-890); guards an append."""
 
     __slots__ = ("epoch", "lowest_sequence", "started_ms", "supports_epoch_bump")
 
@@ -101,13 +103,13 @@ class ProducerEntry:
 
     @property
     def last_offset(self) -> int:
-        """Of its last data batch; -1 where none is remembered."""
+        """The last offset of its last data batch; -1 if unknown."""
         return self.batches[-1].last_offset if self.batches else -1
 
     def find_duplicate(
         self, epoch: int, first_sequence: int, last_sequence: int, first_offset: int = 0
     ) -> BatchMeta | None:
-        """Return the remembered batch at or after ``first_offset`` that has these sequences."""
+        """Return the recent batch at or after `first_offset` that has these sequences."""
         if epoch == self.epoch:
             for batch in self.batches:
                 if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
@@ -115,10 +117,11 @@ class ProducerEntry:
         return None
 
     def in_ended_transaction(self, epoch: int, sequence: int) -> bool:
-        """Return whether a transactional batch that starts here reuses a sequence from before the open transaction.
+        """Return whether a transactional batch reuses a sequence from before the open transaction.
 
-        Without an open transaction, that is every sequence up to the last. Only the last batches are remembered: if
-        the first batch of the open transaction is forgotten, a sequence before the oldest one is not known to be older.
+        Without an open transaction, that is every sequence up to the last. Only the last batches
+        are kept. If the first batch of the open transaction is not among them, a sequence before
+        the oldest one is not known to be older.
         """
         if epoch != self.epoch or not self.batches:
             return False
@@ -130,8 +133,10 @@ class ProducerEntry:
         return False
 
     def ended_right_before(self, epoch: int, sequence: int) -> int:
-        """Return the last offset of the ended transaction whose sequences a batch would continue,
-        opening the next one; -1 if it does not."""
+        """Return the last offset of the ended transaction whose sequences a batch would continue.
+
+        The batch would open the next transaction. -1 if it does not continue one.
+        """
         if epoch != self.epoch or self.txn_first_offset >= 0:
             return -1
         return self.last_offset if sequence == (self.last_sequence + 1) % _SEQUENCES else -1
@@ -172,11 +177,11 @@ class ProducerState:
         self._unreplicated: dict[int, int] = {}  # first offset -> offset of a marker above the high watermark
         self._verifications: dict[int, Verification] = {}
 
-    # -- what it says
+    # -- queries
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The start of the oldest transaction that is undecided, or decided above the high watermark."""
+        """The start of the oldest transaction that is open, or decided above the high watermark."""
         if not self._ongoing and not self._unreplicated:
             return None
         ongoing = next(iter(self._ongoing), None)
@@ -194,16 +199,16 @@ class ProducerState:
         return entry is not None and entry.txn_first_offset >= 0 and entry.epoch == epoch
 
     def knows(self, producer_id: int) -> bool:
-        """Whether the sequences of its batches are checked."""
+        """Return whether the sequences of a producer's batches are checked."""
         return self.producers.get(producer_id, _UNKNOWN).epoch != _NO_EPOCH
 
     def last_sequence(self, producer_id: int, epoch: int) -> int:
-        """Of its last batch; -1 where none of this epoch is remembered."""
+        """Return the sequence of a producer's last batch; -1 if none of this epoch is known."""
         entry = self.producers.get(producer_id, _UNKNOWN)
         return entry.last_sequence if entry.epoch == epoch else -1
 
     def late_transaction(self, now_ms: int, max_transaction_timeout_ms: int) -> bool:
-        """Whether the oldest open transaction should have ended long ago (KIP-664)."""
+        """Return whether the oldest open transaction should have ended long ago (KIP-664)."""
         first = next(iter(self._ongoing.values()), None)
         entry = self.producers.get(first) if first is not None else None
         return entry is not None and 0 < entry.last_timestamp < now_ms - max_transaction_timeout_ms - 300_000
@@ -213,7 +218,10 @@ class ProducerState:
     def start_verification(
         self, producer_id: int, sequence: int, epoch: int, *, supports_epoch_bump: bool, now_ms: int
     ) -> Verification | None:
-        """The guard to append with once the coordinator agreed; None where the transaction is already known."""
+        """Return the guard for an append that the coordinator must confirm first.
+
+        None if the transaction is already known.
+        """
         entry = self.producers.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise _stale_epoch(self.name, producer_id, epoch, entry.epoch)
@@ -232,7 +240,7 @@ class ProducerState:
     # -- checking a produce
 
     def check(self, header: BatchHeader, origin: Origin) -> BatchMeta | None:
-        """Raises ApiError for what may not be appended; returns the batch that a resend repeats."""
+        """Check a produce. Raises ApiError. Return the batch that a resend repeats, or None."""
         entry = self.producers.get(header.producer_id, _UNKNOWN)
         if origin is Origin.CLIENT and entry.batches:
             duplicate = self._find_duplicate(header, entry)
@@ -245,7 +253,8 @@ class ProducerState:
         if entry.txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL:
             raise ApiError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {header.producer_id} has an open transaction in {self.name}, and this batch is outside it",
+                f"producer {header.producer_id} has an open transaction in {self.name}, but this batch"
+                " is not transactional",
             )
         return None
 
@@ -260,7 +269,7 @@ class ProducerState:
         return entry.find_duplicate(epoch, first, last, entry.txn_first_offset)
 
     def check_verified(self, header: BatchHeader, guard: Verification | None) -> None:
-        """The first batch of a transaction needs the coordinator's word (KIP-890)."""
+        """Check that the coordinator confirmed the first batch of a transaction (KIP-890)."""
         if self.has_ongoing_transaction(header.producer_id, header.producer_epoch):
             return
         entry = self.producers.get(header.producer_id, _UNKNOWN)
@@ -292,16 +301,20 @@ class ProducerState:
         if verification is None:
             return
         if verification.supports_epoch_bump and header.base_sequence != 0 and not entry.batches:
-            raise _out_of_order(self.name, header, "nothing is known of the producer, so it must be 0")
+            raise _out_of_order(self.name, header, "the producer is unknown, so it must be 0")
         lowest = verification.lowest_sequence
         if header.base_sequence > lowest:
             if entry.in_ended_transaction(verification.epoch, lowest):
-                # The batch before this one is refused for that; clients expect the same error for those behind it.
+                # The previous batch is rejected for that. Clients expect the same error for those
+                # behind it.
                 raise _ended(self.name, header, f"sequence {lowest}, sent before {header.base_sequence},")
-            raise _out_of_order(self.name, header, f"an earlier one, {lowest}, is on its way")
+            raise _out_of_order(self.name, header, f"an earlier one, {lowest}, is in flight")
 
     def check_marker(self, header: BatchHeader, marker: ControlMarker, transaction_version: int) -> None:
-        """May this marker of a coordinator be appended? (KIP-1228: with transactions v2 the epoch must have grown.)"""
+        """Check a marker of a coordinator. Raises ApiError.
+
+        With transactions v2 the epoch must have grown (KIP-1228).
+        """
         entry = self.producers.get(header.producer_id, _UNKNOWN)
         epoch = header.producer_epoch
         if epoch < entry.epoch or (transaction_version >= 2 and epoch == entry.epoch):
@@ -311,14 +324,14 @@ class ProducerState:
         if marker.coordinator_epoch < entry.coordinator_epoch:
             raise ApiError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"coordinator epoch {marker.coordinator_epoch} for producer {header.producer_id} in {self.name}"
-                f" is older than its last, {entry.coordinator_epoch}",
+                f"coordinator epoch {marker.coordinator_epoch} for producer {header.producer_id}"
+                f" in {self.name} is older than its last, {entry.coordinator_epoch}",
             )
 
-    # -- remembering what was written
+    # -- recording writes
 
     def apply(self, header: BatchHeader, base_offset: int) -> None:
-        """A data batch of a producer was written at this offset."""
+        """Record a data batch that was written at this offset."""
         entry = self.producers.get(header.producer_id)
         if entry is None:
             entry = self.producers[header.producer_id] = ProducerEntry(header.producer_epoch)
@@ -342,7 +355,10 @@ class ProducerState:
     def apply_marker(
         self, header: BatchHeader, base_offset: int, marker: ControlMarker
     ) -> CompletedTransaction | None:
-        """A marker was written; the transaction that it ended, where it had data: `complete` it."""
+        """Record a marker that was written. Return the transaction it ended, if that had data.
+
+        The caller passes it to `complete`.
+        """
         entry = self.producers.setdefault(header.producer_id, ProducerEntry(header.producer_epoch))
         completed = None
         if entry.txn_first_offset >= 0:
@@ -354,7 +370,8 @@ class ProducerState:
         entry.txn_first_offset = -1
         entry.last_timestamp = header.max_timestamp
         verification = self._verifications.get(header.producer_id)
-        # With transactions v2 the guard may already belong to the next transaction, which has the marker's epoch.
+        # With transactions v2 the guard may already belong to the next transaction, which has the
+        # epoch of the marker.
         if verification and not (
             verification.supports_epoch_bump and verification.epoch == header.producer_epoch
         ):
@@ -362,28 +379,31 @@ class ProducerState:
         return completed
 
     def stable_offset_without(self, producer_id: int, otherwise: int) -> int:
-        """The last stable offset once this producer's transaction is complete, for the transaction index."""
+        """Return the last stable offset once this producer's transaction is complete.
+
+        For the transaction index.
+        """
         for first_offset, owner in self._ongoing.items():
             if owner != producer_id:
                 return first_offset
         return otherwise
 
     def complete(self, completed: CompletedTransaction) -> None:
-        """The transaction stays unstable until the high watermark passes its marker."""
+        """Complete a transaction. It stays unstable until the high watermark passes its marker."""
         self._ongoing.pop(completed.first_offset, None)
         self._unreplicated[completed.first_offset] = completed.last_offset
 
     def on_high_watermark(self, offset: int) -> None:
-        """Forget the decided transactions whose markers are now replicated."""
+        """Drop the decided transactions whose markers are now replicated."""
         if self._unreplicated:
             self._unreplicated = {
                 first: marker for first, marker in self._unreplicated.items() if marker >= offset
             }
 
-    # -- keeping it small, saving and restoring it
+    # -- expiry, saving and restoring
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have been silent for too long; how many were forgotten."""
+        """Expire producers that have been silent for too long. Return their number."""
         bound = now_ms - expiration_ms
         expired = [
             producer_id
@@ -408,7 +428,7 @@ class ProducerState:
             yield _saved(producer_id, entry)
 
     def saved(self, producer_id: int) -> SnapshotEntry | None:
-        """One producer, as a snapshot has it; None where it is not known."""
+        """Return one producer as a snapshot has it, or None if it is unknown."""
         entry = self.producers.get(producer_id)
         return None if entry is None else _saved(producer_id, entry)
 
@@ -436,18 +456,18 @@ class ProducerState:
         self._ongoing.update(sorted(open_transactions))
 
 
-def _out_of_order(name: str, header: BatchHeader, why: str) -> ApiError:
+def _out_of_order(name: str, header: BatchHeader, reason: str) -> ApiError:
     return ApiError(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"sequence {header.base_sequence} of producer {header.producer_id} in {name}: {why}",
+        f"sequence {header.base_sequence} of producer {header.producer_id} in {name}: {reason}",
     )
 
 
 def _ended(name: str, header: BatchHeader, which: str) -> ApiError:
     return ApiError(
         ErrorCode.UNKNOWN_PRODUCER_ID,
-        f"{which} of producer {header.producer_id}, epoch {header.producer_epoch}, belongs to a transaction that has"
-        f" ended in {name}; abort this transaction and get a new epoch",
+        f"{which} of producer {header.producer_id}, epoch {header.producer_epoch}, belongs to a"
+        f" transaction that has ended in {name}; abort this transaction and get a new epoch",
     )
 
 

@@ -13,10 +13,10 @@ from millstream.log.directories.log_directory import LogDir
 from millstream.log.directories.removal import LogRemoval
 from millstream.log.directories.replica_moves import ReplicaMoves
 from millstream.log.errors import CorruptFile, CorruptLog, concerns_one_file
-from millstream.log.factory import LogFactory
-from millstream.log.failures import StorageFailures
+from millstream.log.management.factory import LogFactory
+from millstream.log.management.failures import StorageFailures
+from millstream.log.management.registry import LogRegistry
 from millstream.log.partition_log import PartitionLog
-from millstream.log.registry import LogRegistry
 from millstream.wire.records.batch import CorruptBatch
 
 logger = logging.getLogger("millstream.log.manager")
@@ -82,7 +82,7 @@ class LogLoader:
         return log
 
     def _adopt(self, tp: TopicPartition, log: PartitionLog) -> None:
-        """Register a log. If two directories hold it, keep the longer one and put the other aside.
+        """Register a log. If two directories hold it, keep the longer one and rename the other.
 
         A crash in the middle of a relocation leaves two, and both are complete.
         """
@@ -90,7 +90,10 @@ class LogLoader:
         if other is not None:
             log, other = (log, other) if log.log_end_offset > other.log_end_offset else (other, log)
             logger.warning(
-                "%s is both in %s and in %s; the latter is put aside", tp, log.directory, other.directory
+                "%s is both in %s and in %s; the latter is kept as a stray",
+                tp,
+                log.directory,
+                other.directory,
             )
             self._removal.rename(other, "stray")
         self._registry.logs[tp] = log

@@ -1,4 +1,4 @@
-"""Checking a segment batch by batch: checksum, offsets, and everything that can be rebuilt from the batches."""
+"""Checks a segment batch by batch, and rebuilds everything that follows from the batches."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MAX_RELATIVE: Final = 0x7FFFFFFF
 
 
 class Damage(NamedTuple):
-    """Where a segment stops being good."""
+    """The first damage of a segment."""
 
     position: int
     offset: int  # the end of what is good
     reason: str
-    followed: bool  # a whole batch follows the bad place, so it is no torn write
+    followed: bool  # a whole batch follows the damage, so it is not a torn write
 
     def __str__(self) -> str:
         return f"at byte {self.position}, offset {self.offset}: {self.reason}"
@@ -36,7 +36,7 @@ class _Window:
         self.data = b""
 
     def at(self, position: int, n: int) -> int:
-        """Where `position` is within `data`, which then has n bytes from there (fewer at the end of the file)."""
+        """Load n bytes from a file position (fewer at the end). Return their index in `data`."""
         at = position - self._start
         if at + n > len(self.data):
             self.data = self._file.pread(position, max(_WINDOW, n))
@@ -53,10 +53,15 @@ def scan(
     before: int | None = None,
     gaps: bool = True,
 ) -> tuple[int, Damage | None]:
-    """Note every good batch in the segment's (reset) indexes, and in the producer state and epochs where given;
-    `begin` is a position and the offset before which nothing is scanned. `before` is where the next segment begins;
-    without one, and without `gaps`, a last batch that is not right behind the others has lost its offset.
-    (the offset after the last good batch, the first damage or None). Waits for the disk."""
+    """Scan a segment. Waits for the disk.
+
+    Adds every good batch to the (reset) indexes of the segment, and to the producer state and
+    epochs if they are passed. The scan starts at `begin`, a position and its offset. `before` is
+    the base offset of the next segment. Without one, and without `gaps`, a last batch that does not
+    directly follow the others has a damaged offset.
+
+    Return the offset after the last good batch, and the first damage or None.
+    """
     window = _Window(segment)
     size = segment.size
     position, end = begin or (0, segment.base_offset)
@@ -69,7 +74,7 @@ def scan(
             if header.base_offset > end:
                 _check_gap(window, position + header.size, size, header, before, gaps)
                 at = window.at(position, header.size)
-            _remember(segment, position, header, window.data, at, state, epochs)
+            _apply(segment, position, header, window.data, at, state, epochs)
         except CorruptBatch as error:
             followed = _whole_batch_follows(segment, window, position, size)
             return end, Damage(position, end, error.reason, followed)
@@ -80,7 +85,7 @@ def scan(
 
 def _check(segment: Segment, data: bytes, at: int, header: BatchHeader, end: int, left: int) -> None:
     if header.size > left:
-        raise CorruptBatch(f"a batch of {header.size} bytes, of which {left} are there")
+        raise CorruptBatch(f"a batch of {header.size} bytes, of which {left} are in the file")
     if not crc_matches(data, at, header):
         raise CorruptBatch("a batch that does not match its checksum")
     if header.base_offset < end or header.last_offset_delta < 0:
@@ -92,20 +97,23 @@ def _check(segment: Segment, data: bytes, at: int, header: BatchHeader, end: int
 def _check_gap(
     window: _Window, following: int, size: int, header: BatchHeader, before: int | None, gaps: bool
 ) -> None:
-    """A checksum does not cover the offset of a batch. One that jumps ahead is right only if what follows does, too."""
+    """Check the offset of a batch after a gap, which its checksum does not cover.
+
+    A batch that jumps ahead is right only if its successor does too.
+    """
     if following < size:
         at = window.at(following, HEADER_SIZE)
         try:
             before = parse_header(window.data, at).base_offset
         except CorruptBatch:
-            return  # the end of what is good in any case
+            return  # the scan ends here in any case
     elif before is None and not gaps:
         before = -1
     if before is not None and header.next_offset > before:
-        raise CorruptBatch(f"a batch at offset {header.base_offset}, which is not where it belongs")
+        raise CorruptBatch(f"a batch at offset {header.base_offset}, which does not belong here")
 
 
-def _remember(
+def _apply(
     segment: Segment,
     position: int,
     header: BatchHeader,
@@ -123,7 +131,7 @@ def _remember(
 
 
 def _whole_batch_follows(segment: Segment, window: _Window, position: int, size: int) -> bool:
-    """Whether the place after a bad batch, if its length can be believed, holds a good one."""
+    """Return whether a good batch follows a bad one, if the length of the bad one is plausible."""
     try:
         bad = parse_header(window.data, window.at(position, HEADER_SIZE))
         position += bad.size

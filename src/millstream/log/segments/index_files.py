@@ -75,7 +75,7 @@ class IndexFiles:
         self.offsets = self.times = self._transactions = None
 
     def reset(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Begin the offset and time index again, empty. Return them."""
+        """Start the offset and time index over, empty. Return them."""
         self.offsets = offsets = OffsetIndex(self._names.base_offset)
         self.times = times = TimeIndex(self._names.base_offset)
         if self._files.exists(self._names.path(file_names.OFFSET_INDEX)) or self._files.exists(
@@ -87,7 +87,7 @@ class IndexFiles:
     # -- writing
 
     def written_out(self) -> bool:
-        """Write entries that are only in memory. Return False if the disk refuses them."""
+        """Write entries that are only in memory. Return False if the disk rejects them."""
         offsets, times = self.offsets, self.times
         if (offsets is not None and len(offsets) != offsets.written) or (
             times is not None and len(times) != times.written
@@ -100,7 +100,7 @@ class IndexFiles:
         return True
 
     def write(self, offsets: OffsetIndex | None, times: TimeIndex | None) -> None:
-        """Bring the files up to the given indexes; creates them."""
+        """Bring the files up to date with these indexes; creates them."""
         if offsets is not None:
             written = max(offsets.written, 0)
             pending = offsets.encode(written)
@@ -152,11 +152,11 @@ class IndexFiles:
         file = self._files.open(self._names.path(file_names.TRANSACTION_INDEX), create=True)
         try:
             if file.size != expected:
-                file.truncate(expected)  # the rest of an append that failed
+                file.truncate(expected)  # the rest of a failed append
             file.append((data,))
         except OSError:
             with suppress(OSError):
-                file.truncate(expected)  # the index may be read again before the next entry comes
+                file.truncate(expected)  # the index may be reloaded before the next entry
             raise
         finally:
             file.close()
@@ -164,7 +164,7 @@ class IndexFiles:
         self._note_sum(file_names.TRANSACTION_INDEX, expected, data, lambda: transaction_index.encode(known))
 
     def reset_transactions(self) -> None:
-        """Begin the transaction index again, for a scan of the whole segment."""
+        """Start the transaction index over, for a scan of the whole segment."""
         self._transactions = []
         self.sums = NEW_SEGMENT
         with suppress(FileNotFoundError):
@@ -175,12 +175,14 @@ class IndexFiles:
 
         The next recovery may begin above this segment, and would leave entries that have come back.
         Entries lie in the order of their markers, so this shortens the file, which a full disk
-        allows. The exception is a power cut that left zeros in the place of an entry that was not
-        synced; the scan of the batches finds that entry again.
+        allows. The exception is a power cut that left zeros in the place of an unsynced entry; the
+        scan of the batches restores that entry.
         """
         path = self._names.path(file_names.TRANSACTION_INDEX)
         data = self.read(file_names.TRANSACTION_INDEX)
-        known = self._transactions if self._transactions is not None else transaction_index.sound(data)
+        known = (
+            self._transactions if self._transactions is not None else transaction_index.valid_entries(data)
+        )
         self._transactions = [txn for txn in known if txn.last_offset < offset]
         kept = transaction_index.encode(self._transactions)
         if kept == data:

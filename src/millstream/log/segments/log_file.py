@@ -66,7 +66,7 @@ class LogFile:
     # -- opening and releasing
 
     def create(self) -> None:
-        """Begin empty, even if the file exists."""
+        """Start empty, even if the file exists."""
         self._file = self._open(create=True)
         if self._file.size:
             self._file.truncate(0)
@@ -101,9 +101,10 @@ class LogFile:
         return self.known_size
 
     def release(self, *, idle: bool) -> None:
-        """Close the file and forget loaded indexes.
+        """Close the file and drop loaded indexes.
 
-        Those of the active segment stay unless it is idle, and those that a full disk refuses.
+        The indexes of the active segment stay unless it is idle. Indexes that a full disk rejects
+        stay too.
         """
         if (self.active and not idle) or not self._index_files.written_out():
             self._file = None
@@ -117,7 +118,7 @@ class LogFile:
         self.pool.closed(self)
         self._file = None
 
-    def rest(self) -> None:
+    def release_idle(self) -> None:
         """Release a segment of a log that was just opened and may stay idle."""
         self.pool.closed(self)
         self.release(idle=True)
@@ -149,9 +150,9 @@ class LogFile:
             self._torn = False
 
     def unwrite(self, position: int) -> None:
-        """Take back what `append` wrote, if the append could not be completed.
+        """Undo an `append` that could not be completed.
 
-        If the disk refuses even that, the next append or flush removes it.
+        If the disk rejects even that, the next append or flush removes the bytes.
         """
         self.known_size = position
         self._torn = True
@@ -184,7 +185,7 @@ class LogFile:
                 raise self._corrupt(position, error.reason) from None
             if position + header.size > size:
                 raise self._corrupt(
-                    position, f"a batch of {header.size} bytes, of which {size - position} are there"
+                    position, f"a batch of {header.size} bytes, of which {size - position} are in the file"
                 )
             yield position, header
             position += header.size
@@ -193,7 +194,7 @@ class LogFile:
         return self.file().pread(position, header.size)
 
     def scan(self, position: int, offset: int, limit: int, at_end: int, may_block: bool) -> tuple[int, int]:
-        """Return (position, base offset) of the first batch that reaches the offset or exceeds the limit.
+        """Return (position, base offset) of the first batch that reaches the offset or the limit.
 
         (size, at_end) if none does. The scan begins at a position; the limit is a position, too.
         """

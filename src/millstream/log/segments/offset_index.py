@@ -1,7 +1,7 @@
-"""The offset index of a segment: every few kilobytes the last offset of a batch and the batch's position.
+"""The offset index of a segment: every few kilobytes, the last offset and position of a batch.
 
-On disk an entry is eight bytes, big-endian: offset relative to the segment's base, position. In memory the two
-columns are arrays, so that a look-up is one bisect in C.
+On disk an entry is eight bytes, big-endian: offset relative to the segment's base, position. In
+memory the two columns are arrays, so that a lookup is one bisect in C.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ _SWAP: Final = sys.byteorder == "little"
 
 
 class OffsetIndex:
-    """Entries in increasing order of both columns; `written` of them are on disk (-1: something else is there)."""
+    """Entries in increasing order of both columns.
+
+    `written` of them are on disk; -1 if the file has other contents.
+    """
 
     __slots__ = ("base_offset", "offsets", "positions", "written")
 
@@ -28,7 +31,7 @@ class OffsetIndex:
 
     @classmethod
     def parse(cls, data: bytes, base_offset: int) -> OffsetIndex:
-        """From the contents of a file; a torn last entry is left out."""
+        """Parse the contents of a file, without a torn last entry."""
         index = cls(base_offset)
         columns = array("I", data[: len(data) - len(data) % ENTRY_SIZE])
         if _SWAP:
@@ -46,28 +49,28 @@ class OffsetIndex:
         return self.base_offset + (self.offsets[-1] if self.offsets else 0)
 
     def append(self, offset: int, position: int) -> None:
-        # The position first: a reader in another thread looks at the offsets, then at the position beside.
+        # The position first: a reader in another thread looks at the offsets, then at the position.
         self.positions.append(position)
         self.offsets.append(offset - self.base_offset)
 
     def position_of(self, offset: int) -> int:
-        """Where to begin looking for a batch that holds the offset: at or before it."""
+        """Return the position where a search for the offset starts: at or before its batch."""
         slot = bisect_right(self.offsets, offset - self.base_offset) if offset >= self.base_offset else 0
         return self.positions[slot - 1] if slot else 0
 
     def position_floor(self, position: int) -> int:
-        """The last known start of a batch at or before a position of the file."""
+        """Return the last known start of a batch at or before a position of the file."""
         slot = bisect_right(self.positions, position)
         return self.positions[slot - 1] if slot else 0
 
     def truncate(self, offset: int) -> None:
-        """Forget the entries of batches that hold the offset or come after it."""
+        """Drop the entries of batches that hold the offset or come after it."""
         keep = bisect_left(self.offsets, offset - self.base_offset) if offset >= self.base_offset else 0
         del self.offsets[keep:], self.positions[keep:]
         self.written = min(self.written, keep)
 
     def encode(self, first: int = 0) -> bytes:
-        """The entries from number `first` on, as they are on disk."""
+        """Return the entries from number `first` on, as they are on disk."""
         columns = array("I", bytes(ENTRY_SIZE * (len(self.offsets) - first)))
         columns[0::2] = self.offsets[first:]
         columns[1::2] = self.positions[first:]
@@ -76,7 +79,10 @@ class OffsetIndex:
         return columns.tobytes()
 
     def fault(self, log_size: int) -> str | None:
-        """Why the index cannot belong to a log of this size, or None; looks only at its end."""
+        """Return why the index cannot belong to a log of this size, or None.
+
+        Checks only its end.
+        """
         if not self.offsets:
             return None
         if self.positions[-1] >= log_size:
@@ -88,7 +94,7 @@ class OffsetIndex:
         return None
 
     def increases(self) -> bool:
-        """Whether both columns do, everywhere; for an index that a crash may have torn."""
+        """Return whether both columns increase everywhere: a crash may have torn the index."""
         return all(
             len(set(column)) == len(column) and list(column) == sorted(column)
             for column in (self.offsets, self.positions)

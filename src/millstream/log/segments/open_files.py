@@ -1,8 +1,8 @@
-"""A bound on what segments keep open: descriptors and loaded indexes, shared by all logs of a broker.
+"""A limit on open descriptors and loaded indexes, shared by all logs of a broker.
 
-Segments open their file on first use and register here. When there are too many, those not used since the last
-round are released (second chance: the hot path only sets a flag). A sweep now and then releases all that were idle,
-so thousands of idle partitions hold no descriptors at all.
+Segments open their file on first use and register here. If there are too many, those not used since
+the last round are released (second chance: the hot path only sets a flag). A periodic sweep
+releases all idle ones, so thousands of idle partitions hold no descriptors at all.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ logger = logging.getLogger("millstream.log.open_files")
 
 
 class Releasable(Protocol):
-    """Something that can close and forget what it can load again."""
+    """A resource that can be closed and loaded again."""
 
     used: bool
 
     def release(self, *, idle: bool) -> None:
-        """Close the file. Loaded indexes go too, unless they are still being written to and it is not idle."""
+        """Close the file.
+
+        Loaded indexes go too, unless they are still being written to and it is not idle.
+        """
 
 
 class OpenFiles:
@@ -42,7 +45,7 @@ class OpenFiles:
         return self._index_bytes
 
     def opened(self, item: Releasable, index_bytes: int = 0) -> None:
-        """The item has opened its file, or loaded indexes of this many bytes."""
+        """Record that an item has opened its file, or loaded indexes of this many bytes."""
         with self._lock:
             item.used = True
             self._open[item] = self._open.get(item, 0) + index_bytes
@@ -51,12 +54,10 @@ class OpenFiles:
                 self._evict(keep=item)
 
     def relieve(self) -> None:
-        """The limit of open files is lower than was thought: keep half as many from now on."""
+        """Halve the number of open files: the limit of the system is lower than `max_open`."""
         with self._lock:
             self.max_open = max(len(self._open) // 2, 1)
-            logger.warning(
-                "too many open files; no more than %d segments are kept open from now on", self.max_open
-            )
+            logger.warning("too many open files; keeping at most %d segments open from now on", self.max_open)
             self._evict(keep=None)
 
     def _evict(self, keep: Releasable | None) -> None:
@@ -73,20 +74,20 @@ class OpenFiles:
                 item.release(idle=False)
 
     def closed(self, item: Releasable) -> None:
-        """The item closed by itself (deleted, or the log is closing)."""
+        """Record that an item closed itself: it was deleted, or its log closes."""
         with self._lock:
             self._index_bytes -= self._open.pop(item, 0)
 
     def idle(self) -> list[Releasable]:
-        """What was not used since the last call; `release` it piece by piece."""
+        """Return the items that were not used since the last call. `release` them in slices."""
         with self._lock:
-            found = [item for item in self._open if not item.used]
+            idle = [item for item in self._open if not item.used]
             for item in self._open:
                 item.used = False
-            return found
+            return idle
 
     def release(self, items: Iterable[Releasable]) -> None:
-        """On the loop's thread: close idle ones, except what was used again meanwhile."""
+        """Close idle items, except those used since. On the loop's thread."""
         with self._lock:
             for item in items:
                 if item in self._open and not item.used:

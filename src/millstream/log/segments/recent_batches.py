@@ -1,4 +1,4 @@
-"""Where the last batches of the active segment begin.
+"""The positions of the last batches of the active segment.
 
 Readers at the tail need no index and no I/O.
 """
@@ -33,19 +33,19 @@ class RecentBatches:
         self.positions = array("q")
 
     def shrink(self) -> None:
-        """Forget the older half."""
+        """Drop the older half."""
         del self.last_offsets[:KEPT], self.positions[:KEPT]
 
     def clear(self) -> None:
         del self.last_offsets[:], self.positions[:]
 
     def truncate(self, size: int) -> None:
-        """Forget the batches from a position on."""
+        """Drop the batches from a position on."""
         keep = bisect_left(self.positions, size)
         del self.last_offsets[keep:], self.positions[keep:]
 
     def span(self, first: int, max_bytes: int, upto: int, at_least_one: bool, size: int) -> Span:
-        """Return whole batches from the given slot on; `size` is that of the file.
+        """Return whole batches from a slot on; `size` is that of the file.
 
         See `Segment.span`.
         """

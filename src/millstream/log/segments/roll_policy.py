@@ -1,4 +1,4 @@
-"""Whether the active segment takes another batch, or the log has to roll."""
+"""Decides whether the active segment takes another batch, or the log must roll."""
 
 from __future__ import annotations
 

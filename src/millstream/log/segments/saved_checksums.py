@@ -22,9 +22,9 @@ class SavedChecksums:
     ) -> Checksums | None:
         """Return the contents that the file should have, or None if it has them.
 
-        `small` is of the files beside the segments. The offset and time index of the active segment
-        grow all the time: their part that was flushed with the last change of another file is
-        enough, until the log is closed.
+        `small` has the sums of the files beside the segments. The offset and time index of the
+        active segment grow all the time: until the log is closed, the part flushed with the last
+        change of another file is enough.
         """
         if self.file.suspended:
             return None

@@ -12,7 +12,8 @@ from millstream.ports.files import Files
 class ScheduledDeletion(NamedTuple):
     """Files, or a directory, to be deleted at a time.
 
-    Not before the checkpoint has `log_start`: the next start would take the files for lost.
+    Not before the checkpoint has `log_start`: otherwise the next start would report the files as
+    lost.
     """
 
     due_ms: int
@@ -22,7 +23,7 @@ class ScheduledDeletion(NamedTuple):
     log_start: tuple[TopicPartition, int] | None = None
 
     def remove(self, files: Files) -> None:
-        """Waits for the disk."""
+        """Delete the files. Waits for the disk."""
         for path in self.paths:
             with suppress(FileNotFoundError):
                 if self.tree:

@@ -56,7 +56,7 @@ class Segment:
         self.files = files
         self.base_offset = base_offset
         self.created_ms = created_ms
-        # What was written by an earlier process and not verified since.
+        # Batches of an earlier process that are not verified yet.
         self.unchecked: Unchecked | None = None
         self.names = SegmentNames(directory, base_offset)
         self.index_files = IndexFiles(files, self.names, new=new)

@@ -119,10 +119,10 @@ class SegmentIndex:
     # -- appending
 
     def note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
-        """Note an appended batch: index entries, largest timestamp, recent positions.
+        """Record an appended batch: index entries, largest timestamp, recent positions.
 
-        The batch is in the file already, so nothing may fail any more: an index that was released,
-        and cannot be loaded because too many files are open, gets its entry with a later batch.
+        The batch is already in the file, so nothing may fail any more. An index that was released
+        may not load because too many files are open. Then a later batch gets the entry.
         """
         if max_timestamp > self.max_timestamp:  # type: ignore[operator]
             self.max_timestamp = max_timestamp
@@ -173,7 +173,7 @@ class SegmentIndex:
             self.finish()
 
     def reset(self) -> None:
-        """Begin the indexes again, for a scan that notes every batch."""
+        """Start the indexes over, for a scan that notes every batch."""
         self._files.reset()
         self.max_timestamp, self.max_timestamp_offset = -1, self._names.base_offset
         self.first_timestamp = None
@@ -241,7 +241,7 @@ class SegmentIndex:
         if index is not None:
             last = index.last
         else:
-            # The last entry decides about retention: it is believed only with its checksum.
+            # The last entry decides about retention, so it is used only if its checksum matches.
             data = self._files.read(file_names.TIME_INDEX)
             if self._rebuilt(file_names.TIME_INDEX, self._files.fault(file_names.TIME_INDEX, data)):
                 return

@@ -91,7 +91,8 @@ class SegmentList:
         self.active.log_file.active = True
         self.positions: dict[int, tuple[Segment, int]] = {}
         self.unsynced: set[str] = set()
-        self._stale: list[str] = []  # files of failed rolls; nothing is appended before they are gone
+        # files of failed rolls; they must be gone before the next append
+        self._stale: list[str] = []
         self._roll_policy = RollPolicy(config)
         self.closing = False
         self.checksums = SavedChecksums(files)
@@ -145,7 +146,7 @@ class SegmentList:
         if old.size:
             self.segments = [*self.segments, new]
             self._begin_at(new)
-        else:  # it began too early for the offsets to come
+        else:  # its base offset is too low for the next offsets
             self.segments = [*self.segments[:-1], new]
             self._begin_at(new)
             self._leave(old)
@@ -202,7 +203,7 @@ class SegmentList:
         )
         self.snapshots = [*self.snapshots, offset]
 
-    # -- losing segments
+    # -- dropping segments
 
     def drop_oldest(self, count: int) -> None:
         """Drop the first segments, for retention, with the snapshots before the remaining ones.
@@ -287,8 +288,8 @@ class SegmentList:
     def _discard(self, segments: Sequence[Segment], is_discarded: Callable[[int], bool]) -> None:
         """Discard segments, and the snapshots at offsets for which `is_discarded` is true.
 
-        Snapshots are forgotten only when they are gone: a later start would believe one that
-        outlives its history.
+        Snapshots are dropped from the list only when they are gone: a later start would trust one
+        that outlives its history.
         """
         gone = [offset for offset in self.snapshots if is_discarded(offset)]
         paths = [self.path(file_names.segment_name(offset) + file_names.SNAPSHOT) for offset in gone]
@@ -304,7 +305,7 @@ class SegmentList:
         for segment in self.segments:
             segment.index.interval = config.index_interval_bytes
 
-    def moved_to(self, directory: str) -> None:
+    def renamed(self, directory: str) -> None:
         """Follow a rename of the directory."""
         self.directory = directory
         for segment in self.segments:

@@ -1,7 +1,8 @@
-"""The time index of a segment: the largest timestamp so far and the offset of the batch that has it.
+"""The time index of a segment: the largest timestamp so far, and the offset of its batch.
 
-An entry is twelve bytes, big-endian: timestamp, offset relative to the segment's base. Entries increase in both.
-The bytes are kept as they are on disk: looking up a time is rare, and the last entry is what retention asks for.
+An entry is twelve bytes, big-endian: timestamp, offset relative to the segment's base. Entries
+increase in both columns. The bytes are kept as they are on disk: lookups by time are rare, and
+retention needs only the last entry.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ _NONE: Final = -1
 
 
 class TimeIndex:
-    """Entries in increasing order; `written` of them are on disk (-1: something else is there)."""
+    """Entries in increasing order.
+
+    `written` of them are on disk; -1 if the file has other contents.
+    """
 
     __slots__ = ("base_offset", "data", "last_timestamp", "written")
 
@@ -27,7 +31,7 @@ class TimeIndex:
 
     @classmethod
     def parse(cls, data: bytes, base_offset: int) -> TimeIndex:
-        """From the contents of a file; a torn last entry is left out."""
+        """Parse the contents of a file, without a torn last entry."""
         index = cls(base_offset)
         index.data = bytearray(data[: len(data) - len(data) % ENTRY_SIZE])
         index.written = len(index)
@@ -38,7 +42,7 @@ class TimeIndex:
         return len(self.data) // ENTRY_SIZE
 
     def entry(self, slot: int) -> tuple[int, int]:
-        """(timestamp, offset) of an entry."""
+        """Return (timestamp, offset) of an entry."""
         timestamp, relative = _ENTRY.unpack_from(self.data, slot * ENTRY_SIZE)
         return timestamp, self.base_offset + relative
 
@@ -47,18 +51,21 @@ class TimeIndex:
         return self.entry(len(self) - 1) if self.data else (_NONE, self.base_offset)
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Only a larger timestamp makes an entry."""
+        """Append an entry if the timestamp is larger than all before."""
         if timestamp > self.last_timestamp:
             self.data += _ENTRY.pack(timestamp, offset - self.base_offset)
             self.last_timestamp = timestamp
 
     def offset_of(self, timestamp: int) -> int:
-        """Where to begin looking for the first record at or after the timestamp: an offset at or before it."""
+        """Return the offset where a search for the timestamp starts.
+
+        At or before its first record.
+        """
         slot = self._count_below(timestamp + 1, column=0)
         return self.entry(slot - 1)[1] if slot else self.base_offset
 
     def truncate(self, offset: int) -> None:
-        """Forget the entries at or after an offset."""
+        """Drop the entries at or after an offset."""
         keep = self._count_below(offset, column=1)
         del self.data[keep * ENTRY_SIZE :]
         self.written = min(self.written, keep)
@@ -75,7 +82,7 @@ class TimeIndex:
         return low
 
     def fault(self) -> str | None:
-        """Why the index cannot be right, or None; looks only at its end."""
+        """Return why the index cannot be right, or None. Checks only its end."""
         if len(self) > 1:
             (before, offset_before), (last, offset) = self.entry(len(self) - 2), self.last
             if last < before or offset < offset_before:
@@ -83,12 +90,12 @@ class TimeIndex:
         return None
 
     def encode(self, first: int = 0) -> bytes:
-        """The entries from number `first` on, as they are on disk."""
+        """Return the entries from number `first` on, as they are on disk."""
         return bytes(self.data[first * ENTRY_SIZE :])
 
 
 def last_entry(data: bytes, base_offset: int) -> tuple[int, int]:
-    """(timestamp, offset) from the last bytes of a file; (-1, base) where it is empty."""
+    """Return (timestamp, offset) from the last bytes of a file; (-1, base) if it is empty."""
     if len(data) < ENTRY_SIZE:
         return _NONE, base_offset
     timestamp, relative = _ENTRY.unpack_from(data, len(data) - ENTRY_SIZE)

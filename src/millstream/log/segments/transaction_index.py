@@ -1,7 +1,7 @@
 """The transaction index of a segment: the aborted transactions whose marker lies in it.
 
-An entry is 34 bytes, big-endian: version 0, producer id, first offset, last offset (the marker's), and the last
-stable offset when the marker was written, which tells a search when it may stop.
+An entry is 34 bytes, big-endian: version 0, producer id, first offset, last offset (of the marker),
+and the last stable offset when the marker was written. The latter tells a search when it may stop.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ class AbortedTransaction(NamedTuple):
 
 
 def parse(data: bytes) -> list[AbortedTransaction]:
-    """All entries of a file; raises ValueError for another version. A torn last entry is left out."""
+    """Parse a file, without a torn last entry. Raises ValueError for another version."""
     for version, _entry in _rows(data):
         if version != _VERSION:
-            raise ValueError(f"an aborted transaction of version {version}, where only 0 is known")
+            raise ValueError(f"an aborted transaction of unknown version {version}")
     return [entry for _version, entry in _rows(data)]
 
 
-def sound(data: bytes) -> list[AbortedTransaction]:
-    """The entries that can be true; a power cut may leave zeros in place of others."""
+def valid_entries(data: bytes) -> list[AbortedTransaction]:
+    """Return the entries that are plausible; a power cut may leave zeros in place of others."""
     return [entry for version, entry in _rows(data) if _fault(version, entry) is None]
 
 
 def fault(data: bytes) -> str | None:
-    """Why this cannot be the contents of an index, or None. A torn last entry is no fault."""
+    """Return why the data cannot be an index, or None. A torn last entry is not a fault."""
     return next((fault for version, entry in _rows(data) if (fault := _fault(version, entry))), None)
 
 
@@ -49,9 +49,9 @@ def _rows(data: bytes) -> Iterator[tuple[int, AbortedTransaction]]:
 
 def _fault(version: int, entry: AbortedTransaction) -> str | None:
     if version != _VERSION:
-        return f"an aborted transaction of version {version}, where only {_VERSION} is known"
+        return f"an aborted transaction of unknown version {version}"
     if entry.producer_id < 0 or not 0 <= entry.first_offset < entry.last_offset:
-        return f"an aborted transaction that cannot be: {entry}"
+        return f"an invalid aborted transaction: {entry}"
     return None
 
 
@@ -62,11 +62,11 @@ def encode(entries: Iterable[AbortedTransaction]) -> bytes:
 def search(
     entries: Iterable[AbortedTransaction], first_offset: int, end_offset: int
 ) -> tuple[list[AbortedTransaction], bool]:
-    """Those that touch the range, and whether later segments can be left out."""
-    found = []
+    """Return the transactions that overlap a range, and whether later segments can be skipped."""
+    matches = []
     for entry in entries:
         if entry.last_offset >= first_offset and entry.first_offset < end_offset:
-            found.append(entry)
+            matches.append(entry)
         if entry.last_stable_offset >= end_offset:
-            return found, True
-    return found, False
+            return matches, True
+    return matches, False

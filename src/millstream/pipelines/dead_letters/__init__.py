@@ -1,1 +1,1 @@
-"""Dead letters of a pipeline: who writes them, in which transaction, and rows that targets refuse."""
+"""Dead letters of a pipeline: their writers, their transactions, and rows that targets reject."""

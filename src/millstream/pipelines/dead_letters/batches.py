@@ -1,16 +1,17 @@
-"""The dead letters of a micro-batch, out of the parse that its flow does anyway.
+"""The dead letters of a micro-batch, found by the parse that its flow does anyway.
 
-While a batch runs, Spark counts the rows of a stream that do not parse and names the first thousand by partition and
-offset (``observe``). That costs next to nothing where every row is fine. When the batch is computed, and before its
-transaction ends, ``BatchLetters`` asks for the count:
+While a batch runs, Spark counts the rows of a stream that do not parse, and collects the partition
+and offset of the first thousand (``observe``). That costs almost nothing if every row is good.
+After the batch is computed, and before its transaction ends, ``BatchDeadLetters`` reads the count:
 
-- no bad rows: there is nothing to do;
-- as many as were named: the driver fetches these records and makes letters of them;
-- more, or not every row was seen: a job reads the range of the batch again and finds the bad rows there. Spark may find a
-  way to answer without reading, a LIMIT or a function of the user may end before the last row.
+- No bad rows: nothing to do.
+- All of them were collected: the driver fetches these records and makes dead letters of them.
+- There are more, or not every row was counted: a job reads the range of the batch again and finds
+  the bad rows. Spark may compute a result without reading, and a LIMIT or a function of the user
+  may end before the last row.
 
-Counts may be too high, since a task that is repeated counts again. They are never too low where every row was seen, and
-letters are told apart by their offsets, so that each bad record gives one letter.
+Counts may be too high, because a repeated task counts again. They are never too low if every row
+was counted. Dead letters are identified by their offsets, so each bad record gives one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.client.dead_letters import letters as names
 from millstream.core.types import TopicPartition
-from millstream.pipelines.dead_letters.queries import MOST_REASON_CHARACTERS, explained
+from millstream.pipelines.dead_letters.queries import MAX_REASON_CHARACTERS, explained
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.registry import ERROR, RECORD, Explain
 from millstream.spark.source.offsets import Offset, Range, ranges_between
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("millstream.pipelines")
 
 METRIC = "millstream.dead_letters."
-MOST_NAMED = 1000
+MAX_COLLECTED = 1000
 # Nodes of a plan that may end before every row was read.
 LIMITS = frozenset({"GlobalLimit", "LocalLimit", "Tail", "Offset", "GlobalLimitAndOffset"})
 # Functions of the user that get an iterator over batches, and may return before its end.
 FUNCTIONS = frozenset({"MapInPandas", "MapInArrow", "MapPartitions"})
 
 
-class Bad(NamedTuple):
+class BadRecord(NamedTuple):
     """A record that does not parse."""
 
     partition: int
@@ -51,15 +52,15 @@ class Bad(NamedTuple):
     error: str
 
 
-class Seen(NamedTuple):
-    """The rows of a stream that a batch has decoded, those of them that are bad, and the first of these."""
+class RowCounts(NamedTuple):
+    """The numbers of decoded and of bad rows of a stream in a batch, and the first bad rows."""
 
     rows: int
     bad: int
-    named: tuple[Bad, ...] = ()
+    first: tuple[BadRecord, ...] = ()
 
 
-NOTHING_SEEN = Seen(0, 0)
+NO_ROWS = RowCounts(0, 0)
 
 
 @dataclass(frozen=True)
@@ -67,37 +68,37 @@ class OwnedStream:
     """A stream whose dead letters a flow writes."""
 
     name: str
-    letters: str
+    dead_letter_topic: str
     """The topic of the dead letters."""
     metrics: Sequence[str]
-    """The observations of it in the plan of the flow; one for each time the flow reads it."""
+    """The metrics of the stream in the plan of the flow, one for each time the flow reads it."""
     explain: Explain | None
     topic: str
-    """Empty if its rows come from elsewhere."""
+    """Empty if the rows do not come from a topic."""
     options: Mapping[str, str]
-    """How its topic is read."""
+    """The options to read its topic."""
     read_again: Callable[[Sequence[Range]], DataFrame]
-    """The dead letters of ranges of its topic, by a job."""
+    """Return the dead letters of ranges of its topic, found by a job."""
     of_rows: Callable[[DataFrame], DataFrame]
-    """The dead letters among decoded rows."""
+    """Return the dead letters among decoded rows."""
 
 
 def observed(rows: DataFrame, metric: str, *, by_offset: bool) -> DataFrame:
-    """Decoded rows, counted while they pass. ``by_offset``: they are records of a topic."""
+    """Count decoded rows while they pass. ``by_offset``: they are records of a topic."""
     from pyspark.sql import functions as F
 
     bad = F.col(ERROR).isNotNull()
     count = F.count(F.lit(1)).alias("rows")
     if not by_offset:
-        # Counted so that Spark keeps the column, which is null for rows that are fine: ``_of_rows`` takes the record from it.
+        # Counted so that Spark keeps the column for ``_of_rows``. It is null for good rows.
         kept = rows.withColumn(_BAD, F.when(bad, F.col(RECORD)))
         return kept.observe(metric, count, F.count(_BAD).alias("bad")).drop(_BAD)
     place = F.struct(F.col(f"{RECORD}.partition").alias("p"), F.col(f"{RECORD}.offset").alias("o"))
-    reason = F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS))
-    named = F.when(bad, F.struct(place.alias("at"), reason.alias("error")))
-    first = F.expr(f"min_by({_BAD}, {_PLACE}, {MOST_NAMED})").alias("named")
+    reason = F.left(F.col(ERROR), F.lit(MAX_REASON_CHARACTERS))
+    record = F.when(bad, F.struct(place.alias("at"), reason.alias("error")))
+    first = F.expr(f"min_by({_BAD}, {_PLACE}, {MAX_COLLECTED})").alias("named")
     return (
-        rows.withColumns({_BAD: named, _PLACE: F.when(bad, place)})
+        rows.withColumns({_BAD: record, _PLACE: F.when(bad, place)})
         .observe(metric, count, F.count(_BAD).alias("bad"), first)
         .drop(_BAD, _PLACE)
     )
@@ -106,7 +107,7 @@ def observed(rows: DataFrame, metric: str, *, by_offset: bool) -> DataFrame:
 _BAD, _PLACE = "_bad_record", "_bad_place"
 
 
-class BatchLetters:
+class BatchDeadLetters:
     """Finds the dead letters of the batches of one flow."""
 
     def __init__(self, pipeline: str, flow: str, streams: Sequence[OwnedStream]) -> None:
@@ -114,24 +115,24 @@ class BatchLetters:
         self._flow = flow
         self.streams = streams
         self._nodes: frozenset[str] | None = None
-        """The kinds of nodes in the plan of the flow."""
+        """The names of the nodes in the plan of the flow."""
 
     def of_batch(self, spark: SparkSession, execution: Any) -> Iterator[DataFrame | pa.Table]:
-        """The letters of a batch that has been computed, with a column for their topic.
+        """Yield the dead letters of a computed batch, with a column for their topic.
 
         ``execution`` is the plan of the batch (``IncrementalExecution``).
         """
         metrics = execution.observedMetrics()
         for stream in self.streams:
-            seen = max((read_metric(metrics, name) for name in stream.metrics), default=NOTHING_SEEN)
-            if seen.rows and not seen.bad and self._saw_all(execution, stream, seen):
+            counts = max((read_metric(metrics, name) for name in stream.metrics), default=NO_ROWS)
+            if counts.rows and not counts.bad and self._counted_all(execution, stream, counts):
                 continue
-            found = self._letters(spark, execution, stream, seen)
-            if found is not None:
-                yield found
+            letters = self._letters_of(spark, execution, stream, counts)
+            if letters is not None:
+                yield letters
 
-    def _saw_all(self, execution: Any, stream: OwnedStream, seen: Seen) -> bool:
-        """Whether every row of the batch passed the observation."""
+    def _counted_all(self, execution: Any, stream: OwnedStream, counts: RowCounts) -> bool:
+        """Return whether every row of the batch was counted."""
         if self._nodes is None:
             self._nodes = frozenset(node.nodeName() for node in _nodes(execution.logical()))
         if self._nodes & LIMITS:
@@ -139,22 +140,22 @@ class BatchLetters:
         if not self._nodes & FUNCTIONS:
             return True
         ranges = _ranges_read(execution, stream.metrics) if stream.topic else []
-        # Offsets without a row, such as markers of transactions, only cost another look.
-        return seen.rows == sum(one.end - one.start for one in ranges)
+        # Offsets without a row, such as transaction markers, only cost another read.
+        return counts.rows == sum(range.end - range.start for range in ranges)
 
-    def _letters(
-        self, spark: SparkSession, execution: Any, stream: OwnedStream, seen: Seen
+    def _letters_of(
+        self, spark: SparkSession, execution: Any, stream: OwnedStream, counts: RowCounts
     ) -> DataFrame | pa.Table | None:
         if not stream.topic:
             return self._of_rows(spark, execution, stream)
-        if seen.bad and len(seen.named) == seen.bad and self._saw_all(execution, stream, seen):
-            return self._of_named(stream, seen.named)
+        if counts.bad and len(counts.first) == counts.bad and self._counted_all(execution, stream, counts):
+            return self._of_first(stream, counts.first)
         ranges = _ranges_read(execution, stream.metrics)
         return stream.read_again(ranges) if ranges else None
 
-    def _of_named(self, stream: OwnedStream, named: Sequence[Bad]) -> pa.Table | None:
-        """Letters of a few records, made here."""
-        errors = {(one.partition, one.offset): one.error for one in named}
+    def _of_first(self, stream: OwnedStream, bad: Sequence[BadRecord]) -> pa.Table | None:
+        """Return the dead letters of a few records, made in the driver."""
+        errors = {(record.partition, record.offset): record.error for record in bad}
         offsets: dict[TopicPartition, list[int]] = {}
         for partition, offset in sorted(errors):
             offsets.setdefault(TopicPartition(stream.topic, partition), []).append(offset)
@@ -166,7 +167,7 @@ class BatchLetters:
                 len(errors) - len(records),
                 stream.topic,
             )
-        return self._table(stream, [(one, errors[one.partition, one.offset]) for one in records])
+        return self._table(stream, [(record, errors[record.partition, record.offset]) for record in records])
 
     def _table(self, stream: OwnedStream, bad: Sequence[tuple[StoredRecord, str]]) -> pa.Table | None:
         import pyarrow as pa
@@ -179,7 +180,7 @@ class BatchLetters:
             "key": pa.array([record.key for record, _ in bad], pa.binary()),
             "value": pa.array([record.value for record, _ in bad], pa.binary()),
             "headers": pa.array(headers, pa.list_(header)),
-            "topic": pa.array([stream.letters] * len(bad), pa.string()),
+            "topic": pa.array([stream.dead_letter_topic] * len(bad), pa.string()),
         }
         return pa.table(columns)
 
@@ -189,8 +190,8 @@ class BatchLetters:
         better = None
         if stream.explain is not None and record.value is not None:
             better = explained(stream.explain, record.value)
-        ours = {
-            names.REASON: (better or error)[:MOST_REASON_CHARACTERS],
+        headers = {
+            names.REASON: (better or error)[:MAX_REASON_CHARACTERS],
             names.TOPIC: record.topic,
             names.PARTITION: str(record.partition),
             names.OFFSET: str(record.offset),
@@ -203,38 +204,44 @@ class BatchLetters:
             for name, value in record.headers
             if not name.startswith(names.PREFIX) or name in names.STAYING
         ]
-        pairs = [*((name, value.encode()) for name, value in ours.items()), *kept]
+        pairs = [*((name, value.encode()) for name, value in headers.items()), *kept]
         return [{"key": name, "value": value} for name, value in pairs]
 
     def _of_rows(self, spark: SparkSession, execution: Any, stream: OwnedStream) -> DataFrame | None:
-        """Letters of rows that come from elsewhere than a topic: the part of the plan that decodes them runs once more."""
+        """Return the dead letters of rows that do not come from a topic.
+
+        The part of the plan that decodes the rows runs again.
+        """
         if not _has_input(execution, stream.metrics):
             return None
-        node = next((one for one in _physical_nodes(execution) if _is_metric(one, stream.metrics)), None)
+        node = next((node for node in _physical_nodes(execution) if _is_metric(node, stream.metrics)), None)
         if node is None:
             raise PipelineError(
-                f"flow {self._flow} drops every row of {stream.name} unread, so bad rows cannot be found",
+                f"flow {self._flow} never reads the rows of {stream.name}, so bad rows cannot be found",
                 hint="let the flow read the stream, or declare it with dead_letters=False",
             )
         rows = _as_frame(spark, execution, node.child()).where(f"{_BAD} IS NOT NULL")
         return stream.of_rows(rows.selectExpr(f"{_BAD} AS {RECORD}", ERROR))
 
 
-# ---- Spark's objects ----------------------------------------------------------------------------------------------
+# ---- Spark's objects --------------------------------------------------------------------------
 
 
-def read_metric(metrics: Any, name: str) -> Seen:
-    """What was observed under a name, out of Spark's map."""
-    found = metrics.get(name)
-    if found.isEmpty():
-        return NOTHING_SEEN
-    row = json.loads(found.get().json())
-    named = tuple(Bad(one["at"]["p"], one["at"]["o"], one.get("error", "")) for one in row.get("named") or ())
-    return Seen(row["rows"], row["bad"], named)
+def read_metric(metrics: Any, name: str) -> RowCounts:
+    """Return the counts of a metric in Spark's map."""
+    metric = metrics.get(name)
+    if metric.isEmpty():
+        return NO_ROWS
+    row = json.loads(metric.get().json())
+    named = tuple(
+        BadRecord(record["at"]["p"], record["at"]["o"], record.get("error", ""))
+        for record in row.get("named") or ()
+    )
+    return RowCounts(row["rows"], row["bad"], named)
 
 
 def observes(rows: DataFrame, metrics: Sequence[str]) -> bool:
-    """Whether the plan of these rows has one of the observations."""
+    """Return whether the plan of these rows has one of the metrics."""
     plan = rows._jdf.queryExecution().analyzed()
     return any(_is_metric(node, metrics) for node in _nodes(plan))
 
@@ -256,7 +263,7 @@ def _physical_nodes(execution: Any) -> Iterator[Any]:
 
 
 def _through_stages(node: Any) -> Iterator[Any]:
-    """Nodes of a physical plan; an adaptive plan and its stages keep theirs aside."""
+    """Yield the nodes of a physical plan, also those inside adaptive plans and their stages."""
     yield node
     kind = node.getClass().getSimpleName()
     if kind == "AdaptiveSparkPlanExec":
@@ -272,7 +279,7 @@ def _is_metric(node: Any, metrics: Sequence[str]) -> bool:
 
 
 def _scans(execution: Any, metrics: Sequence[str]) -> Iterator[Any]:
-    """What a batch reads below its observations; nothing in a batch that only moves the watermark."""
+    """Yield the scans of a batch below its metrics; none if it only advances the watermark."""
     for node in _nodes(execution.logical()):
         if _is_metric(node, metrics):
             leaves = node.collectLeaves()
@@ -287,17 +294,17 @@ def _has_input(execution: Any, metrics: Sequence[str]) -> bool:
 
 
 def _ranges_read(execution: Any, metrics: Sequence[str]) -> list[Range]:
-    """The offsets of a topic that a batch reads."""
-    found: set[Range] = set()
+    """Return the offsets of a topic that a batch reads."""
+    ranges: set[Range] = set()
     for leaf in _scans(execution, metrics):
-        start, end = (Offset.parse(one.get().json()) for one in (leaf.startOffset(), leaf.endOffset()))
-        found.update(ranges_between(start, end))
-    return sorted(found)
+        start, end = (Offset.parse(offset.get().json()) for offset in (leaf.startOffset(), leaf.endOffset()))
+        ranges.update(ranges_between(start, end))
+    return sorted(ranges)
 
 
 def _as_frame(spark: SparkSession, execution: Any, plan: Any) -> DataFrame:
-    """The rows of a part of a physical plan."""
+    """Return the rows of a part of a physical plan."""
     from pyspark.sql import DataFrame
 
-    made = execution.sparkSession().internalCreateDataFrame(plan.execute(), plan.schema(), False)
-    return DataFrame(made, spark)
+    frame = execution.sparkSession().internalCreateDataFrame(plan.execute(), plan.schema(), False)
+    return DataFrame(frame, spark)

@@ -1,10 +1,10 @@
-"""Where a query of dead letters begins after the flow that wrote them: where that flow ended.
+"""Finds where a flow ended, so that a query for its dead letters can start there.
 
-The flow was removed from the pipeline, or does not read the stream any more.
+The flow was removed from the pipeline, or no longer reads the stream.
 
-The last batch that counts is the later one of Spark's commit log and of the progress that the flow's sink committed with
-the dead letters: a crash may come between the two. A flow that writes topics commits them with its topics, any other
-flow in a sink for dead letters.
+The last batch is the later one of Spark's commit log and of the progress that the flow's sink
+committed with the dead letters, because a crash may come between the two. A flow that writes topics
+commits dead letters together with its topics, any other flow in a separate sink.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from millstream.spark.source.offsets import Offset
 def ended_at(
     checkpoint: Path, topics: Progress | None, letters: Progress | None, topic: str
 ) -> dict[int, int] | None:
-    """The next offset of each partition of a topic that a flow would have read; None if it never finished a batch.
+    """Return the next offset of each partition of a topic, or None if no batch was finished.
 
-    ``topics`` and ``letters`` are what the flow's sinks have committed. The sink for dead letters does not count for a flow
-    that may have been killed in its first batch: it could write topics, and its dead letters would be lost.
+    ``topics`` and ``letters`` are the committed progress of the flow's sinks. The sink for dead
+    letters does not count for a flow that may have been killed in its first batch: the flow could
+    write topics, and its dead letters would be lost.
     """
     query = _query_id(checkpoint)
     done = _last(checkpoint / "commits")
@@ -33,30 +34,30 @@ def ended_at(
         done = max(done, letters.batch)
     if done is None:
         return None
-    found: dict[int, int] = {}
+    offsets: dict[int, int] = {}
     for offset in _sources(checkpoint / "offsets" / str(done)):
         for partition, number in offset.positions.items():
             if partition.topic == topic:
-                known = found.get(partition.partition, number)
-                found[partition.partition] = min(known, number)
-    return found or None
+                known = offsets.get(partition.partition, number)
+                offsets[partition.partition] = min(known, number)
+    return offsets or None
 
 
 def _last(directory: Path) -> int | None:
-    numbers = [int(one.name) for one in directory.glob("*") if one.name.isdigit()]
+    numbers = [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
     return max(numbers, default=None)
 
 
 def _query_id(checkpoint: Path) -> str | None:
     try:
-        found = json.loads((checkpoint / "metadata").read_text())
+        metadata = json.loads((checkpoint / "metadata").read_text())
     except (OSError, ValueError):
         return None
-    return found.get("id") if isinstance(found, dict) else None
+    return metadata.get("id") if isinstance(metadata, dict) else None
 
 
 def _sources(file: Path) -> Iterator[Offset]:
-    """The offsets of the sources of a batch that are topics."""
+    """Yield the offsets of those sources of a batch that are topics."""
     try:
         _version, _settings, *sources = file.read_text().splitlines()
     except (OSError, ValueError):
@@ -65,4 +66,5 @@ def _sources(file: Path) -> Iterator[Offset]:
         try:
             yield Offset.parse(source)
         except (ValueError, AttributeError, TypeError):
-            continue  # a source of another kind
+            # This source is not a topic.
+            continue

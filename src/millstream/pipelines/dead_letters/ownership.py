@@ -1,17 +1,20 @@
-"""Who writes the dead letters of a stream: one flow that reads it, or a query of its own. Decisions only.
+"""Decides who writes the dead letters of a stream: one flow that reads it, or a separate query.
 
-A record that does not parse gives one letter, however many flows read it. So each stream, and each flow that others read,
-has one owner: the first flow that reads it and has not started yet, those that write topics before others. The plan of
-the owner has to read the stream, since a function may ignore an argument. The owner writes the letters with its results
-(``batch_letters``). It is noted beside the checkpoints and stays the owner.
+A record that does not parse gives one dead letter, however many flows read it. So each stream, and
+each flow that others read, has one owner. The owner is the first flow that reads it and has not
+started yet; flows that write topics come first. The plan of the owner must read the stream, because
+a function may ignore a parameter. The owner writes the dead letters with its results (``batches``).
+It is stored beside the checkpoints and stays the owner.
 
-A query of its own (a flow called ``dlq.NAME``) remains for
+A separate query (a flow called ``dlq.NAME``) is needed for
 
-- tables: they are read whole for every batch, and only a stream tells what is new;
-- flows that come and go while others run (``independent``): an owner could leave at any time;
-- streams that had such a query before, or whose flows have all been started without dead letters: it goes on from there;
-- streams that begin at a moment (``begins_late``) if one of their flows has been started without dead letters;
-- streams whose owner was removed from the pipeline or does not read them any more: it begins where the owner ended.
+- tables, because every batch reads them completely, and only a stream knows new records;
+- flows that come and go while others run (``independent``), because an owner could be removed;
+- streams that had such a query before, or whose flows have all been started without dead letters:
+  the query continues there;
+- streams whose start depends on the time (``starts_by_time``), if one of their flows has been
+  started without dead letters;
+- streams whose owner was removed or no longer reads them: the query starts where the owner ended.
 """
 
 from __future__ import annotations
@@ -21,33 +24,33 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from millstream.client.dead_letters.letters import dead_letter_topic
-from millstream.pipelines.declare import LETTERS, Flow, Pipeline, Stream, Table
+from millstream.pipelines.declare import DEAD_LETTER_PREFIX, Flow, Pipeline, Stream, Table
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.targets import TopicTarget
 from millstream.spark.source.offsets import LATEST
 
-EVERY_MS = 5_000
-"""A query of its own looks at every record once more, so it does that every few seconds instead of all the time."""
+QUERY_INTERVAL_MS = 5_000
+"""A separate query reads every record again, so it runs every few seconds instead of always."""
 
 
-class OwnedLetters(NamedTuple):
-    """A stream whose dead letters a flow writes."""
+class DeadLetterOwner(NamedTuple):
+    """A stream, and the flow that writes its dead letters."""
 
     flow: str
     stream: Stream
 
 
-class LetterPlan(NamedTuple):
-    """Who writes which dead letters."""
+class DeadLetterPlan(NamedTuple):
+    """The writers of dead letters."""
 
-    owned: dict[str, OwnedLetters]
-    """By the name of the stream or flow that is read."""
+    owned: dict[str, DeadLetterOwner]
+    """Owners by the name of the stream or flow that is read."""
     queries: list[Flow]
     left: dict[str, str]
-    """Streams whose owner is not in the pipeline or does not read them any more, and its name."""
+    """Former owners, which were removed or no longer read the stream, by stream."""
 
     unread: Sequence[str] = ()
-    """Streams that no flow reads, although some name them: they have no letters."""
+    """Streams that flows name but do not read. They have no dead letters."""
 
     @property
     def writers(self) -> tuple[object, ...]:
@@ -57,70 +60,79 @@ class LetterPlan(NamedTuple):
 Reads = Callable[[Flow, Stream], bool]
 
 
-def plan_letters(
+def plan_dead_letters(
     pipeline: Pipeline,
     flows: Iterable[Flow],
     owners: Mapping[str, str],
     has_started: Callable[[str], bool],
     reads: Reads = lambda flow, stream: True,
-) -> LetterPlan:
-    """Decide for these flows. ``owners`` are those of earlier runs, ``has_started`` says whether a flow has a checkpoint.
+) -> DeadLetterPlan:
+    """Choose the writers of dead letters for these flows.
 
-    ``reads`` says whether the plan of a flow reads a stream that the flow names. Without it names are believed.
+    ``owners`` are those of earlier runs. ``has_started`` returns whether a flow has a checkpoint.
+    ``reads`` returns whether the plan of a flow reads a stream that it names. Without it, every
+    named stream counts as read.
     """
-    chosen = list(flows)
-    plan = _plan(pipeline, chosen, letter_flows(pipeline, chosen), owners, has_started, reads)
+    flows_to_run = list(flows)
+    plan = _plan(
+        pipeline, flows_to_run, dead_letter_flows(pipeline, flows_to_run), owners, has_started, reads
+    )
     if not plan.unread:
         return plan
-    # These streams do not stand for the flows that write their topics.
-    queries = letter_flows(pipeline, chosen, unread=plan.unread)
-    return _plan(pipeline, chosen, queries, owners, has_started, reads)
+    # These streams do not replace the flows that write their topics.
+    queries = dead_letter_flows(pipeline, flows_to_run, unread=plan.unread)
+    return _plan(pipeline, flows_to_run, queries, owners, has_started, reads)
 
 
 def _plan(
     pipeline: Pipeline,
-    chosen: Sequence[Flow],
+    flows_to_run: Sequence[Flow],
     needed: Iterable[Flow],
     owners: Mapping[str, str],
     has_started: Callable[[str], bool],
     reads: Reads,
-) -> LetterPlan:
-    names = {flow.name for flow in chosen}
-    plan = LetterPlan({}, [], {}, unread := [])
+) -> DeadLetterPlan:
+    names = {flow.name for flow in flows_to_run}
+    plan = DeadLetterPlan({}, [], {}, unread := [])
 
-    def is_read(reader: OwnedLetters) -> bool:
+    def is_read(reader: DeadLetterOwner) -> bool:
         return reads(pipeline.flows[reader.flow], reader.stream)
 
-    for letters in needed:
-        stream = letters.letters_of
-        if not isinstance(stream, Stream) or has_started(letters.name):
-            plan.queries.append(letters)
+    for query in needed:
+        stream = query.letters_of
+        if not isinstance(stream, Stream) or has_started(query.name):
+            plan.queries.append(query)
             continue
-        same = [stream, *(pipeline.streams[name] for name in alike(pipeline, stream)[1:])]
+        twins = [pipeline.streams[name] for name in identical_streams(pipeline, stream)[1:]]
         readers = [
-            OwnedLetters(flow.name, one)
-            for one in same
-            for flow in sorted(chosen, key=lambda flow: not flow.topics)
-            if _names(pipeline, flow, one.name)
+            DeadLetterOwner(flow.name, candidate)
+            for candidate in (stream, *twins)
+            for flow in sorted(flows_to_run, key=lambda flow: not flow.topics)
+            if _names(pipeline, flow, candidate.name)
         ]
-        started = [one for one in readers if has_started(one.flow)]
-        noted = next((OwnedLetters(owners[one.name], one) for one in same if one.name in owners), None)
-        if noted is not None:
-            flow = pipeline.flows.get(noted.flow)
-            named = flow is not None and _names(pipeline, flow, noted.stream.name)
-            owner = noted if named and (noted.flow not in names or is_read(noted)) else None
+        started = [reader for reader in readers if has_started(reader.flow)]
+        owned = [candidate for candidate in (stream, *twins) if candidate.name in owners]
+        stored = DeadLetterOwner(owners[owned[0].name], owned[0]) if owned else None
+        if stored is not None:
+            flow = pipeline.flows.get(stored.flow)
+            named = flow is not None and _names(pipeline, flow, stored.stream.name)
+            owner = stored if named and (stored.flow not in names or is_read(stored)) else None
             if owner is None:
-                plan.left[stream.name] = noted.flow
-            needs_query = owner is None and any(is_read(one) for one in readers)
+                plan.left[stream.name] = stored.flow
+            needs_query = owner is None and any(is_read(reader) for reader in readers)
         else:
-            # A new flow would begin at a later moment than those that have started.
-            new = [] if started and begins_late(stream) else [one for one in readers if one not in started]
-            owner = next((one for one in new if is_read(one)), None)
+            # A new flow would start at a later time than those that have started.
+            new = (
+                []
+                if started and starts_by_time(stream)
+                else [reader for reader in readers if reader not in started]
+            )
+            owner = next((reader for reader in new if is_read(reader)), None)
             needs_query = owner is None and bool(started)
         if owner is not None:
             plan.owned[owner.stream.name] = owner
         elif needs_query:
-            plan.queries.append(letters)
+            plan.queries.append(query)
         else:
             unread.append(stream.name)
     return plan
@@ -130,40 +142,48 @@ def _names(pipeline: Pipeline, flow: Flow, name: str) -> bool:
     return any(leaf.name == name for leaf in leaves(pipeline, flow))
 
 
-def letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[str] = ()) -> list[Flow]:
-    """A query for each stream, table and flow that these flows read and whose values can be wrong.
+def dead_letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[str] = ()) -> list[Flow]:
+    """Return a query for each input of these flows whose values can be bad.
 
-    Of declarations that are alike only the first counts: two letters of one record would be sent back as two records.
+    Of identical declarations only the first counts, because two dead letters of one record would be
+    sent back as two records.
     """
-    read = {one.name: one for flow in flows for one in leaves(pipeline, flow)}
-    first = {_what(one): one for one in reversed(read.values()) if not isinstance(one, Flow)}
-    declared = [one for one in read.values() if not isinstance(one, Flow) and first[_what(one)] is one]
-    # A flow writes what can be read, except for what JSON has no number for; but others may write to its topic as well.
-    topics = {one.topic for one in declared if one.name not in unread}
-    written = [_as_stream(pipeline, one) for one in read.values() if isinstance(one, Flow)]
+    read = {source.name: source for flow in flows for source in leaves(pipeline, flow)}
+    first = {
+        _reading_key(source): source for source in reversed(read.values()) if not isinstance(source, Flow)
+    }
+    declared = [
+        source
+        for source in read.values()
+        if not isinstance(source, Flow) and first[_reading_key(source)] is source
+    ]
+    # A flow writes values that parse, except for numbers that JSON cannot express. But other
+    # programs may write to its topic as well.
+    topics = {source.topic for source in declared if source.name not in unread}
+    written = [_as_stream(pipeline, flow) for flow in read.values() if isinstance(flow, Flow)]
     return [
-        _letters(one, one.dead_letters)
-        for one in (*declared, *(one for one in written if one.topic not in topics))
-        if one.dead_letters and (one.value != "raw" or not one.topic)
+        _query(source, source.dead_letters)
+        for source in (*declared, *(stream for stream in written if stream.topic not in topics))
+        if source.dead_letters and (source.value != "raw" or not source.topic)
     ]
 
 
 def writer_name(pipeline: Pipeline, letters: Flow) -> str | None:
-    """The flow that writes what a flow of dead letters looks at, if one does."""
+    """Return the flow that writes the input of a query for dead letters, or None."""
     writer = pipeline.writer_of(letters.letters_of.topic) if letters.letters_of is not None else None
     return writer[0].name if writer is not None else None
 
 
-def begins_late(stream: Stream | Table | Flow) -> bool:
-    """Whether a stream of a topic begins at a moment, and not at the beginning of the topic."""
+def starts_by_time(stream: Stream | Table | Flow) -> bool:
+    """Return whether the start of a stream of a topic depends on the time."""
     if not isinstance(stream, Stream) or not stream.topic:
         return False
-    given = any(name.lower().startswith("starting") for name in stream.source_options)
-    return given or not _is_place(stream.starting)
+    has_option = any(name.lower().startswith("starting") for name in stream.source_options)
+    return has_option or not _is_fixed_start(stream.starting)
 
 
-def _is_place(starting: str) -> bool:
-    """Whether a start is the same whenever a flow begins: earliest, or offsets without -1 (latest)."""
+def _is_fixed_start(starting: str) -> bool:
+    """Return whether a start is the same at any time: earliest, or offsets without -1 (latest)."""
     if starting in ("earliest", "latest"):
         return starting == "earliest"
     try:
@@ -173,37 +193,40 @@ def _is_place(starting: str) -> bool:
         return False
 
 
-def writer_of_letters(plan: LetterPlan, streams: Sequence[str]) -> OwnedLetters | None:
-    """The flow or query that writes the dead letters of streams that are alike, and the stream that it reads."""
+def dead_letter_writer(plan: DeadLetterPlan, streams: Sequence[str]) -> DeadLetterOwner | None:
+    """Return the writer of the dead letters of identical streams, and the stream that it reads."""
     for query in plan.queries:
         if isinstance(query.letters_of, Stream) and query.letters_of.name in streams:
-            return OwnedLetters(query.name, query.letters_of)
+            return DeadLetterOwner(query.name, query.letters_of)
     return next((plan.owned[name] for name in streams if name in plan.owned), None)
 
 
-def alike(pipeline: Pipeline, stream: Stream) -> list[str]:
-    """The names of the streams whose bad records are those of this stream, itself among them."""
-    what = _what(stream)
+def identical_streams(pipeline: Pipeline, stream: Stream) -> list[str]:
+    """Return the names of streams with the same bad records as this stream, which comes first."""
+    key = _reading_key(stream)
     return [
         stream.name,
-        *(n for n, one in pipeline.streams.items() if n != stream.name and _what(one) == what),
+        *(n for n, other in pipeline.streams.items() if n != stream.name and _reading_key(other) == key),
     ]
 
 
-def is_letters(flow: str) -> bool:
-    return flow.startswith(LETTERS)
+def is_dead_letter_flow(flow: str) -> bool:
+    return flow.startswith(DEAD_LETTER_PREFIX)
 
 
-def _what(one: Stream | Table) -> tuple[object, ...]:
-    """What is read and how: of two that do not differ in it, the same records are bad."""
-    how = (one.value, repr(one.schema), repr(sorted(one.options.items())), one.dead_letters)
-    if isinstance(one, Table):
-        return one.topic, *how
-    return one.what, one.starting, one.tombstones, repr(sorted(one.source_options.items())), *how
+def _reading_key(source: Stream | Table) -> tuple[object, ...]:
+    """Return a key for the records that are read and how.
+
+    Streams with equal keys have the same bad records.
+    """
+    how = (source.value, repr(source.schema), repr(sorted(source.options.items())), source.dead_letters)
+    if isinstance(source, Table):
+        return source.topic, *how
+    return source.what, source.starting, source.tombstones, repr(sorted(source.source_options.items())), *how
 
 
 def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
-    """What other flows of the pipeline read of a flow."""
+    """Return the stream that other flows of the pipeline read from a flow."""
     target = flow.topics[0]
     return Stream(
         name=flow.name,
@@ -220,14 +243,14 @@ def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:
     )
 
 
-def _letters(one: Stream | Table, topic: str) -> Flow:
+def _query(source: Stream | Table, topic: str) -> Flow:
     return Flow(
-        name=f"{LETTERS}{one.name}",
-        inputs=(one.name,),
+        name=f"{DEAD_LETTER_PREFIX}{source.name}",
+        inputs=(source.name,),
         function=lambda: None,
         targets=(TopicTarget(topic, value="raw"),),
         mode="append",
-        place=one.place,
-        trigger_ms=EVERY_MS,
-        letters_of=one,
+        place=source.place,
+        trigger_ms=QUERY_INTERVAL_MS,
+        letters_of=source,
     )

@@ -1,12 +1,14 @@
-"""Dead letters: what of a topic does not parse, written exactly once to a topic of its own, by a query of its own.
+"""Writes the records of a topic that do not parse exactly once to a dead-letter topic.
 
-    rows = dead_letters(records, format, pipeline="revenue", flow="totals")       # key, value, headers: what TopicSink takes
-    TopicSink(bootstrap, query_name("revenue", "orders"), topic="orders.dlq").start(rows.writeStream...)
+    rows = dead_letters(records, format, pipeline="revenue", flow="totals")
+    sink = TopicSink(bootstrap, query_name("revenue", "orders"), topic="orders.dlq")
+    sink.start(rows.writeStream...)
 
-``start`` does all of that. The records are to be read with SOURCE_OPTIONS, so that their headers come along. A record that a flow
-drops because of its ``_error`` is one that is found here, since both ask the same format.
+``start`` does all of that. The records must be read with SOURCE_OPTIONS, so that they have their
+headers. Flows and this query use the same format, so they agree about bad records.
 
-Each letter says which pipeline and which flow refused the record. The flow is empty for a query that only looks for bad records.
+Each dead letter names the pipeline and the flow that rejected the record. The flow is empty for a
+query that only looks for bad records.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ if TYPE_CHECKING:
     from millstream.spark.sink.topic_sink import TopicSink
 
 SOURCE_OPTIONS = {"includeHeaders": "true"}
-MOST_REASON_CHARACTERS = 500
-# What the headers of a dead letter add to a record that was itself as large as its topic allows.
-ROOM_BYTES = 64 << 10
+MAX_REASON_CHARACTERS = 500
+# Room for the headers of a dead letter, in addition to the maximum size of a record.
+HEADER_ROOM_BYTES = 64 << 10
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def query_name(pipeline: str, stream: str) -> str:
-    """The name of the query, and of its sink and consumer group."""
+    """Return the name of the query, and of its sink and consumer group."""
     return f"{pipeline}.dlq.{stream}"
 
 
@@ -54,13 +56,15 @@ def dead_letters(
     flow: str = "",
     tombstones: Tombstones | None = None,
 ) -> DataFrame:
-    """The records that do not parse, with key and value as they were and headers that say why and where from."""
+    """Return the records that do not parse, with their key and value and headers for the reason."""
     rows = decode_records(format, records, tombstones)
-    return letters(rows, pipeline=pipeline, flow=flow, explain=format.explainer())
+    return to_dead_letters(rows, pipeline=pipeline, flow=flow, explain=format.explainer())
 
 
-def letters(rows: DataFrame, *, pipeline: str, flow: str = "", explain: Explain | None = None) -> DataFrame:
-    """Of decoded rows those with an error, as records of a dead-letter topic; ``flow`` refuses them."""
+def to_dead_letters(
+    rows: DataFrame, *, pipeline: str, flow: str = "", explain: Explain | None = None
+) -> DataFrame:
+    """Return the decoded rows with an error as dead letters that ``flow`` rejected."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -75,13 +79,13 @@ def letters(rows: DataFrame, *, pipeline: str, flow: str = "", explain: Explain 
 
 
 def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
-    """``elsewhere``: the rows do not come from a topic."""
+    """Return the headers. ``elsewhere``: the rows do not come from a topic."""
     from pyspark.sql import functions as F
 
     def header(name: str, value: Column) -> Column:
         return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
-    of = {names.REASON: F.left(F.col(ERROR), F.lit(MOST_REASON_CHARACTERS))}
+    of = {names.REASON: F.left(F.col(ERROR), F.lit(MAX_REASON_CHARACTERS))}
     if elsewhere:
         of[names.SOURCE] = F.col(f"{RECORD}.{SOURCE}")
     else:
@@ -94,18 +98,21 @@ def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
     of[names.PIPELINE] = F.lit(pipeline)
     if flow:
         of[names.FLOW] = F.lit(flow)
-    ours = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
-    theirs = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
-    # How often it was sent back is kept, and from where: a record that always comes back is seen, and stays in order.
+    headers = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
+    record_headers = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
+    # Keep the headers about replays: how often and from where. They show records that always fail,
+    # and keep their order.
     kept = F.filter(
-        theirs,
-        lambda one: ~one.getField("key").startswith(names.PREFIX) | one.getField("key").isin(*names.STAYING),
+        record_headers,
+        lambda header: (
+            ~header.getField("key").startswith(names.PREFIX) | header.getField("key").isin(*names.STAYING)
+        ),
     )
-    return F.concat(ours, kept)
+    return F.concat(headers, kept)
 
 
 def _explained(explain: Explain | None) -> Column:
-    """The reason in better words, found in Python: only bad records get there."""
+    """Return a better reason, found in Python. Only bad records get there."""
     from pyspark.sql import functions as F
 
     if explain is None:
@@ -114,42 +121,45 @@ def _explained(explain: Explain | None) -> Column:
     def better(values: pa.Array, errors: pa.Array) -> pa.Array:
         import pyarrow
 
-        told = [
+        reasons = [
             error if value is None else explained(explain, value) or error
             for value, error in zip(values.to_pylist(), errors.to_pylist(), strict=True)
         ]
-        return pyarrow.array(told, pyarrow.string())
+        return pyarrow.array(reasons, pyarrow.string())
 
     return arrow_column(better, "string", F.col(f"{RECORD}.value"), F.col(ERROR))
 
 
 def explained(explain: Explain, value: bytes) -> str | None:
-    """Return a better reason, or None. An error while looking for one must not fail the query: the plain reason stays.
+    """Return a better reason, or None. An error in ``explain`` must not fail the query.
 
-    JSON can name half a character ("\\ud800"), which no text in UTF-8 holds: it is shown as it is written.
+    JSON can have half of a surrogate pair ("\\ud800"), which UTF-8 cannot encode. It is escaped.
     """
     try:
-        told = explain(value)
-        return None if told is None else told.encode("utf-8", "backslashreplace").decode()
+        reason = explain(value)
+        return None if reason is None else reason.encode("utf-8", "backslashreplace").decode()
     except Exception:
         return None
 
 
 def create_topic(admin: Admin, topic: str, origin: str) -> bool:
-    """Make the dead-letter topic, as wide as its origin (if that is a topic), with room for a record as large as can be; False if it is
-    there already."""
+    """Create a dead-letter topic, and return False if it already exists.
+
+    It has as many partitions as its origin (if that is a topic), and room for the largest records.
+    """
     if topic in admin.topics.names():
         return False
     partitions, configs = None, {}
     if origin:
         settings = admin.configs.describe("topic", origin)
-        largest = next(one.value for one in settings if one.name == "max.message.bytes")
-        configs = {"max.message.bytes": str(int(largest or 0) + ROOM_BYTES)}
+        largest = next(setting.value for setting in settings if setting.name == "max.message.bytes")
+        configs = {"max.message.bytes": str(int(largest or 0) + HEADER_ROOM_BYTES)}
         partitions = len(admin.topics.get(origin).partitions)
     try:
         admin.topics.create(topic, partitions=partitions, configs=configs)
     except TopicExists:
-        return False  # somebody was faster
+        # Another process was faster.
+        return False
     return True
 
 
@@ -166,7 +176,7 @@ def start(
     flow: str = "",
     tombstones: Tombstones | None = None,
 ) -> tuple[StreamingQuery, TopicSink]:
-    """The query that writes the dead letters of one stream, started; close the sink when it has ended."""
+    """Start the query that writes the dead letters of one stream. The caller closes the sink."""
     from millstream.spark.sink.topic_sink import TopicSink
 
     name = query_name(pipeline, stream)

@@ -1,9 +1,12 @@
-"""Rows that a target does not take, as dead letters. Those without a key for a compacted topic are part of the batch's transaction (``keyless_letters``);
-those of a store are written to their topic exactly once, after the store has the rest of the batch.
+"""Rows that a target rejects, as dead letters.
 
-A store keeps the refused rows of its last batch beside its progress, so they are there when a crash comes between the two. Most
-batches have none and cost nothing here, which is why this sink, unlike others, takes batches with gaps between them:
-that none was forgotten is what the store answers for.
+Rows without a key for a compacted topic are part of the batch's transaction (``reject_keyless``).
+Rows that a store rejects are written to their topic exactly once, after the store has the rest of
+the batch.
+
+A store keeps the rejected rows of its last batch beside its progress, so they survive a crash
+between the two. Most batches have none and cost nothing here. So this sink, unlike others, accepts
+batches with gaps between them; the store makes sure that none is missing.
 """
 
 from __future__ import annotations
@@ -12,42 +15,41 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.client.dead_letters import letters as names
-from millstream.pipelines.dead_letters.queries import HEADERS, MOST_REASON_CHARACTERS
+from millstream.pipelines.dead_letters.queries import HEADERS, MAX_REASON_CHARACTERS
 from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
-from millstream.pipelines.stores import Refused, Store
+from millstream.pipelines.stores import RejectedRow, Store
 from millstream.pipelines.targets import TopicTarget
-from millstream.spark.sink.commit_rule import Verdict
 from millstream.spark.sink.topic_sink import TopicSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from millstream.spark.sink.checkpoint import BatchIdentity
-
 SUFFIX = "refused"
+"""Part of transactional ids, so it cannot change."""
 COLUMNS = f"key binary, value binary, headers {HEADERS}, topic string"
 
 
-class LetterSink(TopicSink):
-    """A sink whose batches need not follow one another: what was not committed up to now is new."""
+class DeadLetterSink(TopicSink):
+    """A sink that accepts gaps between batches. Any batch that is not committed is new."""
 
-    def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
-        self._check_query(identity.query)
-        return self._judge(batch_id, identity) is Verdict.COMMITTED
+    allows_gaps = True
 
 
 def needs_keys(target: TopicTarget, compacted: Collection[str]) -> bool:
-    """Whether a row without a key has no place in a topic: because it is declared so, or is one of those that are ``compacted`` already."""
+    """Return whether records of a topic need keys: it is declared as compacted, or is compacted."""
     return target.needs_keys or (bool(target.key) and target.topic in compacted)
 
 
-def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()) -> str | None:
-    """Where refused rows of a flow go: with the dead letters of what it reads, or, if that is not one stream, to a topic of their own."""
-    refuses = any(store.refuses for store in flow.stores)
-    if not refuses and not any(needs_keys(one, compacted) for one in flow.topics):
+def rejected_rows_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()) -> str | None:
+    """Return the topic for rejected rows of a flow, or None.
+
+    It is the dead-letter topic of the input, or of the flow if it has several inputs.
+    """
+    rejects = any(store.rejects_rows for store in flow.stores)
+    if not rejects and not any(needs_keys(target, compacted) for target in flow.topics):
         return None
     read = list(leaves(pipeline, flow))
     if len(read) == 1 and isinstance(read[0], Stream):
@@ -55,20 +57,20 @@ def letters_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = (
     return f"{pipeline.name}.{flow.name}{names.SUFFIX}" if pipeline.dead_letters else None
 
 
-def letters_origin(pipeline: Pipeline, flow: Flow) -> str:
-    """The topic that a topic of refused rows is made after; empty where there is none."""
+def rejected_rows_origin(pipeline: Pipeline, flow: Flow) -> str:
+    """Return the topic whose partitions and settings a topic of rejected rows copies, or ""."""
     read = list(leaves(pipeline, flow))
     return read[0].topic if len(read) == 1 and isinstance(read[0], Stream) else ""
 
 
-def keyless_letters(
+def reject_keyless(
     records: DataFrame, target: TopicTarget, letters: str, pipeline: str, flow: str
 ) -> DataFrame:
-    """Records of a topic, those without a key as dead letters of the flow that writes them."""
+    """Turn records without a key into dead letters of the flow that writes them."""
     from pyspark.sql import functions as F
 
-    reason = f"{', '.join(target.key)} is null, and a compacted topic takes no record without a key"
-    said = {
+    reason = f"{', '.join(target.key)} is null, and a compacted topic needs keys"
+    fields = {
         names.REASON: reason,
         names.SOURCE: str(target),
         names.PIPELINE: pipeline,
@@ -77,23 +79,23 @@ def keyless_letters(
     headers = F.array(
         *[
             F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
-            for name, value in said.items()
+            for name, value in fields.items()
         ]
     ).cast(HEADERS)
-    lost = F.col("key").isNull()
-    own = F.col("headers") if "headers" in records.columns else F.lit(None)
+    keyless = F.col("key").isNull()
+    record_headers = F.col("headers") if "headers" in records.columns else F.lit(None)
     return records.withColumns(
         {
-            "topic": F.when(lost, letters).otherwise(F.col("topic")),
-            "headers": F.when(lost, headers).otherwise(own.cast(HEADERS)),
+            "topic": F.when(keyless, letters).otherwise(F.col("topic")),
+            "headers": F.when(keyless, headers).otherwise(record_headers.cast(HEADERS)),
         }
     )
 
 
-class Refusals:
-    """The refused rows of one flow, and the dead letters of a flow that writes no topic."""
+class RejectedRows:
+    """The rejected rows of one flow, and the dead letters of a flow that writes no topic."""
 
-    def __init__(self, pipeline: str, flow: str, topic: str | None, sink: LetterSink | None) -> None:
+    def __init__(self, pipeline: str, flow: str, topic: str | None, sink: DeadLetterSink | None) -> None:
         self._pipeline = pipeline
         self._flow = flow
         self._topic = topic
@@ -112,39 +114,43 @@ class Refusals:
         self,
         spark: SparkSession,
         batch_id: int,
-        refused: Sequence[tuple[Store, Refused]],
+        rejected: Sequence[tuple[Store, RejectedRow]],
         letters: Sequence[DataFrame | pa.Table] = (),
     ) -> None:
-        """Write refused rows and letters of a batch, once. Without a topic for them the flow fails: no row is dropped."""
-        if not refused and not letters:
+        """Write rejected rows and dead letters of a batch once.
+
+        Without a topic for them the flow fails, because no row may be dropped.
+        """
+        if not rejected and not letters:
             return
-        if self._sink is None or (refused and self._topic is None):
-            store, first = refused[0]
+        if self._sink is None or (rejected and self._topic is None):
+            store, first = rejected[0]
             raise PipelineError(
-                f"{store} refuses {len(refused)} rows of batch {batch_id}, the first {first.value}: {first.reason}",
-                hint="allow dead_letters, or mend the rows or the table",
+                f"{store} rejects {len(rejected)} rows of batch {batch_id}, "
+                f"the first {first.value}: {first.reason}",
+                hint="set dead_letters=True, or fix the rows or the table",
             )
         self._sink.side_output = lambda session: letters
-        self._sink(self._records(spark, refused), batch_id)
+        self._sink(self._records(spark, rejected), batch_id)
         self.written += self._sink.rows_written + self._sink.side_rows
 
-    def _records(self, spark: SparkSession, refused: Iterable[tuple[Store, Refused]]) -> DataFrame:
+    def _records(self, spark: SparkSession, rejected: Iterable[tuple[Store, RejectedRow]]) -> DataFrame:
         rows = [
             (
-                one.key and one.key.encode(),
-                one.value and one.value.encode(),
-                self._headers(str(store), one.reason),
+                row.key and row.key.encode(),
+                row.value and row.value.encode(),
+                self._headers(str(store), row.reason),
                 self._topic,
             )
-            for store, one in refused
+            for store, row in rejected
         ]
         return spark.createDataFrame(rows, COLUMNS)
 
     def _headers(self, store: str, reason: str) -> list[tuple[str, bytes]]:
-        said = {
-            names.REASON: " ".join(reason.split())[:MOST_REASON_CHARACTERS],
+        fields = {
+            names.REASON: " ".join(reason.split())[:MAX_REASON_CHARACTERS],
             names.SOURCE: store,
             names.PIPELINE: self._pipeline,
             names.FLOW: self._flow,
         }
-        return [(name, value.encode()) for name, value in said.items()]
+        return [(name, value.encode()) for name, value in fields.items()]

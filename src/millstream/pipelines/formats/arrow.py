@@ -1,7 +1,7 @@
-"""The formats that Python reads and writes: a batch of values at a time, in a function over Arrow arrays.
+"""Formats that Python reads and writes, a batch of values at a time, with Arrow arrays.
 
-A subclass gives two picklable functions: one that makes a mapping of a value, or raises, and one that makes bytes of a mapping. What is
-raised for one value is the reason of that record; the others of its batch are not touched.
+A subclass has two picklable functions. One makes a mapping of a value, the other makes bytes of a
+mapping. An exception for one value is the error of that record, and does not affect others.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NOTHING: Row = {}
 
 
 class ArrowFormat(ValueFormat):
-    """``schema``, ``reader`` and ``writer`` are the subclass's."""
+    """A format whose subclass has ``schema``, ``reader`` and ``writer``."""
 
     @abstractmethod
     def reader(self) -> Read: ...
@@ -60,12 +60,12 @@ class ArrowFormat(ValueFormat):
         def parse_values(values: Any) -> Any:
             return parse(values)
 
-        made = records.select(
+        rows = records.select(
             record_struct(records), arrow_column(parse_values, kind, F.col("value")).alias(PARSED)
         )
         columns = [F.col(PARSED).getField(name).alias(name) for name in fields.names]
         error = with_tombstones(F.col(PARSED).getField(ERROR), tombstones).alias(ERROR)
-        return without_dropped(made.select(*columns, error, RECORD), tombstones)
+        return without_dropped(rows.select(*columns, error, RECORD), tombstones)
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
         write = self.writer(rows.drop(HEADERS).schema)
@@ -78,7 +78,7 @@ class ArrowFormat(ValueFormat):
 
 
 def arrow_type(kind: StructType) -> pa.StructType:
-    """The Arrow type that Spark wants for a type of its own."""
+    """Return the Arrow type that Spark expects for its type."""
     import pyarrow
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -86,7 +86,7 @@ def arrow_type(kind: StructType) -> pa.StructType:
 
 
 def parsed(values: pa.Array, *, read: Read, kind: pa.StructType) -> pa.StructArray:
-    """Values as a struct with a field for the reason; null where the value is."""
+    """Return values as a struct with a field for the error; null for null values."""
     import pyarrow
 
     rows: list[Row] = []
@@ -102,7 +102,7 @@ def parsed(values: pa.Array, *, read: Read, kind: pa.StructType) -> pa.StructArr
 
 
 def _read(read: Read, value: bytes) -> tuple[Row, str | None]:
-    """Whatever a parser raises is said of the one value it was raised for."""
+    """Return a row, or the error of this value, whatever the parser raises."""
     try:
         return read(value), None
     except Exception as error:
@@ -115,37 +115,37 @@ def reason_of(error: Exception) -> str:
 
 
 class Unreadable(ValueError):
-    """A reason in words that need no more."""
+    """An error whose text needs no class name."""
 
 
 def _column(rows: list[Row], errors: list[str | None], field: pa.Field) -> pa.Array:
-    """A column at a time; where that fails, value by value, to know which rows are to blame."""
+    """Convert a column at once; if that fails, value by value, to find the bad rows."""
     import pyarrow
 
     name, kind = field.name, field.type
-    found = [row.get(name) for row in rows]
+    values = [row.get(name) for row in rows]
     try:
-        return pyarrow.array(found, kind)
+        return pyarrow.array(values, kind)
     except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
         pass
-    for index, value in enumerate(found):
+    for index, value in enumerate(values):
         try:
             pyarrow.array([value], kind)
         except (pyarrow.ArrowException, OverflowError, TypeError, ValueError) as error:
             errors[index] = errors[index] or f"field {name!r} does not fit {kind}: {reason_of(error)}"
-            found[index] = None
-    return pyarrow.array(found, kind)
+            values[index] = None
+    return pyarrow.array(values, kind)
 
 
 def written(rows: pa.Array, write: Write) -> pa.Array:
-    """Rows as values. What cannot be written fails the query: it is the program's mistake, not the data's."""
+    """Return rows as values. An error fails the query, because it is a bug of the program."""
     import pyarrow
 
     return pyarrow.array([write(row) for row in rows.to_pylist(maps_as_pydicts="strict")], pyarrow.binary())
 
 
 def check_columns(format: str, rows: Sequence[str], known: Sequence[str], needed: Sequence[str]) -> None:
-    """Every column has a field to go to, and every field that must be there has a column."""
+    """Raise PipelineError for a column without a field, or a required field without a column."""
     from millstream.pipelines.errors import PipelineError, nearest
 
     for name in rows:

@@ -1,4 +1,7 @@
-"""Functions over whole Arrow arrays as columns of Spark: only the columns they name are sent to Python, a batch at a time."""
+"""Functions over whole Arrow arrays as columns of Spark.
+
+Only the columns that they name are sent to Python, a batch at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,17 @@ if TYPE_CHECKING:
 
 
 def arrow_column(function: Callable[..., Any], kind: DataType | str, *columns: Column) -> Column:
-    """The column that a function from Arrow arrays to one Arrow array makes.
+    """Return the result of a function of Arrow arrays as a column.
 
-    Spark takes it for non-deterministic, because otherwise a filter on the result is moved below and calls it once more.
+    It is marked as non-deterministic. Otherwise Spark pushes a filter on the result below it, and
+    calls the function twice.
     """
     import pyarrow
     from pyspark.sql.pandas import functions
 
-    # Spark decides by the annotations what the function is; those of this package are texts.
+    # Spark chooses the kind of function by its annotations, which are strings in this package.
     names = ("return", *inspect.signature(function).parameters)
     function.__annotations__ = dict.fromkeys(names, pyarrow.Array)
     arrow_udf: Any = functions.arrow_udf
-    made: Column = arrow_udf(function, kind).asNondeterministic()(*columns)
-    return made
+    column: Column = arrow_udf(function, kind).asNondeterministic()(*columns)
+    return column

@@ -1,8 +1,9 @@
-"""Avro: one record a value, in binary without a schema in front; read and written by fastavro.
+"""Avro: a value is one binary record without its schema, read and written by fastavro.
 
-The schema is Avro's own (a document, JSON text or the path of an .avsc file) or Spark's, from which Avro's is derived. With
-``confluent=True`` a value begins with the five bytes of Confluent's registry (0, then the number of the schema), which are required and
-skipped: the schema is still the one given. Such values are written with ``schema_id``.
+The schema is an Avro schema (a document, JSON text or the path of an .avsc file), or a Spark schema
+from which the Avro schema is derived. With ``confluent=True`` a value begins with the five bytes of
+Confluent's registry (0, then the schema id). They are required and skipped, and do not change the
+schema. Such values are written with ``schema_id``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class AvroFormat(ArrowFormat):
-    """``confluent``, ``schema_id``: see above."""
+    """The Avro format; see above for ``confluent`` and ``schema_id``."""
 
     name = "avro"
     OPTIONS: ClassVar[tuple[str, ...]] = ("confluent", "schema_id")
@@ -41,14 +42,14 @@ class AvroFormat(ArrowFormat):
         self.schema_id = schema_id
         self._avro: Any = None
         if schema is not None:
-            given = avro_schemas.load(schema)
-            spark = struct_type(schema, format=self.name) if given is None else None
-            self._avro = _parsed(avro_schemas.avro_schema(spark) if spark is not None else given)
+            loaded = avro_schemas.load(schema)
+            spark = struct_type(schema, format=self.name) if loaded is None else None
+            self._avro = _parsed(avro_schemas.avro_schema(spark) if spark is not None else loaded)
             self._schema = spark or _columns(self._avro)
 
     @property
     def schema(self) -> StructType:  # type: ignore[override]
-        """What is read; writing needs none, since one is derived from the rows."""
+        """The schema to read. Writing needs none, because it is derived from the rows."""
         return self._schema if self._avro is not None else struct_type(None, format=self.name)
 
     def reader(self) -> Read:
@@ -58,7 +59,7 @@ class AvroFormat(ArrowFormat):
     def writer(self, rows: StructType) -> Write:
         if self.confluent and self.schema_id is None:
             raise PipelineError(
-                "writing Avro with confluent=True needs the number of the schema",
+                "writing Avro with confluent=True needs the schema id",
                 hint="give it as schema_id=N",
             )
         schema = _parsed(avro_schemas.avro_schema(rows)) if self._avro is None else self._avro
@@ -67,14 +68,14 @@ class AvroFormat(ArrowFormat):
             field["name"] for field in schema["fields"] if "default" not in field and not _may_be_null(field)
         ]
         check_columns("Avro", rows.names, known, needed)
-        # A schema that was made of the columns holds all of their values.
-        given = self._avro is not None
+        # A schema that was derived from the columns fits all of their values.
+        declared = self._avro is not None
         number = self.schema_id if self.confluent else None
-        return partial(write, schema=schema, schema_id=number, checked=given)
+        return partial(write, schema=schema, schema_id=number, checked=declared)
 
 
 def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
-    """One value; Unreadable, or whatever fastavro raises, if it is not a record of the schema."""
+    """Decode a value. Raise Unreadable if it is not a record of the schema."""
     import fastavro
 
     avro_exact.register()
@@ -83,13 +84,15 @@ def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
     try:
         row = fastavro.schemaless_reader(stream, schema, None)
     except EOFError:
-        raise Unreadable(f"not a record of the Avro schema: its {len(value)} bytes end too early") from None
-    except Exception as error:  # whatever random bytes lead it to
+        raise Unreadable(f"not a record of the Avro schema: its {len(value)} bytes are truncated") from None
+    # Random bytes can raise almost anything.
+    except Exception as error:
         words = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")
         raise Unreadable(f"not a record of the Avro schema ({words})") from None
     if stream.tell() != len(data):
         raise Unreadable(
-            f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes are left over"
+            f"not a record of the Avro schema: {len(data) - stream.tell()} of {len(value)} bytes "
+            "are not part of it"
         )
     assert isinstance(row, dict)
     return row
@@ -106,12 +109,13 @@ def write(row: Row, *, schema: Any, schema_id: int | None, checked: bool = True)
 
 
 def _parsed(schema: Any) -> Any:
-    """The schema as fastavro wants it; it raises many things for one that is wrong."""
+    """Return the schema as fastavro parses it. Wrong schemas raise many kinds of errors."""
     import fastavro
 
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise PipelineError(
-            "the Avro schema of a value is a record", hint='{"type": "record", "name": ..., "fields": [...]}'
+            "the Avro schema of a value must be a record",
+            hint='{"type": "record", "name": ..., "fields": [...]}',
         )
     try:
         return fastavro.parse_schema(avro_schemas.without_unused_logical_types(schema))

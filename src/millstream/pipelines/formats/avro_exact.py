@@ -1,7 +1,8 @@
-"""Avro values that fastavro would change in silence: it cuts milliseconds, whole numbers and digits of decimals, and rounds floats.
+"""Checks for Avro values that fastavro would change silently.
 
-Reading: a decimal with more digits than its schema says is refused. Writing: a value that its field does not hold is an error
-that names the field.
+fastavro truncates milliseconds, integers and digits of decimals, and rounds floats. Reading rejects
+a decimal with more digits than its schema. Writing raises an error that names the field if a value
+does not fit.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from decimal import Decimal
 from typing import Any
 
 DECIMAL = "millstream-decimal"
-"""The logical type that decimals are read as; fastavro's own reader rounds them to their precision."""
+"""The logical type that decimals are read as. fastavro's reader rounds them to their precision."""
 _BITS = {"int": 31, "long": 63}
 _WIDER = {"int": "long", "float": "double", "": ""}
 _MILLIS = ("timestamp-millis", "local-timestamp-millis")
 
 
 def for_reading(schema: Any) -> Any:
-    """A parsed schema whose decimals are read by ``read_decimal``."""
+    """Return a parsed schema whose decimals are read by ``read_decimal``."""
     if isinstance(schema, list):
-        return [for_reading(one) for one in schema]
+        return [for_reading(branch) for branch in schema]
     if not isinstance(schema, Mapping):
         return schema
     inner = ("type", "items", "values", "fields")
-    made = {name: for_reading(one) if name in inner else one for name, one in schema.items()}
-    if made.get("logicalType") == "decimal":
-        made["logicalType"] = DECIMAL
-    return made
+    converted = {name: for_reading(value) if name in inner else value for name, value in schema.items()}
+    if converted.get("logicalType") == "decimal":
+        converted["logicalType"] = DECIMAL
+    return converted
 
 
 def read_decimal(data: bytes, schema: Any = None, _: Any = None) -> Decimal:
-    """A decimal with all of its digits; ValueError where they are more than its schema says."""
+    """Return a decimal with all its digits. Raise ValueError if the schema has fewer."""
     digits = int.from_bytes(data, signed=True)
     if abs(digits) >= 10 ** schema["precision"]:
         raise ValueError(f"a decimal has more than the {schema['precision']} digits of its schema")
@@ -41,7 +42,7 @@ def read_decimal(data: bytes, schema: Any = None, _: Any = None) -> Decimal:
 
 
 def register() -> None:
-    """Let fastavro of this process know the logical type."""
+    """Register the logical type with fastavro in this process."""
     from fastavro import read
 
     for kind in ("bytes", "fixed"):
@@ -49,15 +50,16 @@ def register() -> None:
 
 
 def check(value: Any, schema: Any, named: dict[str, Any], path: str) -> None:
-    """ValueError where a value would be written as another one."""
+    """Raise ValueError if a value would be written as a different one."""
     if value is None:
         return
     if isinstance(schema, str) and schema in named:
         schema = named[schema]
     if isinstance(schema, list):
-        for one in schema:  # of two that are alike fastavro takes the one that holds the value
-            if _WIDER.get(one if isinstance(one, str) else "") not in schema:
-                check(value, one, named, path)
+        # Of two similar types fastavro takes the one that fits the value.
+        for part in schema:
+            if _WIDER.get(part if isinstance(part, str) else "") not in schema:
+                check(value, part, named, path)
         return
     kind = schema if isinstance(schema, str) else schema["type"]
     if isinstance(kind, list | Mapping):
@@ -67,11 +69,11 @@ def check(value: Any, schema: Any, named: dict[str, Any], path: str) -> None:
         for field in schema["fields"]:
             check(value.get(field["name"]), field["type"], named, f"{path}.{field['name']}".lstrip("."))
     elif kind == "array":
-        for one in value:
-            check(one, schema["items"], named, f"{path}[]")
+        for part in value:
+            check(part, schema["items"], named, f"{path}[]")
     elif kind == "map":
-        for one in value.values():
-            check(one, schema["values"], named, f"{path}{{}}")
+        for part in value.values():
+            check(part, schema["values"], named, f"{path}{{}}")
     else:
         _check_scalar(value, kind, schema, path)
 
@@ -89,10 +91,10 @@ def _check_scalar(value: Any, kind: str, schema: Any, path: str) -> None:
 
 
 def _is_float(value: Any, kind: str) -> bool:
-    made = float(value)
-    if kind == "float" and math.isfinite(made):
+    rounded = float(value)
+    if kind == "float" and math.isfinite(rounded):
         try:
-            made = struct.unpack("<f", struct.pack("<f", made))[0]
+            rounded = struct.unpack("<f", struct.pack("<f", rounded))[0]
         except OverflowError:
             return False
-    return bool(made == value or value != value)
+    return bool(rounded == value or value != value)

@@ -1,4 +1,4 @@
-"""Avro schemas as Spark types, and Spark types as Avro schemas."""
+"""Converts between Avro schemas and Spark types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import types as T
 
 from millstream.pipelines.errors import PipelineError
 
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 _PLAIN: dict[str, T.DataType] = {
     "boolean": T.BooleanType(),
     "int": T.IntegerType(),
@@ -30,13 +30,13 @@ _LOGICAL: dict[str, T.DataType] = {
     "local-timestamp-millis": T.TimestampNTZType(),
     "local-timestamp-micros": T.TimestampNTZType(),
 }
-# A union of these is the wider one.
+# A union of these types is read as the wider one.
 _WIDENED = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
 _NAMED = ("record", "enum", "fixed", "error")
 
 
 def load(schema: Any) -> Any:
-    """An Avro schema given as a document, as JSON text, or as the path of an .avsc file; None if it is none of these."""
+    """Return an Avro schema from a document, JSON text or the path of an .avsc file, or None."""
     if isinstance(schema, Mapping):
         return dict(schema)
     if not isinstance(schema, str):
@@ -56,9 +56,12 @@ def load(schema: Any) -> Any:
 
 
 def without_unused_logical_types(schema: Any) -> Any:
-    """The schema with only those logical types that Spark has a type for; the values of the others stay as they are stored."""
+    """Return the schema without logical types that Spark has no type for.
+
+    Their values stay as they are stored.
+    """
     if isinstance(schema, list):
-        return [without_unused_logical_types(one) for one in schema]
+        return [without_unused_logical_types(branch) for branch in schema]
     if not isinstance(schema, Mapping):
         return schema
     kept = {
@@ -73,11 +76,11 @@ def without_unused_logical_types(schema: Any) -> Any:
 
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
     precision = schema.get("precision")
-    return schema.get("logicalType") == "decimal" and isinstance(precision, int) and precision <= MOST_DIGITS
+    return schema.get("logicalType") == "decimal" and isinstance(precision, int) and precision <= MAX_DIGITS
 
 
 def spark_type(schema: Any, named: dict[str, Any] | None = None, path: str = "") -> tuple[T.DataType, bool]:
-    """The Spark type of an Avro schema, and whether it may be null."""
+    """Return the Spark type of an Avro schema, and whether it may be null."""
     named = {} if named is None else named
     if isinstance(schema, list):
         return _union(schema, named, path)
@@ -108,30 +111,31 @@ def spark_type(schema: Any, named: dict[str, Any] | None = None, path: str = "")
 
 
 def _record(schema: Mapping[str, Any], named: dict[str, Any], path: str) -> T.StructType:
-    inside = {**named, schema["name"]: None}  # a record that mentions itself has no end
+    # A record that contains itself would have no end.
+    inside = {**named, schema["name"]: None}
     fields = []
     for field in schema["fields"]:
         kind, may_be_null = spark_type(field["type"], inside, f"{path}.{field['name']}".lstrip("."))
         fields.append(T.StructField(field["name"], kind, may_be_null))
-    named.update({name: one for name, one in inside.items() if one is not None})
+    named.update({name: inner for name, inner in inside.items() if inner is not None})
     return T.StructType(fields)
 
 
 def _named(name: str, named: dict[str, Any], path: str) -> tuple[T.DataType, bool]:
     if named[name] is None:
         raise PipelineError(
-            f"the Avro record {name} contains itself (at {path}), and a column cannot",
-            hint='take value="raw" and read it in a function of your own',
+            f"the Avro record {name} contains itself (at {path}), which a column cannot",
+            hint='use value="raw" and decode it in the flow',
         )
     return spark_type(named[name], named, path)
 
 
 def _union(schema: list[Any], named: dict[str, Any], path: str) -> tuple[T.DataType, bool]:
-    others = [one for one in schema if one != "null"]
+    others = [branch for branch in schema if branch != "null"]
     may_be_null = len(others) < len(schema)
     if len(others) == 1:
         return spark_type(others[0], named, path)[0], may_be_null
-    if all(isinstance(one, str) for one in others) and (wide := _WIDENED.get(frozenset(others))):
+    if all(isinstance(branch, str) for branch in others) and (wide := _WIDENED.get(frozenset(others))):
         return _PLAIN[wide], may_be_null
     raise _unsupported(schema, path)
 
@@ -139,14 +143,14 @@ def _union(schema: list[Any], named: dict[str, Any], path: str) -> tuple[T.DataT
 def _unsupported(schema: Any, path: str) -> PipelineError:
     return PipelineError(
         f"a column cannot have the Avro type {json.dumps(schema)} (at {path or 'the top'})",
-        hint='take value="raw" and read it in a function of your own',
+        hint='use value="raw" and decode it in the flow',
     )
 
 
 def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
-    """The Avro schema of a Spark type."""
+    """Return the Avro schema of a Spark type."""
     if isinstance(kind, T.StructType):
-        return {"type": "record", "name": name, "fields": [_field(one, name) for one in kind.fields]}
+        return {"type": "record", "name": name, "fields": [_field(field, name) for field in kind.fields]}
     if isinstance(kind, T.ArrayType):
         return {
             "type": "array",
@@ -159,12 +163,12 @@ def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
         }
     if isinstance(kind, T.DecimalType):
         return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
-    made = _WRITTEN.get(type(kind))
-    if made is None:
+    written = _WRITTEN.get(type(kind))
+    if written is None:
         raise PipelineError(
-            f"Avro has no type for {kind.simpleString()}", hint="cast the column, to string for instance"
+            f"Avro has no type for {kind.simpleString()}", hint="cast the column, for example to string"
         )
-    return made
+    return written
 
 
 _WRITTEN: dict[type[T.DataType], Any] = {
@@ -184,11 +188,11 @@ _WRITTEN: dict[type[T.DataType], Any] = {
 
 
 def _field(field: T.StructField, parent: str) -> dict[str, Any]:
-    made = {
+    avro_field = {
         "name": field.name,
         "type": _maybe(avro_schema(field.dataType, f"{parent}_{field.name}"), field.nullable),
     }
-    return made | {"default": None} if field.nullable else made
+    return avro_field | {"default": None} if field.nullable else avro_field
 
 
 def _maybe(schema: Any, may_be_null: bool) -> Any:

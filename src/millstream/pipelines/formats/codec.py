@@ -1,4 +1,4 @@
-"""Values of topics to columns and back: the bridge from declarations to ``formats``."""
+"""Decodes and encodes the values of topics, for the declarations of a pipeline."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from millstream.pipelines.errors import PipelineError, Place
+from millstream.pipelines.errors import PipelineError, SourceLine
 from millstream.pipelines.formats.registry import (
     ERROR,
     HEADERS,
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 DELETED = "_deleted"
-"""Of rows that keep records without a value: whether it was one."""
+"""Whether a record had no value, in rows that keep such records."""
 META = ("key", "topic", "partition", "offset", "timestamp")
-# What rows may say about the record they become; where it goes is said by the declaration.
 DERIVED = frozenset({"avro"})
-"""Formats whose own schema comes from the columns, unless one is given."""
+"""Formats whose own schema is derived from the columns, unless it is declared."""
 READ_BY_COLUMNS = frozenset({"json", "avro"})
-"""Formats that are read by the columns that were written; the others say themselves what they hold."""
+"""Formats that are read with the columns that were written. Others have their own schema."""
+# Columns of a record that rows may set. The declaration sets the topic.
 PASSED_ON = ("key", "value", "headers", "timestamp")
 HEADERS_TYPE = RECORD_COLUMNS["headers"]
 MAPS_OF_HEADERS = frozenset(f"map<string,{kind}>" for kind in ("string", "binary"))
 LISTS_OF_HEADERS = frozenset(f"array<struct<key:string,value:{kind}>>" for kind in ("string", "binary"))
 
 
-def format_of(value: str, schema: Any, options: Mapping[str, Any], place: Place) -> ValueFormat:
-    """The format of a declaration; what is wrong with it is told by its line."""
-    with told_by(place):
+def format_of(value: str, schema: Any, options: Mapping[str, Any], place: SourceLine) -> ValueFormat:
+    """Return the format of a declaration. Errors name its line."""
+    with errors_at(place):
         return value_format(value, schema, **options)
 
 
@@ -56,14 +56,14 @@ def decoded(
     options: Mapping[str, Any],
     *,
     meta: bool,
-    place: Place,
+    place: SourceLine,
     tombstones: Tombstones | None = None,
     observe: Callable[[DataFrame], DataFrame] = lambda rows: rows,
 ) -> DataFrame:
-    """The rows that parse. ``observe`` sees the others, too: they become dead letters."""
+    """Return the rows that parse. ``observe`` also sees the others, which become dead letters."""
     from pyspark.sql import functions as F
 
-    with told_by(place):
+    with errors_at(place):
         rows = observe(decode_records(format_of(value, schema, options, place), raw, tombstones))
     if tombstones == "keep":
         rows = rows.withColumn(DELETED, F.col(f"{RECORD}.value").isNull())
@@ -71,7 +71,7 @@ def decoded(
 
 
 def parsed(rows: DataFrame, *, meta: bool) -> DataFrame:
-    """The rows without an error, and on request where they come from."""
+    """Return the rows without an error, with columns for their position if ``meta`` is set."""
     from pyspark.sql import functions as F
 
     rows = rows.where(f"{ERROR} IS NULL")
@@ -84,42 +84,44 @@ def encoded(
     rows: DataFrame,
     targets: Sequence[TopicTarget],
     schema: StructType,
-    place: Place,
+    place: SourceLine,
     each: Callable[[DataFrame, TopicTarget], DataFrame] | None = None,
 ) -> DataFrame:
-    """Rows as records of all topics together, so that one transaction holds them.
+    """Return rows as records of all topics together, for one transaction.
 
-    ``schema`` is that of the flow, by which its readers decode: what Spark makes of a batch may differ in what can be null.
-    ``each`` is done to the records of every topic.
+    ``schema`` is that of the flow, by which its readers decode. The schema of a batch may have
+    other nullable columns. ``each`` is applied to the records of every topic.
     """
     parts = [_records(rows, target, schema, place) for target in targets]
     if each is not None:
-        parts = [each(one, target) for one, target in zip(parts, targets, strict=True)]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+        parts = [each(records, target) for records, target in zip(parts, targets, strict=True)]
+    return reduce(lambda records, other: records.unionByName(other, allowMissingColumns=True), parts)
 
 
 def written_schema(rows: StructType, target: TopicTarget) -> StructType:
-    """What the values of a topic are made of: the columns of the rows without those that are only headers."""
+    """Return the columns of a topic's values: those of the rows, without header columns."""
     from pyspark.sql.types import StructType
 
-    aside = set(target.header_columns) - set(target.key)
-    return StructType([one for one in rows.fields if one.name not in aside])
+    header_only = set(target.header_columns) - set(target.key)
+    return StructType([field for field in rows.fields if field.name not in header_only])
 
 
-def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: Place) -> DataFrame:
+def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: SourceLine) -> DataFrame:
     from pyspark.sql import functions as F
 
     derived = written_schema(schema, target) if target.value in DERIVED else None
-    given = derived if target.schema is None else target.schema
-    with told_by(place):
+    declared = derived if target.schema is None else target.schema
+    with errors_at(place):
         written = _with_headers(rows, target)
-        made = format_of(target.value, given, target.options, place).encode(written, key=target.key or None)
-    kept = [F.col(name) for name in PASSED_ON if name in made.columns]
-    return made.select(*kept, F.lit(target.topic).alias("topic"))
+        records = format_of(target.value, declared, target.options, place).encode(
+            written, key=target.key or None
+        )
+    kept = [F.col(name) for name in PASSED_ON if name in records.columns]
+    return records.select(*kept, F.lit(target.topic).alias("topic"))
 
 
 def _with_headers(rows: DataFrame, target: TopicTarget) -> DataFrame:
-    """Rows with the headers of their records in one column of its own, and without the columns that they came from."""
+    """Replace the header columns of rows by one column with all headers of a record."""
     if not target.headers:
         return rows
     from pyspark.sql import functions as F
@@ -139,25 +141,25 @@ def _all_headers(rows: DataFrame, name: str) -> Column:
     if kind.simpleString() in LISTS_OF_HEADERS:
         return F.col(quoted(name))
     raise PipelineError(
-        f"the column {name!r} cannot be the headers: it is {kind.simpleString()}",
-        hint="a map or an array of structs with key and value, of text or bytes; or headers={'name': 'column'}",
+        f"the column {name!r} cannot hold the headers: it is {kind.simpleString()}",
+        hint="use a map, an array of structs with key and value, or headers={'name': 'column'}",
     )
 
 
 def _named_headers(rows: DataFrame, named: Mapping[str, str]) -> Column:
-    """A header for each column that is not null."""
+    """Return a header for each column that is not null."""
     from pyspark.sql import functions as F
 
-    made = [
+    headers = [
         F.struct(F.lit(name).alias("key"), text_or_bytes(rows, column).alias("value"))
         for name, column in named.items()
     ]
-    return F.filter(F.array(*made), lambda one: one.getField("value").isNotNull())
+    return F.filter(F.array(*headers), lambda header: header.getField("value").isNotNull())
 
 
 @contextmanager
-def told_by(place: Place) -> Iterator[None]:
-    """An error about a declaration names its line, also one that only Spark finds."""
+def errors_at(place: SourceLine) -> Iterator[None]:
+    """Add the line of a declaration to errors about it, including those that Spark finds."""
     from pyspark.errors import PySparkException
 
     try:

@@ -1,4 +1,4 @@
-"""The bytes that Confluent's serializers put in front of a value: a zero, and the number of the schema in its registry."""
+"""The header of Confluent's serializers: a zero byte, and the id of the schema in the registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEADER = struct.Struct(">bI")
 
 
 def skip_header(value: bytes) -> tuple[int, bytes]:
-    """The number of the schema, and what follows."""
+    """Return the id of the schema, and the data after the header."""
     if len(value) < _HEADER.size or value[0]:
         raise Unreadable(
             f"no Confluent header (0 and four bytes) before the value: {value[:5].hex(' ') or 'empty'}"
@@ -19,7 +19,7 @@ def skip_header(value: bytes) -> tuple[int, bytes]:
 
 
 def skip_message_indexes(data: bytes) -> bytes:
-    """Protobuf has a list of numbers more, which message of its file it is; usually one zero byte, for the first."""
+    """Skip Protobuf's indexes, which choose a message of the file; usually one zero byte."""
     count, position = _varint(data, 0)
     for _ in range(count):
         _, position = _varint(data, position)
@@ -31,11 +31,11 @@ def with_header(schema_id: int, data: bytes, indexes: bytes = b"") -> bytes:
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag number; those of a list of indexes are small."""
+    """Return a zigzag number and the position after it. Message indexes are small."""
     value = shift = 0
     while True:
         if position >= len(data) or shift > 28:
-            raise Unreadable("the list of message indexes after the Confluent header is broken")
+            raise Unreadable("the message indexes after the Confluent header are not valid")
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -1,7 +1,7 @@
-"""CSV files whose header differs from the declared columns: what Spark says about them, in words.
+"""Explains Spark's errors about CSV files whose header differs from the declared columns.
 
-Spark finds out on an executor and only says how many columns there are. The names are read from the file, and
-from what was declared for its directory.
+Spark finds them on an executor and only reports the number of columns. The names are read from the
+file, and from the declaration of its directory.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 from collections.abc import Sequence
 from urllib.parse import unquote, urlparse
 
-# Spark's words for a header with other names, and for one with another number of columns.
+# Spark's messages for a header with other names, and for one with another number of columns.
 _NAMES = re.compile(
     r"CSV header does not conform to the schema\.\s*Header: (.*?)\s*Schema: (.*?)\n.*?CSV file: (\S+)", re.S
 )
 _NUMBER = re.compile(
     r"Number of column in CSV header is not equal to number of fields in the schema.*?CSV file: (\S+)", re.S
 )
-LONGEST_HEADER = 1000
-MOST_CAUSES = 20
+MAX_HEADER_BYTES = 1000
+MAX_CAUSES = 20
 _declared: dict[str, tuple[str, ...]] = {}
 
 
@@ -28,36 +28,39 @@ def declare_header(directory: str, names: Sequence[str]) -> None:
 
 
 def explain_header(error: BaseException) -> str | None:
-    """Say which header a failure of Spark is about, with both; None if it is about something else."""
+    """Return the file and both headers that an error is about, or None for other errors."""
     text = _with_causes(error)
-    if found := _NAMES.search(text):
-        return _told(found[3], found[1], found[2])
-    if found := _NUMBER.search(text):
-        path = unquote(urlparse(found[1]).path)
-        above = [one for one in _declared if path.startswith(one.rstrip("/") + "/")]
-        here = ", ".join(_declared[max(above, key=len)]) if above else "other columns"
-        return _told(found[1], _first_line(path), here)
+    if match := _NAMES.search(text):
+        return _header_mismatch(match[3], match[1], match[2])
+    if match := _NUMBER.search(text):
+        path = unquote(urlparse(match[1]).path)
+        above = [directory for directory in _declared if path.startswith(directory.rstrip("/") + "/")]
+        declared = ", ".join(_declared[max(above, key=len)]) if above else "other columns"
+        return _header_mismatch(match[1], _first_line(path), declared)
     return None
 
 
 def _with_causes(error: BaseException) -> str:
-    """What an error says, and what the exceptions of Java behind it say."""
+    """Return the text of an error and of the Java exceptions behind it."""
     texts = [str(error)]
     cause = getattr(error, "_cause", None)
-    while cause is not None and len(texts) < MOST_CAUSES:
+    while cause is not None and len(texts) < MAX_CAUSES:
         texts.append(str(getattr(cause, "_desc", None) or cause))
         cause = getattr(cause, "_cause", None)
     return "\n".join(texts)
 
 
-def _told(url: str, there: str, here: str) -> str:
+def _header_mismatch(url: str, header: str, declared: str) -> str:
     path = unquote(urlparse(url).path)
-    return f"the header of {path} differs from the declared columns: there {there}; here {here}"
+    return (
+        f"the header of {path} differs from the declared columns: "
+        f"the file has {header}, declared are {declared}"
+    )
 
 
 def _first_line(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            return file.readline(LONGEST_HEADER).decode("utf-8-sig", "replace").strip()
+            return file.readline(MAX_HEADER_BYTES).decode("utf-8-sig", "replace").strip()
     except OSError:
         return "another number of columns"

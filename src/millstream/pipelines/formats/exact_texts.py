@@ -1,7 +1,8 @@
 """Checks that a text becomes a value of its type without being rounded, truncated or completed.
 
-Spark's parsers of JSON and CSV round decimals, drop nanoseconds and the time behind a date, and complete a time
-without a date with today. Their result does not show it, so these checks look at the text.
+Spark's parsers of JSON and CSV round decimals, drop nanoseconds and the time behind a date, and
+complete a time without a date with today. Their result does not show it, so these checks read the
+text.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ NUMBER = r"^[+-]?([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,3}))?$"
 DIGIT = "[0-9]"
 FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 SPECIAL_FLOATS = ("NaN", "Infinity", "-Infinity")
-"""How JSON writes the floating-point numbers for which it has no number."""
+"""The JSON texts of floating-point numbers that JSON numbers cannot express."""
 WHOLE_DATE = r"^\s*[+-]?[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}"
-# A date, or the first moment of it.
+# A date, or its first moment.
 ONLY_DATE = WHOLE_DATE + r"\s*([T ]00?:00?(:00?(\.0*)?)?\s*(Z|UTC|[+-][0-9:]+)?)?\s*$"
 NANOSECONDS = "[.,][0-9]{6}[0-9]*[1-9]"
-# Seconds since 1970: more digits are beyond the year 9999, or beyond what Java multiplies without an overflow.
-MOST_SECOND_DIGITS = 12
+# Seconds since 1970: more digits are beyond the year 9999, or overflow in Java.
+MAX_SECOND_DIGITS = 12
 Intervals = DayTimeIntervalType | CalendarIntervalType
-"""Intervals with seconds; those of years and months are whole numbers."""
+"""Intervals with seconds. Those of years and months are integers."""
 FORMATS = {"timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat", "date": "dateFormat"}
 
 
 def too_many_decimals(text: Column, kind: DecimalType) -> Column:
-    """Whether a number has more decimals than its type keeps; zeros at the end do not count."""
+    """Return whether a number has more decimals than its type. Trailing zeros do not count."""
     digits = F.concat(F.regexp_extract(text, NUMBER, 1), F.regexp_extract(text, NUMBER, 2))
     significant = F.regexp_replace(digits, "0+$", "")
     exponent = F.coalesce(F.regexp_extract(text, NUMBER, 3).try_cast("int"), F.lit(0))
@@ -53,15 +54,15 @@ def too_many_decimals(text: Column, kind: DecimalType) -> Column:
 
 
 def is_decimal(text: Column) -> Column:
-    """Whether a text is a decimal as it is written everywhere: no separators of thousands, no commas."""
+    """Return whether a text is a plain decimal, without commas and thousands separators."""
     return text.rlike(NUMBER) & text.rlike(DIGIT)
 
 
 def is_exact(text: Column, kind: DataType, formats: Collection[str] = ()) -> Column | None:
-    """Whether a text is exactly a value of its type; None for types that need no check.
+    """Return whether a text is exactly a value of its type; None for types that need no check.
 
-    Floating-point numbers are the nearest ones by their nature: here they only must be within the range. A text that
-    follows a format of the user's own (``formats`` has the names of such options) is judged by that format alone.
+    Floating-point numbers may be rounded, and only have to be in range. A text with a user-defined
+    format is judged by that format alone. ``formats`` has the names of such options.
     """
     if isinstance(kind, DecimalType):
         return is_decimal(text) & ~too_many_decimals(text, kind)
@@ -79,5 +80,5 @@ def is_exact(text: Column, kind: DataType, formats: Collection[str] = ()) -> Col
 
 
 def is_whole_second(text: Column) -> Column:
-    """Whether a number is a time in seconds that Spark can multiply without an overflow."""
-    return text.rlike(f"^-?[0-9]{{1,{MOST_SECOND_DIGITS}}}$")
+    """Return whether a number is a time in seconds that Spark can multiply without overflow."""
+    return text.rlike(f"^-?[0-9]{{1,{MAX_SECOND_DIGITS}}}$")

@@ -1,9 +1,14 @@
-"""JSON: one object a value, read and written by Spark's own functions.
+"""JSON: a value is one object, read and written by Spark's functions.
 
-Refused, with the reason in ``_error``: what is not JSON, or has something after the object; a value of another type than its
-field; numbers and times out of range, decimals with more digits than declared, nanoseconds, half of a date or of a character; a NOT NULL
-field that is missing or null; bytes that are not UTF-8. Taken: fields that the schema does not have (ignored), fields that are missing where null is allowed, any JSON
-for a ``string`` field (as its text), numbers for a ``timestamp`` (seconds since 1970), and decimals written as text.
+Rejected, with the reason in ``_error``:
+
+- values that are not JSON or not UTF-8, and data after the object;
+- values of another type than their field, and NOT NULL fields that are missing or null;
+- numbers and times out of range, decimals with more digits than declared, nanoseconds, incomplete
+  dates, and halves of surrogate pairs.
+
+Accepted: unknown fields (ignored), missing fields that may be null, any JSON for a ``string`` field
+(as its text), numbers for a ``timestamp`` (seconds since 1970), and decimals written as text.
 """
 
 from __future__ import annotations
@@ -28,15 +33,15 @@ from millstream.pipelines.formats.json_checks import (
 from millstream.pipelines.formats.json_reasons import explain
 from millstream.pipelines.formats.json_texts import (
     decimal_texts,
-    doubts,
     exact_fields,
     exact_strings,
     has_floats,
-    marked,
-    no_halves,
-    only_numbers,
+    has_no_half_pairs,
+    has_no_special_numbers,
+    is_doubtful,
     strings_type,
     texts_type,
+    with_marked_numbers,
 )
 from millstream.pipelines.formats.registry import (
     ERROR,
@@ -66,16 +71,18 @@ if TYPE_CHECKING:
 
 NOT_UTF8 = "the value is not valid UTF-8"
 MALFORMED = "the value is not one JSON object with fields of the declared types"
-HALF_CHARACTER = "a text has half of a character (a surrogate without its pair)"
-CHANGED_NUMBER = "a number in a field of text cannot be kept as it is written"
-# Spark stops reading at the end of the first object, whatever follows. So the value is read as the first element of an
-# array, and it is the whole of it if what follows in the array is what was put there: an object with a field whose name no value can
-# know. (With a name that is known, a value could close the array and open another one, and would pass for what it is not.)
+HALF_PAIR = "a text has half of a surrogate pair"
+CHANGED_NUMBER = "a number in a text field would be changed"
+# Spark stops at the end of the first object, whatever follows. So the value is read as the first
+# element of an array, followed by an object with a secret field. The value is complete if that
+# object is the second element. With a known field name, a value could close the array and open
+# another one, and would pass as something else.
 SECRET = "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 PARSED, CORRUPT, WHOLE, MARK = "_parsed", "_corrupt", f"_millstream_{SECRET}", f"_mark_{SECRET}"
 TEXTS, STRINGS = "_texts", "_exact_strings"
 BEFORE, AFTER, ELEMENTS = '{"' + WHOLE + '":[', ',{"' + MARK + '":true}]}', 2
-# Decimals with such an exponent take Java minutes (1e10000000) or hours to write out, before it finds that they do not fit.
+# Java takes minutes (1e10000000) or hours to write out decimals with such an exponent, before it
+# finds that they do not fit.
 LONG_EXPONENT = "[0-9.][eE][+-]?0*[1-9][0-9]{3}"
 STRICT = {
     "mode": "PERMISSIVE",
@@ -86,7 +93,11 @@ STRICT = {
 
 
 class JsonFormat(ValueFormat):
-    """``timestampFormat``, ``timestampNTZFormat``, ``dateFormat`` and ``timeZone`` are Spark's, for reading and writing; ``ignoreNullFields=False`` writes nulls."""
+    """The JSON format.
+
+    ``timestampFormat``, ``timestampNTZFormat``, ``dateFormat`` and ``timeZone`` are Spark's options
+    for reading and writing. ``ignoreNullFields=False`` writes nulls.
+    """
 
     name = "json"
     OPTIONS: ClassVar[tuple[str, ...]] = (
@@ -104,7 +115,7 @@ class JsonFormat(ValueFormat):
 
     @property
     def schema(self) -> StructType:  # type: ignore[override]
-        """What is read; writing needs none, since the rows have their own."""
+        """The schema to read. Writing needs none, because the rows have one."""
         return self._schema or struct_type(None, format=self.name)
 
     def decode(self, records: DataFrame, *, tombstones: Tombstones = "error") -> DataFrame:
@@ -114,20 +125,20 @@ class JsonFormat(ValueFormat):
         read = F.from_json(whole, self._wrapped(), self._parser_options())
         if (decimals := decimal_texts(self.schema)) is not None:
             read = F.when(~self._has_long_exponent(text, whole, decimals), read)
-        # What the reader of the topic has parsed is not parsed again.
+        # Values that the source has parsed are not parsed again.
         proven = F.col(PROVEN) if PROVEN in records.columns else F.lit(None).cast(nullable(self.schema))
         read = F.when(proven.isNull(), read)
         utf8 = F.when(proven.isNull(), F.is_valid_utf8(text)).otherwise(F.lit(True))
         parsed = records.select(
             record_struct(records), once(read).alias(PARSED), utf8.alias("_utf8"), proven.alias(PROVEN)
         ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}", PROVEN)
-        parsed = parsed.select("*", *self._second_look())
-        columns = [self._column(one) for one in self.schema.fields]
+        parsed = parsed.select("*", *self._recheck_columns())
+        columns = [self._column(field) for field in self.schema.fields]
         error = F.when(F.col(PROVEN).isNull(), with_tombstones(self._error(), tombstones))
         return without_dropped(parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones)
 
     def proven_column(self) -> StructField | None:
-        """What the reader of a topic can parse on the way; None where that would not be the same."""
+        """Return the column that the source can parse, or None if it would parse differently."""
         if self._read_options() or plan_for(self.schema) is None:
             return None
         return StructField(PROVEN, self.schema)
@@ -155,12 +166,15 @@ class JsonFormat(ValueFormat):
         return StructType([StructField(WHOLE, ArrayType(element)), StructField(CORRUPT, StringType())])
 
     def _has_long_exponent(self, text: Column, whole: Column, decimals: DataType) -> Column:
-        """Whether a number has one, or a decimal that is written as text. Other texts may: few values look like it, and those are
-        looked at again, without their texts and with nothing but the decimals."""
+        """Return whether a number, or a decimal that is written as text, has a long exponent.
+
+        Other texts may match, too. The few values that match are checked again, without their texts
+        and with nothing but the decimals.
+        """
         numbers = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
         read = F.from_json(whole, StructType([StructField(WHOLE, ArrayType(decimals))]), STRICT)
-        found = numbers.rlike(LONG_EXPONENT) | F.to_json(read).rlike(LONG_EXPONENT)
-        return F.when(text.rlike(LONG_EXPONENT), F.coalesce(found, F.lit(False))).otherwise(F.lit(False))
+        has_long = numbers.rlike(LONG_EXPONENT) | F.to_json(read).rlike(LONG_EXPONENT)
+        return F.when(text.rlike(LONG_EXPONENT), F.coalesce(has_long, F.lit(False))).otherwise(F.lit(False))
 
     def _read_options(self) -> dict[str, str]:
         return {name: value for name, value in self._options.items() if name != "ignoreNullFields"}
@@ -180,23 +194,23 @@ class JsonFormat(ValueFormat):
             error = error.when(~check.fine, check.reason)
         return error
 
-    def _second_look(self) -> list[Column]:
-        """The texts of a value, and whether its strings are exact, where the parser may have changed something."""
+    def _recheck_columns(self) -> list[Column]:
+        """Return the texts of a doubtful value, and whether its strings are exact."""
         text = F.col(f"{RECORD}.value").cast("string")
-        doubtful = doubts(text, _field, self.schema)
+        doubtful = is_doubtful(text, _field, self.schema)
         if doubtful is None:
             return []
         looked = F.col(PROVEN).isNull() & F.coalesce(doubtful, F.lit(False))
         kind, strings = texts_type(self.schema), exact_strings(text, self.schema, self._parsed)
-        found = {} if kind is None else {TEXTS: self._parsed(marked(text), kind)}
-        found |= {} if strings is None else {STRINGS: strings}
-        return [once(F.when(looked, column)).alias(name) for name, column in found.items()]
+        columns = {} if kind is None else {TEXTS: self._parsed(with_marked_numbers(text), kind)}
+        columns |= {} if strings is None else {STRINGS: strings}
+        return [once(F.when(looked, column)).alias(name) for name, column in columns.items()]
 
     def _text_checks(self) -> Iterator[Check]:
         text = F.col(f"{RECORD}.value").cast("string")
         if has_floats(self.schema):
-            yield Check(only_numbers(text), MALFORMED)
-        yield Check(no_halves(text, self.schema, self._parsed), HALF_CHARACTER)
+            yield Check(has_no_special_numbers(text), MALFORMED)
+        yield Check(has_no_half_pairs(text, self.schema, self._parsed), HALF_PAIR)
         for name, exact in exact_fields(F.col(TEXTS), self.schema, self._read_options()).items():
             yield Check(F.coalesce(exact, F.lit(True)), does_not_fit(self.schema[name]))
         if strings_type(self.schema) is not None:

@@ -1,7 +1,8 @@
-"""What Spark's JSON parser lets pass and a pipeline must not: checks on the parsed columns, made from the schema.
+"""Checks on parsed columns, for values that Spark's JSON parser accepts and a pipeline must not.
 
-``from_json`` rounds decimals, reads 255 as the tinyint -1, takes milliseconds for seconds of the year 55000, and knows no NOT NULL. Each
-check is a column that is true where a value is fine; a schema that needs none costs nothing.
+``from_json`` rounds decimals, reads 255 as the tinyint -1, reads milliseconds as seconds of the
+year 55000, and ignores NOT NULL. Each check is a column that is true for good values. A schema that
+needs no checks costs nothing.
 """
 
 from __future__ import annotations
@@ -31,28 +32,28 @@ from millstream.pipelines.errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-MOST_DIGITS = 38
+MAX_DIGITS = 38
 FIRST_TIME, LAST_TIME = "0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"
 
 
 class Check(NamedTuple):
-    """``fine`` is true or null where the field is as it should be; ``reason`` what to say where it is not."""
+    """``fine`` is true or null for good values; ``reason`` explains bad ones."""
 
     fine: Column
     reason: str
 
 
 def reading_type(kind: DataType) -> DataType:
-    """The type to parse with: nothing is required yet, and decimals keep all the digits there is room for.
+    """Return the type to parse with: nullable, and with the maximum number of digits in decimals.
 
-    Spark reads 255 as the tinyint -1.
+    Bytes are parsed as shorts, because Spark reads 255 as the tinyint -1.
     """
     if isinstance(kind, ByteType):
         return ShortType()
     if isinstance(kind, DecimalType):
-        return DecimalType(MOST_DIGITS, MOST_DIGITS - (kind.precision - kind.scale))
+        return DecimalType(MAX_DIGITS, MAX_DIGITS - (kind.precision - kind.scale))
     if isinstance(kind, StructType):
-        return StructType([StructField(one.name, reading_type(one.dataType)) for one in kind.fields])
+        return StructType([StructField(field.name, reading_type(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
         return ArrayType(reading_type(kind.elementType))
     if isinstance(kind, MapType):
@@ -61,14 +62,14 @@ def reading_type(kind: DataType) -> DataType:
 
 
 def as_declared(parsed: Column, kind: DataType) -> Column:
-    """The parsed column in the type that was declared."""
+    """Return the parsed column in its declared type."""
     return parsed if reading_type(kind) == nullable(kind) else parsed.try_cast(nullable(kind))
 
 
 def nullable(kind: DataType) -> DataType:
-    """The type without its NOT NULLs, as a parser returns it."""
+    """Return the type without NOT NULL, as a parser returns it."""
     if isinstance(kind, StructType):
-        return StructType([StructField(one.name, nullable(one.dataType)) for one in kind.fields])
+        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind.fields])
     if isinstance(kind, ArrayType):
         return ArrayType(nullable(kind.elementType))
     if isinstance(kind, MapType):
@@ -77,20 +78,21 @@ def nullable(kind: DataType) -> DataType:
 
 
 def check_keys(schema: StructType) -> None:
-    """PipelineError where a map has other keys than text: in JSON they are names."""
+    """Raise PipelineError for a map whose keys are not strings, as JSON requires."""
     for field in schema.fields:
         for kind in _maps(field.dataType):
             if not isinstance(kind.keyType, StringType):
                 raise PipelineError(
-                    f"field {field.name!r} has a {kind.simpleString()}, and JSON has text for keys",
-                    hint=f"declare {MapType(StringType(), kind.valueType).simpleString()}, and cast the keys afterwards",
+                    f"field {field.name!r} has a {kind.simpleString()}, but keys are strings in JSON",
+                    hint=f"declare {MapType(StringType(), kind.valueType).simpleString()}, "
+                    "and cast the keys afterwards",
                 )
 
 
 def _maps(kind: DataType) -> Iterator[MapType]:
     if isinstance(kind, StructType):
-        for one in kind.fields:
-            yield from _maps(one.dataType)
+        for field in kind.fields:
+            yield from _maps(field.dataType)
     elif isinstance(kind, ArrayType):
         yield from _maps(kind.elementType)
     elif isinstance(kind, MapType):
@@ -99,33 +101,33 @@ def _maps(kind: DataType) -> Iterator[MapType]:
 
 
 def checks(parsed: Callable[[str], Column], schema: StructType) -> list[Check]:
-    """The checks of all fields; ``parsed`` gives the column of a field as it was parsed."""
-    found = []
+    """Return the checks of all fields. ``parsed`` returns the parsed column of a field."""
+    all_checks = []
     for field in schema.fields:
         column = parsed(field.name)
         if not field.nullable:
-            found.append(Check(column.isNotNull(), f"field {field.name!r} is missing or null"))
+            all_checks.append(Check(column.isNotNull(), f"field {field.name!r} is missing or null"))
         if (inner := _present(column, field.dataType)) is not None:
-            found.append(Check(inner, f"a part of field {field.name!r} is missing or null"))
+            all_checks.append(Check(inner, f"a part of field {field.name!r} is missing or null"))
         if (within := fits(column, field.dataType)) is not None:
-            found.append(Check(within, does_not_fit(field)))
-    return found
+            all_checks.append(Check(within, does_not_fit(field)))
+    return all_checks
 
 
 def does_not_fit(field: StructField) -> str:
-    """The plain reason for a value that its type does not hold exactly."""
+    """Return the simple reason for a value that does not fit its type exactly."""
     return f"field {field.name!r} does not fit {field.dataType.simpleString()}"
 
 
 def _present(column: Column, kind: DataType) -> Column | None:
-    """Whether nothing is null inside a column that must not be."""
+    """Return whether no NOT NULL part of a column is null."""
     if isinstance(kind, StructType):
         parts = []
-        for one in kind.fields:
-            inner = column.getField(one.name)
-            if not one.nullable:
+        for field in kind.fields:
+            inner = column.getField(field.name)
+            if not field.nullable:
                 parts.append(inner.isNotNull())
-            if (deeper := _present(inner, one.dataType)) is not None:
+            if (deeper := _present(inner, field.dataType)) is not None:
                 parts.append(deeper)
         return F.coalesce(_all(parts) | column.isNull(), F.lit(True)) if parts else None
     if isinstance(kind, ArrayType):
@@ -148,7 +150,7 @@ def _each(elements: Column, kind: DataType, may_be_null: bool) -> Column | None:
 
 
 def fits(column: Column, kind: DataType) -> Column | None:
-    """Whether the numbers and times in a column are within what was declared; null counts as fine."""
+    """Return whether the numbers and times of a column are in range. Null counts as fine."""
     return every(column, kind, _within)
 
 
@@ -170,15 +172,15 @@ def _within(column: Column, kind: DataType) -> Column | None:
 
 
 def every(column: Column, kind: DataType, fine: Callable[[Column, DataType], Column | None]) -> Column | None:
-    """Whether all parts of a column are fine: ``fine`` makes the check of a part, None where its type needs none.
+    """Return whether all parts of a column are fine, or None if no part needs a check.
 
-    Null counts as fine.
+    ``fine`` returns the check of a part, or None if its type needs none. Null counts as fine.
     """
-    if (found := fine(column, kind)) is not None:
-        return found
+    if (check := fine(column, kind)) is not None:
+        return check
     if isinstance(kind, StructType):
-        inside = [every(column.getField(one.name), one.dataType, fine) for one in kind.fields]
-        parts = [F.coalesce(one, F.lit(True)) for one in inside if one is not None]
+        inside = [every(column.getField(field.name), field.dataType, fine) for field in kind.fields]
+        parts = [F.coalesce(part, F.lit(True)) for part in inside if part is not None]
         return _all(parts) if parts else None
     if isinstance(kind, ArrayType):
         return _all_fine(column, kind.elementType, fine)
@@ -192,8 +194,8 @@ def _all_fine(
 ) -> Column | None:
     if every(F.lit(None), kind, fine) is None:
         return None
-    return F.forall(elements, lambda one: F.coalesce(every(one, kind, fine), F.lit(True)))  # type: ignore[arg-type]
+    return F.forall(elements, lambda element: F.coalesce(every(element, kind, fine), F.lit(True)))  # type: ignore[arg-type]
 
 
 def _all(parts: list[Column]) -> Column:
-    return reduce(lambda one, other: one & other, parts)
+    return reduce(lambda left, other: left & other, parts)

@@ -1,7 +1,7 @@
-"""Why a JSON value does not fit a schema, in words: the field, what is there, what should be.
+"""Explains why a JSON value does not fit a schema: the field, its value, the expected type.
 
-Only for values that Spark has refused, so this may be slow, and it need not agree with Spark in every corner: it says nothing
-(None) where it finds nothing wrong.
+This is only for values that Spark has rejected, so it may be slow. It need not agree with Spark in
+every case: the result is None if it finds no error.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 _HALF = re.compile("[\ud800-\udfff]")
-HALF_CHARACTER = "{} has half of a character (a surrogate without its pair)"
+HALF_PAIR = "{} has half of a surrogate pair"
 # From here on the nearest floating-point number is infinity.
 _TOO_LARGE = {"double": Decimal(2**1024 - 2**970), "float": Decimal(2**128 - 2**103)}
 _INFINITE = float("inf")
-MOST_PROBLEMS = 3
+MAX_PROBLEMS = 3
 SHOWN_CHARACTERS = 40
 _RANGES = {"byte": 7, "short": 15, "integer": 31, "long": 63}
-_WANTED = {
+_EXPECTED_TEXT = {
     "struct": "an object",
     "map": "an object",
     "array": "an array",
@@ -41,7 +41,7 @@ _WANTED = {
 }
 
 
-# Room for any number that can be written.
+# Large enough for any number that can be written.
 _EXACT = Context(prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 
@@ -50,14 +50,14 @@ class _NotJson(ValueError):
 
 
 class _Float(Decimal):
-    """A number with a point or an exponent, and how it is written."""
+    """A number with a point or an exponent, and its text."""
 
     written: str
 
     def __new__(cls, written: str) -> _Float:
-        made = super().__new__(cls, written)
-        made.written = written
-        return made
+        number = super().__new__(cls, written)
+        number.written = written
+        return number
 
 
 _NAMES = {
@@ -71,7 +71,7 @@ _NAMES = {
 
 
 def explain(value: bytes, schema: StructType) -> str | None:
-    """The reason in one line, or None if nothing wrong is found."""
+    """Return the reason in one line, or None if no error is found."""
     try:
         document = _load(value)
     except _NotJson as error:
@@ -79,8 +79,8 @@ def explain(value: bytes, schema: StructType) -> str | None:
     if not isinstance(document, dict):
         return f"not a JSON object but {_kind(document)}: {_shown(document)}"
     problems = _fields(document, schema, "")
-    more = f" (and {len(problems) - MOST_PROBLEMS} more)" if len(problems) > MOST_PROBLEMS else ""
-    return "; ".join(problems[:MOST_PROBLEMS]) + more or None
+    more = f" (and {len(problems) - MAX_PROBLEMS} more)" if len(problems) > MAX_PROBLEMS else ""
+    return "; ".join(problems[:MAX_PROBLEMS]) + more or None
 
 
 def _load(value: bytes) -> Any:
@@ -95,11 +95,13 @@ def _load(value: bytes) -> Any:
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise _NotJson(
-                f"something follows the JSON at position {error.pos}: {_cut(text[error.pos :])}"
+                f"unexpected data after the JSON at position {error.pos}: {_truncate(text[error.pos :])}"
             ) from None
-        raise _NotJson(f"not JSON: {error.msg} at position {error.pos}: {_cut(text[error.pos :])}") from None
+        raise _NotJson(
+            f"not JSON: {error.msg} at position {error.pos}: {_truncate(text[error.pos :])}"
+        ) from None
     except RecursionError:
-        raise _NotJson("not JSON that can be read: it is nested too deeply") from None
+        raise _NotJson("the JSON is nested too deeply") from None
 
 
 def _no_constant(name: str) -> Any:
@@ -107,17 +109,17 @@ def _no_constant(name: str) -> Any:
 
 
 def _fields(document: dict[str, Any], schema: StructType, path: str) -> list[str]:
-    found = []
+    problems = []
     for field in schema.fields:
         where = f"{path}.{field.name}" if path else field.name
         inner = document.get(field.name)
         if inner is None:
             if not field.nullable:
-                what = "null" if field.name in document else "missing"
-                found.append(f"field '{where}' is {what}, and it is NOT NULL")
+                state = "null" if field.name in document else "missing"
+                problems.append(f"field '{where}' is {state}, and it is NOT NULL")
         else:
-            found += _problems(inner, field.dataType, where)
-    return found
+            problems += _problems(inner, field.dataType, where)
+    return problems
 
 
 def _problems(value: Any, kind: DataType, where: str) -> list[str]:
@@ -126,64 +128,64 @@ def _problems(value: Any, kind: DataType, where: str) -> list[str]:
         return _fields(value, kind, where)  # type: ignore[arg-type]
     if name == "map" and isinstance(value, dict):
         halves = [
-            f"field '{where}': key {HALF_CHARACTER.format(_shown(key))}" for key in value if _HALF.search(key)
+            f"field '{where}': key {HALF_PAIR.format(_shown(key))}" for key in value if _HALF.search(key)
         ]
-        inside = [(f"{where}.{key}", one) for key, one in value.items()]
+        inside = [(f"{where}.{key}", item) for key, item in value.items()]
         return halves or _inside(inside, kind.valueType, kind.valueContainsNull)  # type: ignore[attr-defined]
     if name == "array" and isinstance(value, list):
-        inside = [(f"{where}[{index}]", one) for index, one in enumerate(value)]
+        inside = [(f"{where}[{index}]", item) for index, item in enumerate(value)]
         return _inside(inside, kind.elementType, kind.containsNull)  # type: ignore[attr-defined]
     problem = _scalar(value, kind, name)
     return [f"field '{where}': {problem}"] if problem else []
 
 
 def _inside(values: list[tuple[str, Any]], kind: DataType, may_be_null: bool) -> list[str]:
-    found = []
-    for where, one in values:
-        if one is not None:
-            found += _problems(one, kind, where)
+    problems = []
+    for where, item in values:
+        if item is not None:
+            problems += _problems(item, kind, where)
         elif not may_be_null:
-            found.append(f"field '{where}' is null, and it is NOT NULL")
-    return found
+            problems.append(f"field '{where}' is null, and it is NOT NULL")
+    return problems
 
 
 def _scalar(value: Any, kind: DataType, name: str) -> str | None:
-    if name in _WANTED and name not in ("boolean", "binary"):
-        return _mismatch(value, _WANTED[name])
+    if name in _EXPECTED_TEXT and name not in ("boolean", "binary"):
+        return _mismatch(value, _EXPECTED_TEXT[name])
     if name in _RANGES:
         return _integer(value, kind, _RANGES[name])
     check = _CHECKS.get(name)
     return check(value, kind) if check else None
 
 
-def _mismatch(value: Any, wanted: str) -> str:
-    return f"{_shown(value)} is {_kind(value)}, not {wanted}"
+def _mismatch(value: Any, expected: str) -> str:
+    return f"{_shown(value)} is {_kind(value)}, not {expected}"
 
 
 def _integer(value: Any, kind: DataType, bits: int) -> str | None:
-    wanted = kind.simpleString()
+    expected = kind.simpleString()
     if not _is_number(value):
-        return _mismatch(value, wanted)
+        return _mismatch(value, expected)
     if not isinstance(value, int):
-        return f"{value} is not a whole number ({wanted})"
+        return f"{value} is not a whole number ({expected})"
     if not -(1 << bits) <= value < 1 << bits:
-        return f"{value} is out of the range of {wanted}"
+        return f"{value} is out of the range of {expected}"
     return None
 
 
 def _decimal(value: Any, kind: Any) -> str | None:
-    wanted = kind.simpleString()
+    expected = kind.simpleString()
     try:
         number = Decimal(value) if _is_number(value) or isinstance(value, str) else None
     except InvalidOperation:
         number = None
     if number is None or not number.is_finite():
-        return _mismatch(value, wanted)
+        return _mismatch(value, expected)
     exponent = number.normalize(_EXACT).as_tuple().exponent
     if isinstance(exponent, int) and -exponent > kind.scale:
-        return f"{value} has more than the {kind.scale} decimals of {wanted}"
+        return f"{value} has more than the {kind.scale} decimals of {expected}"
     if number.adjusted() >= kind.precision - kind.scale and number:
-        return f"{value} is out of the range of {wanted}"
+        return f"{value} is out of the range of {expected}"
     return None
 
 
@@ -203,7 +205,7 @@ def _boolean(value: Any, kind: DataType) -> str | None:
 
 def _binary(value: Any, kind: DataType) -> str | None:
     if not isinstance(value, str):
-        return _mismatch(value, _WANTED["binary"])
+        return _mismatch(value, _EXPECTED_TEXT["binary"])
     try:
         base64.b64decode(value, validate=True)
     except ValueError:
@@ -212,14 +214,14 @@ def _binary(value: Any, kind: DataType) -> str | None:
 
 
 def _string(value: Any, kind: DataType) -> str | None:
-    """Text holds any JSON, but Spark writes numbers of it in its own way."""
+    """Check text. It can hold any JSON, but Spark writes the numbers of it differently."""
     if isinstance(value, str):
-        return HALF_CHARACTER.format(_shown(value)) if _HALF.search(value) else None
+        return HALF_PAIR.format(_shown(value)) if _HALF.search(value) else None
     for number in _floats(value):
-        kept = _as_java_writes(number)
+        kept = _java_text(number)
         same = kept == number.written if number is value else kept and Decimal(kept) == number
         if not same:
-            return f"{number.written} is a number that a text cannot keep as it is written; send it as text"
+            return f"{number.written} is a number that a text field would change; send it as text"
     return None
 
 
@@ -231,8 +233,11 @@ def _floats(value: Any) -> Iterator[_Float]:
             yield from _floats(inside)
 
 
-def _as_java_writes(number: _Float) -> str:
-    """A double as Java writes it, with an exponent below 0.001 and from ten million on; empty where there is none."""
+def _java_text(number: _Float) -> str:
+    """Return a double in Java's notation, or an empty text if it is zero or infinite.
+
+    Java uses an exponent below 0.001 and from ten million on.
+    """
     if not 1e-3 <= abs(float(number)) < 1e7 and number:
         if abs(float(number)) == _INFINITE or not float(number):
             return ""
@@ -252,9 +257,9 @@ def _timestamp(value: Any, kind: DataType) -> str | None:
     if not isinstance(value, str):
         return _mismatch(value, "a timestamp")
     if re.search(NANOSECONDS, value):
-        return f"{_shown(value)} has nanoseconds, and a timestamp keeps microseconds"
+        return f"{_shown(value)} has nanoseconds, but a timestamp has microseconds"
     if not re.match(WHOLE_DATE, value):
-        return f"{_shown(value)} is not a timestamp with its whole date"
+        return f"{_shown(value)} is not a timestamp with a complete date"
     try:
         datetime.fromisoformat(value)
     except ValueError:
@@ -276,7 +281,7 @@ def _interval(value: Any, kind: DataType) -> str | None:
     if not isinstance(value, str):
         return _mismatch(value, "an interval")
     if re.search(NANOSECONDS, value):
-        return f"{_shown(value)} has nanoseconds, and an interval keeps microseconds"
+        return f"{_shown(value)} has nanoseconds, but an interval has microseconds"
     return None
 
 
@@ -304,10 +309,10 @@ def _kind(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return _cut(
+    return _truncate(
         json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, Decimal) else str(value)
     )
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."

@@ -1,8 +1,9 @@
-"""A second look at JSON values of which Spark's parser may have changed something: numbers and times as they are written.
+"""Checks the text of JSON values in which Spark's parser may have changed a number or time.
 
-``from_json`` keeps no text of a number: a decimal is rounded, and in a field of text 1.10 is 1.1. So every number of a doubtful value
-becomes a text with a mark in front, by a regular expression, and the value is parsed again with texts only. Few values are doubtful;
-all others cost a regular expression.
+``from_json`` does not keep the text of a number: a decimal is rounded, and 1.10 becomes 1.1 in a
+text field. So a regular expression turns every number of a doubtful value into a text with a
+marker, and the value is parsed again with texts only. Few values are doubtful; all others cost a
+regular expression.
 """
 
 from __future__ import annotations
@@ -41,35 +42,37 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     Parse = Callable[[Column, DataType], Column]
-    """Parses texts as objects of a type; null where that fails."""
+    """Parses texts as objects of a type; null on failure."""
 
 Times = TimestampType | TimestampNTZType
 Floats = DoubleType | FloatType
 
 
 def _secret() -> str:
-    """Letters that no value can know, so that none is taken for what was put into it here."""
+    """Return random letters, so that no value can contain a marker."""
     return "".join(secrets.choice(string.ascii_lowercase) for _ in range(16))
 
 
 MARK, HALF = f"_number_{_secret()}_", f"_half_{_secret()}_"
-# Matched here and replaced later; JSON has no such character that is not escaped.
+# Matched here and replaced later. Valid JSON has this character only escaped.
 EDGE = "\x01"
-# A text, which stays as it is, or a number. Possessive: Java's stack does not grow with the length of a text.
+# A text, which stays as it is, or a number. Possessive, so that Java's stack does not grow with the
+# length of a text.
 TOKEN = r'("[^"\\]*+(?:\\.[^"\\]*+)*+")|(-?[0-9][-+.0-9eE]*+)'
-# An escape that is whole, or half of a character beyond 16 bits without its other half.
+# A complete escape, or one half of a surrogate pair without the other.
 HIGH, LOW, HEX = r"\\u[dD][89abAB]", r"\\u[dD][c-fC-F]", "[0-9a-fA-F]{2}"
 ESCAPE = rf"(\\[^u]|{HIGH}{HEX}{LOW}{HEX})|(\\u[dD][89a-fA-F]{HEX})"
-HALF_CHARACTER = r"\\u[dD][89a-fA-F]"
+HALF_PAIR = r"\\u[dD][89a-fA-F]"
 
 EXPONENT = "[0-9.][eE]"
 COMMA = '"[-+.0-9]+,'
 MANY_DIGITS = "[0-9]{13}"
 PARTIAL = r'"\s*(T?[0-9]{1,2}:|[+-]?[0-9]{4,7}(-[0-9]{1,2})?\s*["T ])'
 BEHIND_DATE = r'[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}\s*[^-0-9"\s]'
-# What Java makes of numbers in fields of text: numbers with a point, or objects and arrays that may have some.
+# Java's notation of numbers in text fields: numbers with a point, or objects and arrays with such
+# numbers.
 LOOSE_TEXT = r'^(-?[0-9]+\.[0-9]+(E-?[0-9]+)?$|"-?(Infinity|NaN)"$|[\[{](?s).*([0-9]\.[0-9]|Infinity))'
-# Exponents, points, zeros at the beginning and at the end.
+# Removes exponents, points, leading zeros and trailing zeros.
 DIGITS_ONLY = {
     r"([0-9.])[eE][-+]?[0-9]+": "$1",
     r"([0-9])\.([0-9])": "$1$2",
@@ -79,23 +82,23 @@ DIGITS_ONLY = {
 NOT_A_NUMBER = r"[:\[,]\s*[-+]?[NI]"
 
 
-def doubts(text: Column, parsed: Callable[[str], Column], schema: StructType) -> Column | None:
-    """Whether a value may have a number, time or text that the parser has changed; None where it cannot."""
-    kinds = [kind for one in schema.fields for kind in leaves(one.dataType)]
+def is_doubtful(text: Column, parsed: Callable[[str], Column], schema: StructType) -> Column | None:
+    """Return whether the parser may have changed a number, time or text; None if it cannot."""
+    kinds = [kind for field in schema.fields for kind in leaves(field.dataType)]
     patterns = []
-    if decimals := [one for one in kinds if isinstance(one, DecimalType)]:
-        room = min(one.scale for one in map(reading_type, decimals) if isinstance(one, DecimalType))
+    if decimals := [kind for kind in kinds if isinstance(kind, DecimalType)]:
+        room = min(kind.scale for kind in map(reading_type, decimals) if isinstance(kind, DecimalType))
         patterns += [EXPONENT, COMMA, rf"\.[0-9]{{{room + 1}}}"]
-    if any(isinstance(one, Times) for one in kinds):
+    if any(isinstance(kind, Times) for kind in kinds):
         patterns += [NANOSECONDS, MANY_DIGITS, PARTIAL]
-    if any(isinstance(one, Intervals) for one in kinds):
+    if any(isinstance(kind, Intervals) for kind in kinds):
         patterns.append(NANOSECONDS)
-    if any(isinstance(one, DateType) for one in kinds):
+    if any(isinstance(kind, DateType) for kind in kinds):
         patterns += [BEHIND_DATE, PARTIAL]
-    found = [text.rlike("|".join(patterns))] if patterns else []
-    plain = [every(parsed(one.name), one.dataType, _plain) for one in schema.fields]
-    found += [~F.coalesce(one, F.lit(True)) for one in plain if one is not None]
-    return _any(found) if found else None
+    parts = [text.rlike("|".join(patterns))] if patterns else []
+    plain = [every(parsed(field.name), field.dataType, _plain) for field in schema.fields]
+    parts += [~F.coalesce(part, F.lit(True)) for part in plain if part is not None]
+    return _any(parts) if parts else None
 
 
 def _plain(column: Column, kind: DataType) -> Column | None:
@@ -108,23 +111,23 @@ def _finite(column: Column, kind: DataType) -> Column:
     return (column < F.lit(float("inf")).cast(kind)) & (column > F.lit(float("-inf")).cast(kind))
 
 
-def marked(text: Column) -> Column:
-    """A value in which every number is a text with the mark in front."""
+def with_marked_numbers(text: Column) -> Column:
+    """Return a value in which every number is a text that begins with the marker."""
     edged = F.regexp_replace(text, TOKEN, f"$1{EDGE}$2{EDGE}")
     numbers = F.regexp_replace(edged, EDGE + EDGE, "")
     return F.regexp_replace(numbers, f"{EDGE}([^{EDGE}]*){EDGE}", f'"{MARK}$1"')
 
 
 def exact_fields(texts: Column, schema: StructType, formats: Collection[str]) -> dict[str, Column]:
-    """For each field with numbers or times, whether they are exactly as written; null counts as exact."""
+    """Return for each field with numbers or times whether they are exact. Null counts as exact."""
     kind = texts_type(schema)
-    found = {}
-    for one in schema.fields:
-        if isinstance(kind, StructType) and one.name in kind.names:
-            exact = every(texts.getField(one.name), one.dataType, lambda c, k: _exact(c, k, formats))
+    fields = {}
+    for field in schema.fields:
+        if isinstance(kind, StructType) and field.name in kind.names:
+            exact = every(texts.getField(field.name), field.dataType, lambda c, k: _exact(c, k, formats))
             if exact is not None:
-                found[one.name] = exact
-    return found
+                fields[field.name] = exact
+    return fields
 
 
 def _exact(text: Column, kind: DataType, formats: Collection[str]) -> Column | None:
@@ -139,48 +142,51 @@ def _exact(text: Column, kind: DataType, formats: Collection[str]) -> Column | N
 
 
 def exact_strings(text: Column, schema: StructType, parse: Parse) -> Column | None:
-    """Whether the fields of text have what is written there.
+    """Return whether text fields have the text of the value.
 
-    A single number is a text as it is written. Numbers within objects and arrays are the same numbers; Spark may write
-    them in another way.
+    A single number must have the same text. Numbers within objects and arrays must be equal, but
+    Spark may write them differently.
     """
     kind = strings_type(schema)
     if kind is None:
         return None
-    parsed, written = F.to_json(parse(text, kind)), F.to_json(parse(marked(text), kind))
+    parsed, written = F.to_json(parse(text, kind)), F.to_json(parse(with_marked_numbers(text), kind))
     inside = F.regexp_replace(written, rf'\\"{MARK}([-+.0-9eE]*)\\"', "$1")
     singles = F.regexp_extract_all(inside, F.lit(rf'"{MARK}([-+.0-9eE]*)"'), F.lit(1))
     same = F.forall(
-        singles, lambda one: one.rlike("^-?[0-9]+$") | (one.try_cast("double").cast("string") == one)
+        singles,
+        lambda number: number.rlike("^-?[0-9]+$") | (number.try_cast("double").cast("string") == number),
     )
     return _digits(parsed).eqNullSafe(_digits(F.regexp_replace(inside, MARK, ""))) & same
 
 
 def _digits(text: Column) -> Column:
-    """A text in which every number has nothing but its significant digits."""
+    """Reduce every number of a text to its significant digits."""
     for pattern, kept in DIGITS_ONLY.items():
         text = F.regexp_replace(text, pattern, kept)
     return text
 
 
-def no_halves(text: Column, schema: StructType, parse: Parse) -> Column:
-    """Whether no text that is used has half of a character, of which Spark makes a question mark."""
+def has_no_half_pairs(text: Column, schema: StructType, parse: Parse) -> Column:
+    """Return whether no used text has half of a surrogate pair, which Spark replaces by "?"."""
     edged = F.regexp_replace(text, ESCAPE, f"$1{EDGE}$2{EDGE}")
-    told = F.regexp_replace(F.regexp_replace(edged, EDGE + EDGE, ""), f"{EDGE}[^{EDGE}]*{EDGE}", HALF)
-    found = F.to_json(parse(told, reading_type(schema))).contains(HALF)
-    return F.when(text.rlike(HALF_CHARACTER), ~F.coalesce(found, F.lit(False))).otherwise(F.lit(True))
+    marked_halves = F.regexp_replace(
+        F.regexp_replace(edged, EDGE + EDGE, ""), f"{EDGE}[^{EDGE}]*{EDGE}", HALF
+    )
+    has_half = F.to_json(parse(marked_halves, reading_type(schema))).contains(HALF)
+    return F.when(text.rlike(HALF_PAIR), ~F.coalesce(has_half, F.lit(False))).otherwise(F.lit(True))
 
 
-def only_numbers(text: Column) -> Column:
-    """Whether no number of a value is one that JSON does not have: such words are fine within texts."""
+def has_no_special_numbers(text: Column) -> Column:
+    """Return whether a value has no NaN or Infinity, which are not JSON, outside of texts."""
     bare = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
     return F.when(text.rlike(NOT_A_NUMBER), ~bare.rlike(NOT_A_NUMBER)).otherwise(F.lit(True))
 
 
 def leaves(kind: DataType) -> list[DataType]:
-    """The types inside a type."""
+    """Return the types inside a type."""
     if isinstance(kind, StructType):
-        return [found for one in kind.fields for found in leaves(one.dataType)]
+        return [leaf for field in kind.fields for leaf in leaves(field.dataType)]
     if isinstance(kind, ArrayType):
         return leaves(kind.elementType)
     if isinstance(kind, MapType):
@@ -189,42 +195,42 @@ def leaves(kind: DataType) -> list[DataType]:
 
 
 def has_floats(schema: StructType) -> bool:
-    return any(isinstance(one, Floats) for one in leaves(schema))
+    return any(isinstance(kind, Floats) for kind in leaves(schema))
 
 
 def texts_type(kind: DataType) -> DataType | None:
-    """The numbers and times of a type, to be read as texts, and nothing else; None where there are none."""
-    return _only(kind, lambda one: isinstance(one, DecimalType | Floats | Times | DateType | Intervals))
+    """Return only the numbers and times of a type, to be read as texts, or None without any."""
+    return _only(kind, lambda leaf: isinstance(leaf, DecimalType | Floats | Times | DateType | Intervals))
 
 
 def decimal_texts(kind: DataType) -> DataType | None:
-    """The decimals of a type, to be read as texts, and nothing else; None where there are none."""
-    return _only(kind, lambda one: isinstance(one, DecimalType))
+    """Return only the decimals of a type, to be read as texts, or None without any."""
+    return _only(kind, lambda leaf: isinstance(leaf, DecimalType))
 
 
 def strings_type(kind: DataType) -> DataType | None:
-    """The texts of a type and nothing else; None where there are none."""
-    return _only(kind, lambda one: isinstance(one, StringType))
+    """Return only the texts of a type, or None without any."""
+    return _only(kind, lambda leaf: isinstance(leaf, StringType))
 
 
-def _only(kind: DataType, wanted: Callable[[DataType], bool]) -> DataType | None:
-    if wanted(kind):
+def _only(kind: DataType, keep: Callable[[DataType], bool]) -> DataType | None:
+    if keep(kind):
         return StringType()
     if isinstance(kind, StructType):
-        parts = [(one.name, _only(one.dataType, wanted)) for one in kind.fields]
+        parts = [(field.name, _only(field.dataType, keep)) for field in kind.fields]
         kept = [StructField(name, part) for name, part in parts if part is not None]
         return StructType(kept) if kept else None
     if isinstance(kind, ArrayType):
-        part = _only(kind.elementType, wanted)
+        part = _only(kind.elementType, keep)
         return None if part is None else ArrayType(part)
     if isinstance(kind, MapType):
-        part = _only(kind.valueType, wanted)
+        part = _only(kind.valueType, keep)
         return None if part is None else MapType(kind.keyType, part)
     return None
 
 
 def _any(parts: list[Column]) -> Column:
-    found = parts[0]
-    for one in parts[1:]:
-        found = found | one
-    return found
+    result = parts[0]
+    for part in parts[1:]:
+        result = result | part
+    return result

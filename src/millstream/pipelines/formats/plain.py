@@ -1,7 +1,8 @@
-"""The formats without a schema: ``raw`` (bytes as they are) and ``string`` (text in UTF-8).
+"""Formats without a schema: ``raw`` (bytes) and ``string`` (text in UTF-8).
 
-Rows have the columns of the source: key, value, topic, partition, offset, timestamp and so on. What is written takes ``value``, and
-``key``, ``headers``, ``topic``, ``partition``, ``timestamp`` where the rows have them.
+Rows have the columns of the source: key, value, topic, partition, offset, timestamp and so on.
+Writing takes ``value``, and ``key``, ``headers``, ``topic``, ``partition`` and ``timestamp`` if the
+rows have them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NOT_UTF8 = "the value is not valid UTF-8"
 
 
 class RawFormat(ValueFormat):
-    """Every value is fine."""
+    """Bytes. Every value is good."""
 
     name = "raw"
     OPTIONS: ClassVar[tuple[str, ...]] = ()
@@ -42,7 +43,7 @@ class RawFormat(ValueFormat):
 
         if schema is not None:
             raise PipelineError(
-                f"value format {self.name} has no schema", hint="leave it out, or take json, avro or protobuf"
+                f"value format {self.name} has no schema", hint="omit it, or use json, avro or protobuf"
             )
         columns = ", ".join(
             f"{name} {self.kind if name == 'value' else kind}" for name, kind in RECORD_COLUMNS.items()
@@ -54,22 +55,22 @@ class RawFormat(ValueFormat):
     def decode(self, records: DataFrame, *, tombstones: Tombstones = "keep") -> DataFrame:
         from pyspark.sql import functions as F
 
-        aside = records.select("*", record_struct(records))
+        with_record = records.select("*", record_struct(records))
         fields = [
             self._value().alias(name) if name == "value" else F.col(name)
             for name in records.columns
             if name not in (ERROR, RECORD)
         ]
         error = with_tombstones(self._error(), tombstones).alias(ERROR)
-        return without_dropped(aside.select(*fields, error, RECORD), tombstones)
+        return without_dropped(with_record.select(*fields, error, RECORD), tombstones)
 
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
         from pyspark.sql import functions as F
 
         if "value" not in rows.columns:
             raise PipelineError(
-                f"value format {self.name} writes the column `value`, which the rows do not have",
-                hint='rename a column to it, or take value="json"',
+                f"value format {self.name} needs a column `value`",
+                hint='rename a column, or use value="json"',
             )
         if key is None and "key" in rows.columns:
             key = "key"
@@ -94,14 +95,14 @@ class RawFormat(ValueFormat):
         kind = rows.schema["value"].dataType.typeName()
         if kind not in ("binary", "string"):
             raise PipelineError(
-                f"value format raw writes bytes or text, and `value` is {kind}",
-                hint='cast it, or take value="string" or value="json"',
+                f"value format raw writes bytes or text, but `value` is {kind}",
+                hint='cast it, or use value="string" or value="json"',
             )
         return F.col("value").cast("binary")
 
 
 class StringFormat(RawFormat):
-    """Text; what is not UTF-8 is an error."""
+    """Text. A value that is not UTF-8 is an error."""
 
     name = "string"
     kind = "string"

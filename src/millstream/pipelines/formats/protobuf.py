@@ -1,8 +1,9 @@
-"""Protobuf: one message a value. The schema is that of the message, whose descriptor is given.
+"""Protobuf: a value is one message. Its descriptor is the schema.
 
-``message="module:Message"`` names a compiled class; ``message="package.Message"`` with ``descriptor=FILE`` a message of a descriptor set
-(``protoc --include_imports --descriptor_set_out=FILE``). ``confluent=True`` as for Avro. Protobuf takes much for a message: an empty value
-is one, with nothing but defaults, and fields that it does not know are skipped.
+``message="module:Message"`` names a compiled class. ``message="package.Message"`` with
+``descriptor=FILE`` names a message of a descriptor set (``protoc --include_imports
+--descriptor_set_out=FILE``). ``confluent=True`` works as for Avro. Protobuf accepts many values: an
+empty value is a message with defaults, and unknown fields are skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FIRST_MESSAGE = b"\x00"
 
 
 class ProtobufFormat(ArrowFormat):
-    """``message``, ``descriptor``, ``confluent``, ``schema_id``: see above."""
+    """The Protobuf format; see above for its options."""
 
     name = "protobuf"
     OPTIONS: ClassVar[tuple[str, ...]] = ("message", "descriptor", "confluent", "schema_id")
@@ -53,7 +54,7 @@ class ProtobufFormat(ArrowFormat):
     ) -> None:
         if schema is not None:
             raise PipelineError(
-                "the schema of protobuf values is that of their message",
+                "value format protobuf takes its schema from the message",
                 hint='give message="module:Message" instead',
             )
         if message is None or (descriptor is None and ":" not in message):
@@ -61,11 +62,11 @@ class ProtobufFormat(ArrowFormat):
                 "value format protobuf needs a message",
                 hint='give message="module:Message", or message="package.Message" and descriptor=FILE',
             )
-        found = files_of_class(message) if descriptor is None else files_of_set(descriptor, message)
-        self._files, self._message = found
+        message_files = files_of_class(message) if descriptor is None else files_of_set(descriptor, message)
+        self._files, self._message = message_files
         self.confluent = confluent
         self.schema_id = schema_id
-        self.schema = check_names(columns(message_class(*found).DESCRIPTOR))
+        self.schema = check_names(columns(message_class(*message_files).DESCRIPTOR))
 
     def reader(self) -> Read:
         return partial(read, files=self._files, name=self._message, confluent=self.confluent)
@@ -73,7 +74,7 @@ class ProtobufFormat(ArrowFormat):
     def writer(self, rows: StructType) -> Write:
         if self.confluent and self.schema_id is None:
             raise PipelineError(
-                "writing protobuf with confluent=True needs the number of the schema",
+                "writing protobuf with confluent=True needs the schema id",
                 hint="give it as schema_id=N",
             )
         check_columns("protobuf", rows.names, self.schema.names, ())
@@ -87,7 +88,7 @@ def _getters(files: bytes, name: str) -> dict[str, Callable[[Any], Any]]:
 
 
 def read(value: bytes, *, files: bytes, name: str, confluent: bool) -> Row:
-    """One value; Unreadable if it is not such a message."""
+    """Decode a value. Raise Unreadable if it is not such a message."""
     data = skip_message_indexes(skip_header(value)[1]) if confluent else value
     message = message_class(files, name)()
     try:
@@ -96,7 +97,7 @@ def read(value: bytes, *, files: bytes, name: str, confluent: bool) -> Row:
         raise Unreadable(f"not a message {name}: its {len(value)} bytes cannot be parsed") from None
     if not message.IsInitialized():
         missing = ", ".join(message.FindInitializationErrors())
-        raise Unreadable(f"not a whole message {name}: {missing} is missing")
+        raise Unreadable(f"incomplete message {name}: {missing} is missing")
     return {field: get(message) for field, get in _getters(files, name).items()}
 
 

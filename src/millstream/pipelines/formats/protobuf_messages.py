@@ -1,6 +1,6 @@
 """Protobuf messages: their classes from descriptors, their fields as Spark types.
 
-A descriptor set travels to the workers as bytes, so that they need neither the module nor the file it came from.
+A descriptor set is sent to the workers as bytes, so they need neither its module nor its file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millstream.pipelines.errors import PipelineError, nearest
 
 KNOWN = "google.protobuf."
 TIMESTAMP = KNOWN + "Timestamp"
-# Messages that hold one value which may be absent, and messages that are JSON.
+# Messages with one optional value, and messages that are JSON.
 WRAPPERS = frozenset(
     KNOWN + name + "Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -42,17 +42,18 @@ _SCALARS: dict[int, T.DataType] = {
 
 
 def files_of_class(name: str) -> tuple[bytes, str]:
-    """The descriptor set and the full name of a compiled message class, ``module:Message``."""
+    """Return the descriptor set and the full name of a compiled class, ``module:Message``."""
     module, _, attribute = name.partition(":")
     try:
-        found: Any = import_module(module)
+        target: Any = import_module(module)
         for part in attribute.split("."):
-            found = getattr(found, part)
-        descriptor = found.DESCRIPTOR
+            target = getattr(target, part)
+        descriptor = target.DESCRIPTOR
     except (ImportError, AttributeError) as error:
         raise PipelineError(
             f"the protobuf message {name!r} cannot be imported: {error}",
-            hint="name it module:Message, or give descriptor=FILE (protoc --include_imports --descriptor_set_out=FILE)",
+            hint="name it module:Message, or give descriptor=FILE "
+            "(protoc --include_imports --descriptor_set_out=FILE)",
         ) from None
     files: dict[str, Any] = {}
     _collect(descriptor.file, files)
@@ -60,7 +61,10 @@ def files_of_class(name: str) -> tuple[bytes, str]:
 
 
 def files_of_set(path: str, message: str) -> tuple[bytes, str]:
-    """The descriptor set of a file, and the full name of a message in it; a name without its package will do."""
+    """Return the descriptor set of a file, and the full name of a message in it.
+
+    The name may lack its package.
+    """
     try:
         data = Path(path).read_bytes()
         names = _names(descriptor_pb2.FileDescriptorSet.FromString(data))
@@ -74,7 +78,9 @@ def files_of_set(path: str, message: str) -> tuple[bytes, str]:
     short = [name for name in names if name == message or name.endswith("." + message)]
     if len(short) != 1:
         raise PipelineError(
-            f"there is no message {message!r} in {path}" if not short else f"{message!r} is several messages",
+            f"{path} has no message {message!r}"
+            if not short
+            else f"{message!r} is the name of several messages",
             hint=nearest(message, names) if not short else f"choose from {', '.join(short)}",
         )
     return data, short[0]
@@ -82,19 +88,19 @@ def files_of_set(path: str, message: str) -> tuple[bytes, str]:
 
 @lru_cache(maxsize=64)
 def message_class(files: bytes, name: str) -> Any:
-    """The class of a message, made once in each process."""
+    """Return the class of a message, made once in each process."""
     pool = descriptor_pool.DescriptorPool()
-    left = {one.name: one for one in descriptor_pb2.FileDescriptorSet.FromString(files).file}
-    for one in list(left.values()):
-        _add(pool, one.name, left)
+    left = {file.name: file for file in descriptor_pb2.FileDescriptorSet.FromString(files).file}
+    for file in list(left.values()):
+        _add(pool, file.name, left)
     try:
         return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except KeyError:
-        raise PipelineError(f"there is no message {name!r} in the descriptor set") from None
+        raise PipelineError(f"the descriptor set has no message {name!r}") from None
 
 
 def _add(pool: Any, name: str, left: dict[str, Any]) -> None:
-    """A file after those that it imports; what protobuf itself brings need not be in the set."""
+    """Add a file after those that it imports. Protobuf's own files need not be in the set."""
     file = left.pop(name, None)
     if file is None:
         return
@@ -112,42 +118,43 @@ def _add(pool: Any, name: str, left: dict[str, Any]) -> None:
 
 def _own_file(name: str) -> Any:
     import_module(name.removesuffix(".proto").replace("/", ".") + "_pb2")
-    made = descriptor_pb2.FileDescriptorProto()
-    descriptor_pool.Default().FindFileByName(name).CopyToProto(made)
-    return made
+    file = descriptor_pb2.FileDescriptorProto()
+    descriptor_pool.Default().FindFileByName(name).CopyToProto(file)
+    return file
 
 
 def _collect(file: Any, files: dict[str, Any]) -> None:
     if file.name not in files:
-        for one in file.dependencies:
-            _collect(one, files)
+        for dependency in file.dependencies:
+            _collect(dependency, files)
         files[file.name] = file
 
 
 def _serialized(files: Iterable[Any]) -> bytes:
-    made = descriptor_pb2.FileDescriptorSet()
-    for one in files:
-        one.CopyToProto(made.file.add())
-    data: bytes = made.SerializeToString()
+    descriptors = descriptor_pb2.FileDescriptorSet()
+    for file in files:
+        file.CopyToProto(descriptors.file.add())
+    data: bytes = descriptors.SerializeToString()
     return data
 
 
 def _names(files: Any) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
 
     def take(messages: Any, prefix: str) -> None:
-        for one in messages:
-            found.append(prefix + one.name)
-            take(one.nested_type, f"{prefix}{one.name}.")
+        for message in messages:
+            names.append(prefix + message.name)
+            take(message.nested_type, f"{prefix}{message.name}.")
 
     for file in files.file:
         take(file.message_type, f"{file.package}." if file.package else "")
-    return found
+    return names
 
 
 def is_repeated(field: Any) -> bool:
-    found = getattr(field, "is_repeated", None)  # protobuf 6 and later
-    return field.label == 3 if found is None else bool(found)
+    # protobuf 6 and later
+    repeated = getattr(field, "is_repeated", None)
+    return field.label == 3 if repeated is None else bool(repeated)
 
 
 def is_map(field: Any) -> bool:
@@ -157,17 +164,20 @@ def is_map(field: Any) -> bool:
 
 
 def columns(descriptor: Any, within: tuple[str, ...] = ()) -> T.StructType:
-    """The fields of a message as columns. What has no presence is never null: protobuf reads its default."""
+    """Return the fields of a message as columns.
+
+    A field without presence is never null, because protobuf reads its default.
+    """
     if descriptor.full_name in within:
         raise PipelineError(
-            f"the protobuf message {descriptor.full_name} contains itself, and a column cannot",
-            hint='take value="raw" and read it in a function of your own',
+            f"the protobuf message {descriptor.full_name} contains itself, which a column cannot",
+            hint='use value="raw" and decode it in the flow',
         )
     inside = (*within, descriptor.full_name)
     return T.StructType(
         [
-            T.StructField(one.name, _field_type(one, inside), bool(one.has_presence))
-            for one in descriptor.fields
+            T.StructField(field.name, _field_type(field, inside), bool(field.has_presence))
+            for field in descriptor.fields
         ]
     )
 
@@ -175,12 +185,12 @@ def columns(descriptor: Any, within: tuple[str, ...] = ()) -> T.StructType:
 def _field_type(field: Any, within: tuple[str, ...]) -> T.DataType:
     if is_map(field):
         entry = field.message_type.fields_by_name
-        return T.MapType(_one(entry["key"], within), _one(entry["value"], within), False)
-    one = _one(field, within)
-    return T.ArrayType(one, False) if is_repeated(field) else one
+        return T.MapType(_single_type(entry["key"], within), _single_type(entry["value"], within), False)
+    kind = _single_type(field, within)
+    return T.ArrayType(kind, False) if is_repeated(field) else kind
 
 
-def _one(field: Any, within: tuple[str, ...]) -> T.DataType:
+def _single_type(field: Any, within: tuple[str, ...]) -> T.DataType:
     message = field.message_type
     if message is None:
         return _SCALARS[field.type]

@@ -1,4 +1,4 @@
-"""Protobuf messages to plain values and back, by functions made once for each message type."""
+"""Converts Protobuf messages to plain values and back, with functions made once per type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def getters(descriptor: Any) -> dict[str, Get]:
-    """For each field a function from a message to its value."""
+    """Return for each field a function from a message to its value."""
     return {field.name: _getter(field) for field in descriptor.fields}
 
 
@@ -36,13 +36,13 @@ def _getter(field: Any) -> Get:
     if is_map(field):
         entry = field.message_type.fields_by_name
         key, value = _value_of(entry["key"]), _value_of(entry["value"])
-        # By index: items() of a map of messages is not offered everywhere.
+        # By key, because items() of a map of messages does not exist everywhere.
         return lambda message: [
-            (key(one), value(getattr(message, name)[one])) for one in getattr(message, name)
+            (key(entry_key), value(getattr(message, name)[entry_key])) for entry_key in getattr(message, name)
         ]
     value = _value_of(field)
     if is_repeated(field):
-        return lambda message: [value(one) for one in getattr(message, name)]
+        return lambda message: [value(item) for item in getattr(message, name)]
     if field.has_presence:
         return lambda message: value(getattr(message, name)) if message.HasField(name) else None
     return lambda message: value(getattr(message, name))
@@ -51,40 +51,43 @@ def _getter(field: Any) -> Get:
 def _value_of(field: Any) -> Get:
     message = field.message_type
     if message is None:
-        return _enum_name(field.enum_type) if field.type == ENUM else _same
+        return _enum_name(field.enum_type) if field.type == ENUM else _identity
     if message.full_name == TIMESTAMP:
         return _micros
     if message.full_name in WRAPPERS:
-        return lambda one: one.value
+        return lambda wrapper: wrapper.value
     if message.full_name in JSON_LIKE:
-        return lambda one: json_format.MessageToJson(one, indent=None)
+        return lambda message: json_format.MessageToJson(message, indent=None)
     inside = getters(message)
-    return lambda one: {name: get(one) for name, get in inside.items()}
+    return lambda inner: {name: get(inner) for name, get in inside.items()}
 
 
 def _micros(moment: Any) -> int:
-    """Protobuf's own definition has years 1 to 9999 only; whoever parses does not look, and Python has no later ones either."""
+    """Return the microseconds of a Timestamp, which is defined for years 1 to 9999 only.
+
+    Parsers do not check the range, and Python has no later years either.
+    """
     if not FIRST_SECOND <= moment.seconds <= LAST_SECOND:
-        raise Unreadable(f"{moment.seconds} seconds are no time between the years 1 and 9999")
+        raise Unreadable(f"{moment.seconds} seconds are not between the years 1 and 9999")
     if not 0 <= moment.nanos < 1_000_000_000:
-        raise Unreadable(f"{moment.nanos} nanoseconds are no part of a second")
+        raise Unreadable(f"{moment.nanos} nanoseconds are not part of a second")
     if moment.nanos % 1_000:
-        raise Unreadable(f"a time has {moment.nanos} nanoseconds, and a timestamp keeps microseconds")
+        raise Unreadable(f"a time has {moment.nanos} nanoseconds, but a timestamp has microseconds")
     return int(moment.seconds * 1_000_000 + moment.nanos // 1_000)
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
 def _enum_name(enum: Any) -> Get:
-    """A number that the enum does not have, from a newer writer, stays a number, as text."""
+    """Return a function from a number to its name. Unknown numbers stay numbers, as text."""
     names = {number: value.name for number, value in enum.values_by_number.items()}
     return lambda number: names.get(number, str(number))
 
 
 def fill(message: Any, row: Mapping[str, Any]) -> None:
-    """Set the fields of a message; a null is left out, so that one without presence has its default."""
+    """Set the fields of a message. Nulls are left out, so fields without presence have defaults."""
     fields = message.DESCRIPTOR.fields_by_name
     for name, value in row.items():
         if value is not None:
@@ -137,28 +140,29 @@ def _fill_message(message: Any, value: Any) -> None:
 def _scalar(field: Any, value: Any) -> Any:
     if field.type != ENUM:
         return _number(field, value)
-    found = field.enum_type.values_by_name.get(value)
-    if found is None and not str(value).lstrip("-").isdigit():
+    known = field.enum_type.values_by_name.get(value)
+    if known is None and not str(value).lstrip("-").isdigit():
         raise ValueError(f"enum {field.enum_type.full_name} has no value {value!r}")
-    return int(value) if found is None else found.number
+    return int(value) if known is None else known.number
 
 
 def _number(field: Any, value: Any) -> Any:
-    """A number as its field has it; what would be rounded is an error."""
-    if field.cpp_type in _WHOLE:
+    """Return a number as its field needs it. Raise ValueError if it would be rounded."""
+    if field.cpp_type in _INTEGERS:
         if int(value) != value:
-            raise ValueError(f"field {field.name!r} is a whole number, and {value} is not")
+            raise ValueError(f"field {field.name!r} is an integer, but {value} is not")
         return int(value)
     if field.cpp_type in _FLOATS:
-        made = float(value)
-        if field.cpp_type == _FLOAT and math.isfinite(made):
-            made = struct.unpack("<f", struct.pack("<f", made))[0]  # OverflowError where it is too large
-        if made != value and value == value:
-            raise ValueError(f"field {field.name!r} would round {value} to {made}; cast the column first")
+        rounded = float(value)
+        if field.cpp_type == _FLOAT and math.isfinite(rounded):
+            # OverflowError if it is too large.
+            rounded = struct.unpack("<f", struct.pack("<f", rounded))[0]
+        if rounded != value and value == value:
+            raise ValueError(f"field {field.name!r} would round {value} to {rounded}; cast the column first")
     return value
 
 
 _DOUBLE, _FLOAT = 5, 6
 _FLOATS = (_DOUBLE, _FLOAT)
-# int32, int64, uint32, uint64: a decimal(20,0) column comes as a Decimal.
-_WHOLE = (1, 2, 3, 4)
+# int32, int64, uint32, uint64. A decimal(20,0) column has Decimal values.
+_INTEGERS = (1, 2, 3, 4)

@@ -1,13 +1,13 @@
-"""Value formats: the bytes of a record to columns and back, by the name of the format.
+"""Value formats by name: they decode the bytes of a record to columns, and encode columns.
 
     orders = value_format("json", "id string NOT NULL, amount decimal(12,2)")
     rows = orders.decode(spark.readStream.format("millstream")...load())
-    good = rows.where("_error IS NULL")        # the columns of the schema
-    records = orders.encode(good.drop("_error", "_record"), key="id")      # key, value: what a sink takes
+    good = rows.where("_error IS NULL")
+    records = orders.encode(good.drop("_error", "_record"), key="id")
 
-``decode`` never raises for what a record holds and never makes a null of it: a value that does not fit has its reason in
-``_error``. The record as it was read is kept aside in ``_record`` (a struct, so that a field may be called ``key`` or
-``timestamp``); Spark carries it only as far as somebody uses it.
+``decode`` neither raises for a bad value nor turns it into a null: the reason is in ``_error``. The
+record is kept in ``_record``, a struct, so that fields may be called ``key`` or ``timestamp``.
+Spark drops it if it is not used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ERROR = "_error"
 RECORD = "_record"
 HEADERS = "_sent_headers"
-"""Headers that rows are to be sent with: passed on by ``encode``, and no part of the value."""
-# What a source reads, in the order of Spark's Kafka connector; a column that it leaves out is null.
+"""A column with the headers of a record. ``encode`` passes it on, outside of the value."""
+# The columns of a source, in the order of Spark's Kafka connector. Missing columns are null.
 RECORD_COLUMNS = {
     "key": "binary",
     "value": "binary",
@@ -37,12 +37,12 @@ RECORD_COLUMNS = {
     "timestamp": "timestamp",
     "headers": "array<struct<key:string,value:binary>>",
 }
-# What a sink takes beside key and value, and what `encode` therefore passes on from rows of raw and string.
+# Further columns of a sink, which `encode` of raw and string therefore passes on.
 SINK_COLUMNS = ("headers", "topic", "partition", "timestamp")
 NULL_VALUE = "the value is null"
-# Formats whose rows are the records as they are.
+# Formats whose rows are the records.
 UNPARSED = frozenset({"string", "raw"})
-# Without it Spark writes milliseconds and drops the rest.
+# Without these formats Spark writes only milliseconds.
 WRITTEN_TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -55,34 +55,37 @@ Explain = Callable[[bytes], str | None]
 
 
 class ValueFormat(ABC):
-    """One format with its schema. ``schema`` is what ``decode`` makes of a value."""
+    """A format with its schema, which has the columns that ``decode`` returns."""
 
     name: ClassVar[str]
     schema: StructType
 
     @abstractmethod
     def decode(self, records: DataFrame, *, tombstones: Tombstones = "error") -> DataFrame:
-        """The columns of the schema, ``_error`` (null where the value is fine) and ``_record``.
+        """Return the columns of the schema, ``_error`` (null for good values) and ``_record``.
 
-        A null value is an error unless ``tombstones`` says to ``keep`` it (all columns null) or to ``drop`` it.
+        A null value is an error, unless ``tombstones`` is ``keep`` (all columns are null) or
+        ``drop``.
         """
 
     @abstractmethod
     def encode(self, rows: DataFrame, *, key: Key = None) -> DataFrame:
-        """``key`` and ``value`` of rows, and ``headers`` where they have ``HEADERS``; all other columns are part of the value, those
-        of the key too."""
+        """Return ``key`` and ``value`` of rows, and ``headers`` if they have ``HEADERS``.
+
+        All other columns, including those of the key, are part of the value.
+        """
 
     def proven_column(self) -> StructField | None:
-        """A column that has the reader of a topic decode, on the way, the values that are beyond doubt; None if it cannot."""
+        """Return a column that makes the source decode unambiguous values itself, or None."""
         return None
 
     def explainer(self) -> Explain | None:
-        """A function, sent to the workers, that says more about a bad value than ``_error`` does; None if nobody can."""
+        """Return a function for the workers that explains a bad value better than ``_error``."""
         return None
 
 
 class Row(NamedTuple):
-    """A format: where its class is."""
+    """A format and the module of its class."""
 
     name: str
     module: str
@@ -104,31 +107,31 @@ def format_names() -> tuple[str, ...]:
 
 
 def option_names(name: str) -> tuple[str, ...]:
-    """The options of a format."""
+    """Return the options of a format."""
     return tuple(_kind(name).OPTIONS)
 
 
 def _kind(name: str) -> Any:
     row = _BY_NAME.get(name)
     if row is None:
-        raise PipelineError(f"there is no value format {name!r}", hint=nearest(name, _BY_NAME))
+        raise PipelineError(f"value format {name!r} does not exist", hint=nearest(name, _BY_NAME))
     return getattr(import_module(f"millstream.pipelines.formats.{row.module}"), row.kind)
 
 
 def value_format(name: str, schema: Any = None, **options: Any) -> ValueFormat:
-    """The format of this name; a PipelineError for a name, a schema or an option that there is not."""
+    """Return a format. Raise PipelineError for an unknown name or option, or a bad schema."""
     kind = _kind(name)
     known = kind.OPTIONS
     for option in options:
         if option not in known:
             hint = nearest(option, known) if known else f"{name} takes no options"
             raise PipelineError(f"value format {name} has no option {option!r}", hint=hint)
-    made: ValueFormat = kind(schema, **options)
-    return made
+    format: ValueFormat = kind(schema, **options)
+    return format
 
 
 def struct_type(schema: Any, *, format: str) -> StructType:
-    """A schema given as DDL text or as a StructType; a PipelineError that says what Spark makes of it."""
+    """Parse a schema from DDL text or a StructType. Raise PipelineError with Spark's reason."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import DataType, StructType
 
@@ -153,7 +156,7 @@ def check_names(schema: StructType) -> StructType:
     for name in (ERROR, RECORD):
         if name in schema.names:
             raise PipelineError(
-                f"a field cannot be called {name}", hint="that column is taken; rename the field"
+                f"a field cannot be called {name}", hint="the name is reserved; rename the field"
             )
     if not schema.names:
         raise PipelineError("the schema has no fields", hint='for example schema="id string NOT NULL, n int"')
@@ -165,13 +168,13 @@ def first_line(error: BaseException) -> str:
 
 
 def record_struct(records: DataFrame) -> Column:
-    """The record as it was read, as one column."""
+    """Return the whole record as one column."""
     from pyspark.sql import functions as F
 
     names = set(records.columns)
     if "value" not in names:
         raise PipelineError(
-            "there is no column `value` to decode", hint="decode what a millstream source reads"
+            "the rows have no column `value` to decode", hint="decode the rows of a millstream source"
         )
     return F.struct(
         *[
@@ -182,10 +185,10 @@ def record_struct(records: DataFrame) -> Column:
 
 
 def once(parsed: Column) -> Column:
-    """A column that Spark computes once per row.
+    """Return a column that Spark computes once per row.
 
-    Where a filter on the result meets an ordinary column, Spark moves the filter below it, and parses once for the filter and
-    again for each mention. A column that it takes for non-deterministic stays in one piece.
+    Spark pushes a filter on an ordinary column below it, and then parses once for the filter and
+    again for each use. It does not split a column that looks non-deterministic.
     """
     from pyspark.sql import functions as F
 
@@ -193,7 +196,7 @@ def once(parsed: Column) -> Column:
 
 
 def with_tombstones(error: Column, tombstones: Tombstones) -> Column:
-    """The error of a row, given what null values are taken for."""
+    """Return the error of a row, which depends on the meaning of null values."""
     from pyspark.sql import functions as F
 
     null = F.lit(NULL_VALUE if tombstones == "error" else None).cast("string")
@@ -201,10 +204,11 @@ def with_tombstones(error: Column, tombstones: Tombstones) -> Column:
 
 
 def decode_records(format: ValueFormat, records: DataFrame, tombstones: Tombstones | None) -> DataFrame:
-    """Decode what a stream reads. Flows and dead letters both do it here, so that they agree about what is bad.
+    """Decode the records of a stream. Flows and dead letters both use this, so they agree.
 
-    None is the meaning of a null value without a declaration. With a key it is a tombstone, which is normal in a topic that is keyed:
-    it has no fields, so there is no row, and nothing is wrong. Without a key it is an error. ``string`` and ``raw`` hand both on.
+    None is the default meaning of a null value. With a key it is a tombstone, which is normal in a
+    keyed topic: it gives no row and no error. Without a key it is an error. ``string`` and ``raw``
+    pass on both.
     """
     if tombstones is not None:
         return format.decode(records, tombstones=tombstones)
@@ -218,15 +222,13 @@ def without_dropped(rows: DataFrame, tombstones: Tombstones) -> DataFrame:
 
 
 def key_column(rows: DataFrame, key: Key, pack: Callable[[Column], Column] | None = None) -> Column:
-    """The key of rows: one column as its bytes or text, several as a JSON object (or what ``pack`` makes of them)."""
+    """Return the key: one column as bytes or text, several as JSON (or packed by ``pack``)."""
     from pyspark.sql import functions as F
 
     names = [key] if isinstance(key, str) else list(key or ())
     for name in names:
         if name not in rows.columns:
-            raise PipelineError(
-                f"there is no column {name!r} to be the key", hint=nearest(name, rows.columns)
-            )
+            raise PipelineError(f"the key column {name!r} does not exist", hint=nearest(name, rows.columns))
     if not names:
         return F.lit(None).cast("binary").alias("key")
     kind = rows.schema[names[0]].dataType.typeName()
@@ -238,7 +240,7 @@ def key_column(rows: DataFrame, key: Key, pack: Callable[[Column], Column] | Non
 
 
 def text_or_bytes(rows: DataFrame, name: str) -> Column:
-    """A column as bytes: its own, or those of its text; of what has no text, its JSON."""
+    """Return a column as bytes: its own, those of its text, or of its JSON for nested types."""
     from pyspark.sql import functions as F
 
     kind = rows.schema[name].dataType.typeName()
@@ -250,26 +252,26 @@ def text_or_bytes(rows: DataFrame, name: str) -> Column:
 
 
 def value_fields(rows: DataFrame) -> Column:
-    """What the value is made of, as one column."""
+    """Return the columns of the value as one column."""
     from pyspark.sql import functions as F
 
     return F.struct(*[F.col(quoted(name)) for name in rows.columns if name != HEADERS])
 
 
 def sent_headers(rows: DataFrame) -> list[Column]:
-    """The column of headers, where rows have one."""
+    """Return the column of headers, if rows have one."""
     from pyspark.sql import functions as F
 
     return [F.col(HEADERS).alias("headers")] if HEADERS in rows.columns else []
 
 
 def quoted(name: str) -> str:
-    """A column name as Spark's functions want it, whatever is in it."""
+    """Quote a column name for Spark's functions."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def options_text(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options of Spark's functions as the texts that they want."""
+    """Return options for Spark's functions, which need texts."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
     }

@@ -1,1 +1,1 @@
-"""A pipeline at work: supervisor, writing of batches, progress, failures, locks, state file."""
+"""The parts of a run: plan, preparation, queries, supervisor, writers, progress, failures."""

@@ -1,6 +1,7 @@
-"""What went wrong in a flow, in one line: the user's line and the reason, not the way through the JVM.
+"""Explains the failure of a flow in one line: the user's line and the reason, without JVM frames.
 
-``explain`` also says whether trying again can help. Unknown errors may be a broker that is away, so they are tried again.
+``explain`` also decides whether a retry can help. An unknown error may come from a broker that is
+down, so it is retried.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ import re
 from typing import Any, NamedTuple
 
 from millstream.client.errors import ClientError
-from millstream.pipelines.errors import PipelineError, Place, Unavailable
+from millstream.pipelines.errors import PipelineError, SourceLine, Unavailable
 from millstream.pipelines.formats.csv_headers import explain_header
 from millstream.pipelines.load import describe, place_in
 from millstream.pipelines.run.java_traces import has_trace, sentence, with_cause
 
-MOST_LETTERS = 600
+MAX_CHARACTERS = 600
 KEPT_END = 260
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _CALL_SITE = re.compile(r"was called from\s+(\S+):(\d+)")
@@ -23,19 +24,19 @@ _OURS = re.compile(r"\bmillstream(?:\.\w+)+\.([A-Z]\w+): (.*)")
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]\s*")
 
 _ENDED_QUERY = re.compile(r"Query (?:\S+ )?\[id = [^\]]*\] terminated with exception: (?=\S)")
-# How Spark ends its sentence when there is nothing to say.
+# The end of Spark's sentence if the exception has no message.
 _NO_REASON = "terminated with exception:"
 
-FENCED = "another run of this pipeline has taken over, and this one is shut out; let only one of them run"
+FENCED = "another run of this pipeline has fenced this one; let only one of them run"
 CHANGED = (
-    "the flow has changed in a way that its checkpoint does not fit any more",
-    "bring the old definition back, give the flow another name, or delete its checkpoint and run with --reset-progress",
+    "the flow has changed and no longer matches its checkpoint",
+    "restore the old definition, rename the flow, or delete its checkpoint and use --reset-progress",
 )
 OTHER_CHECKPOINT = (
-    "run it with the checkpoint that it had (--checkpoint); without that one, --reset-progress begins anew and writes again "
-    "what was written before, and a mirror goes on behind its copies with --resume"
+    "run it with its former checkpoint (--checkpoint); without it, --reset-progress starts over and "
+    "writes duplicates, and a mirror continues after its copies with --resume"
 )
-# How Spark says that the checkpoint belongs to another plan.
+# Spark's messages for a checkpoint that belongs to another plan.
 _CHECKPOINT_SIGNS = (
     "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
     "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
@@ -50,8 +51,8 @@ _CHECKPOINT_SIGNS = (
 )
 # Spark gives the Python process of a source ten seconds to start.
 SLOW_START = "Python worker failed to connect back"
-BUSY = "a Python process beside Spark did not start within ten seconds: the machine does too much besides"
-# By name: these come from several packages, some of them only as text.
+SLOW_START_REASON = "a Python worker did not start within ten seconds: the machine is overloaded"
+# By name, because these come from several packages, some of them only as text.
 _PERMANENT = frozenset(
     {
         "AnalysisException",
@@ -67,14 +68,14 @@ _PERMANENT = frozenset(
 )
 _FENCED = frozenset({"SinkFenced", "ProducerFenced"})
 _PATIENT = frozenset({Unavailable.__name__})
-# The sink's word for a job that failed for the user's reasons.
+# The sink wraps the error of a failed job in this one.
 _WRAPPERS = frozenset({"JobFailed"})
-# What Python raises for an exception of Java: the reason is in its trace.
-_OF_JAVA = frozenset({"Py4JJavaError"})
+# Python's wrapper of a Java exception. The reason is in its trace.
+_JAVA_WRAPPERS = frozenset({"Py4JJavaError"})
 
 
-class Raised(NamedTuple):
-    """An exception as a trace ends with it."""
+class RaisedException(NamedTuple):
+    """The exception at the end of a trace."""
 
     ours: bool
     name: str
@@ -82,11 +83,15 @@ class Raised(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a flow failed; ``permanent`` when another try would end the same way, ``patient`` when it waits for something that is down."""
+    """Why a flow failed.
+
+    ``permanent``: a retry would fail the same way. ``patient``: the flow waits for something that
+    is down, so retries are not counted.
+    """
 
     reason: str
     permanent: bool
-    place: Place | None = None
+    place: SourceLine | None = None
     patient: bool = False
 
     def __str__(self) -> str:
@@ -94,7 +99,7 @@ class Failure(NamedTuple):
 
 
 def explain(error: BaseException, file: str | None) -> Failure:
-    """The failure behind an exception of Spark, of a sink, or of the user's own function."""
+    """Return the failure behind an exception of Spark, of a sink, or of the user's function."""
     text = str(error)
     kind = type(error).__name__
     if kind in _WRAPPERS and (inner := error.__cause__ or error.__context__) is not None:
@@ -111,7 +116,7 @@ def explain(error: BaseException, file: str | None) -> Failure:
     if (header := explain_header(error)) is not None:
         return Failure(header, permanent=True)
     if SLOW_START in text:
-        return Failure(BUSY, permanent=False, patient=True)
+        return Failure(SLOW_START_REASON, permanent=False, patient=True)
     raised = _raised(text)
     if raised is not None:
         kind = raised.name
@@ -121,49 +126,53 @@ def explain(error: BaseException, file: str | None) -> Failure:
     return Failure(reason, kind in _PERMANENT, place, patient=kind in _PATIENT)
 
 
-def _place(error: BaseException, text: str, file: str | None) -> Place | None:
-    """The user's line: where Spark says the expression was made, where the function raised, or where it was called."""
+def _place(error: BaseException, text: str, file: str | None) -> SourceLine | None:
+    """Return the user's line that created the expression, raised the error, or was called."""
     if file is None:
         return None
     for site in (*_call_sites(error), *_CALL_SITE.findall(text)):
         if site[0] == file:
-            return Place(file, int(site[1]))
+            return SourceLine(file, int(site[1]))
     frames = [int(line) for name, line in _FRAME.findall(text) if name == file]
     if frames:
-        return Place(file, frames[-1])
+        return SourceLine(file, frames[-1])
     return place_in(error, file)
 
 
 def _call_sites(error: Any) -> list[tuple[str, str]]:
-    """The places of DataFrame expressions that an error of Spark is about."""
+    """Return the places of the DataFrame expressions that an error of Spark is about."""
     sites = []
     try:
         contexts = error.getQueryContext() if hasattr(error, "getQueryContext") else []
-        for one in contexts:
-            file, _, line = str(one.callSite()).rpartition(":")
+        for context in contexts:
+            file, _, line = str(context.callSite()).rpartition(":")
             if line.isdigit():
                 sites.append((file, line))
-    except Exception:  # a context of SQL has no call site, and each version refuses in its own way
+    # A SQL context has no call site, and the exception differs between versions.
+    except Exception:
         return sites
     return sites
 
 
-def _raised(text: str) -> Raised | None:
-    """The last exception of the Python trace in a text; one of ours also where its trace was left out (``one_line_errors``)."""
+def _raised(text: str) -> RaisedException | None:
+    """Return the last exception of the Python trace in a text.
+
+    An exception of ours is found even if its trace was left out (``one_line_errors``).
+    """
     text = text.split("=== Streaming Query ===")[0]
     if "Traceback (most recent call last)" not in text:
         ours = _OURS.findall(text)
-        return Raised(True, *ours[-1]) if ours else None
+        return RaisedException(True, *ours[-1]) if ours else None
     for line in reversed(text.splitlines()):
-        found = _RAISED.match(line.strip())
-        if found and "java" not in line.split(":")[0] and found[2] != "SQLSTATE":
-            return Raised((found[1] or "").startswith("millstream."), found[2], found[3])
+        match = _RAISED.match(line.strip())
+        if match and "java" not in line.split(":")[0] and match[2] != "SQLSTATE":
+            return RaisedException((match[1] or "").startswith("millstream."), match[2], match[3])
     return None
 
 
-def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
-    """The Python exception if there is one, else Spark's sentence and the last cause behind it."""
-    if raised is not None and raised.name in _OF_JAVA:
+def _reason(error: BaseException, text: str, raised: RaisedException | None) -> str:
+    """Return the Python exception if there is one, else Spark's sentence and the last cause."""
+    if raised is not None and raised.name in _JAVA_WRAPPERS:
         return sentence(text[text.rindex(raised.message) :])
     if raised is not None:
         message = _first_sentence(raised.message)
@@ -171,13 +180,17 @@ def _reason(error: BaseException, text: str, raised: Raised | None) -> str:
     if has_trace(text):
         return sentence(text)
     if _CONDITION.match(text.strip()) or hasattr(error, "getCondition"):
-        told = _first_sentence(text)
-        return _behind(error) if told.endswith(_NO_REASON) else with_cause(told, _last_cause(error))
+        message = _first_sentence(text)
+        return (
+            _unnamed_reason(error)
+            if message.endswith(_NO_REASON)
+            else with_cause(message, _last_cause(error))
+        )
     return describe(error, "")
 
 
 def _last_cause(error: BaseException) -> str:
-    """The sentence of the innermost exception of Java, which PySpark keeps beside the message."""
+    """Return the message of the innermost Java exception, which PySpark keeps separately."""
     last = None
     cause = getattr(error, "_cause", None)
     while isinstance(cause, BaseException):
@@ -185,20 +198,20 @@ def _last_cause(error: BaseException) -> str:
     return "" if last is None else sentence(str(last))
 
 
-def _behind(error: BaseException) -> str:
-    """What Spark leaves out: the class of an exception that has no message."""
+def _unnamed_reason(error: BaseException) -> str:
+    """Name the class of an exception without a message, which Spark leaves out."""
     cause = str(getattr(error, "_cause", None) or "").strip().splitlines()
     name = cause[0] if cause else "without a reason"
     if "EOFException" in name:
-        return f"a Python process beside Spark has ended ({name})"
+        return f"a Python worker has exited ({name})"
     return f"the query ended ({name})"
 
 
 def _first_sentence(text: str) -> str:
-    """Spark's message without its class, the query that it ended, SQL state and plan."""
+    """Return Spark's message without its class, query, SQL state and plan."""
     text = _CONDITION.sub("", text.strip(), count=1)
-    if found := _ENDED_QUERY.match(text):
-        text = _CONDITION.sub("", text[found.end() :], count=1)
+    if match := _ENDED_QUERY.match(text):
+        text = _CONDITION.sub("", text[match.end() :], count=1)
     text = re.split(
         r"\s*SQLSTATE: |\n'?[A-Z]\w+ |\n\+- |=== Streaming Query|\n\n|JVM stacktrace|\n\tat ", text
     )[0]
@@ -206,7 +219,10 @@ def _first_sentence(text: str) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Without its middle: what happened stands at the beginning, and what to do about it at the end."""
-    if len(text) <= MOST_LETTERS:
+    """Remove the middle.
+
+    The problem is at the beginning of a message, and the remedy at its end.
+    """
+    if len(text) <= MAX_CHARACTERS:
         return text
-    return f"{text[: MOST_LETTERS - KEPT_END - 3]} … {text[-KEPT_END:]}"
+    return f"{text[: MAX_CHARACTERS - KEPT_END - 3]} … {text[-KEPT_END:]}"

@@ -1,12 +1,14 @@
-"""What a flow does with each batch: stores first (files, tables), then dead letters and topics, each target once.
+"""Writes each batch of a flow to its targets once: stores first, then dead letters and topics.
 
-Dead letters of what a flow reads are part of the transaction of its topics. A flow that writes only to stores has a
-transaction for them behind the stores; it knows its last batch, too.
+Dead letters of a flow's inputs are part of the transaction of its topics. A flow that writes only
+to stores has a separate transaction for them, after the stores. It records its last batch, too.
 
-Stores know their last batch, topics are one transaction together with their progress, so a crash between two targets is mended
-by running the batch again: targets that have it are left alone. A batch that reads a table is computed from the table as it
-is at that moment; run again it may see newer rows, so the files of a batch and its records in a topic can then differ in
-what they joined, but none is missing or doubled.
+Stores know their last batch, and topics are one transaction together with their progress. So after
+a crash between two targets the batch is run again, and targets that have it skip it.
+
+A batch that reads a table is computed from the rows of that moment, and may see newer rows when it
+is run again. The files of a batch and its records in a topic can then differ in the joined columns,
+but no row is missing or duplicated.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millstream.pipelines.dead_letters.batches import BatchLetters
-from millstream.pipelines.dead_letters.refusals import Refusals
-from millstream.pipelines.stores import Refused, Store, StoreSink
+from millstream.pipelines.dead_letters.batches import BatchDeadLetters
+from millstream.pipelines.dead_letters.refusals import RejectedRows
+from millstream.pipelines.stores import RejectedRow, Store, StoreSink
 from millstream.spark.sink import checkpoint
 from millstream.spark.sink.checkpoint import BatchIdentity
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Stopped(Exception):
-    """The run is ending: a batch that has not begun to write is left for the next run."""
+    """The run is ending. A batch that is not being written yet is left to the next run."""
 
 
 class FlowWriter:
@@ -43,8 +45,8 @@ class FlowWriter:
         stores: Sequence[tuple[Store, StoreSink]],
         topics: TopicSink | None,
         encode: Callable[[DataFrame], DataFrame],
-        refusals: Refusals,
-        letters: BatchLetters,
+        rejected_rows: RejectedRows,
+        letters: BatchDeadLetters,
     ) -> None:
         self.name = name
         self.directory = directory
@@ -53,7 +55,7 @@ class FlowWriter:
         self.last_batch: int | None = None
         self.rows = 0
         self._stores = stores
-        self._refusals = refusals
+        self._rejected_rows = rejected_rows
         self._letters = letters
         self.dead_letters = 0
         self._topics = topics
@@ -62,7 +64,7 @@ class FlowWriter:
         self._busy = threading.Lock()
         self._checkpoint: checkpoint.Checkpoint | None = None
         if topics is not None:
-            topics.side_output = self._letters_of_batch
+            topics.side_output = self._dead_letters_of_batch
 
     @property
     def busy(self) -> bool:
@@ -73,23 +75,23 @@ class FlowWriter:
         """Fence and recover every target, before Spark reads its checkpoint."""
         for _, sink in self._stores:
             sink.open()
-        self._refusals.open()
+        self._rejected_rows.open()
         if self._topics is not None:
             self._topics.open()
 
     def close(self) -> None:
         for _, sink in self._stores:
             sink.close()
-        self._refusals.close()
+        self._rejected_rows.close()
         if self._topics is not None:
             self._topics.close()
 
     def stop_accepting(self) -> None:
-        """Let the batch that is being written finish, and begin no other."""
+        """Let the current batch finish, and reject others."""
         self._closing = True
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write a batch. The error is kept as it is: Spark would only pass its text on."""
+        """Write a batch. Keep the exception, because Spark would only pass on its text."""
         with self._busy:
             if self._closing:
                 raise Stopped(self.name)
@@ -109,16 +111,16 @@ class FlowWriter:
             rows = 0
             if self._stores:
                 identity = self._identity(batch, batch_id)
-                refused: list[tuple[Store, Refused]] = []
+                rejected: list[tuple[Store, RejectedRow]] = []
                 for store, sink in self._stores:
                     written = sink.write(batch, batch_id, identity)
-                    refused += [(store, one) for one in written.refused]
+                    rejected += [(store, row) for row in written.rejected]
                     rows = max(rows, written.rows)
                     computed = computed or not written.replayed
                 if self._topics is None and not computed:
-                    # The stores have the batch; state has to move on with it, and bad rows have to be counted.
+                    # The stores have the batch. Run it for the state, and to count bad rows.
                     batch.write.format("noop").mode("overwrite").save()
-                self._write_refused(batch.sparkSession, batch_id, refused)
+                self._write_rejected(batch.sparkSession, batch_id, rejected)
             if self._topics is not None:
                 rows = max(rows, self._write_topics(batch, batch_id))
             self.rows += rows
@@ -126,16 +128,16 @@ class FlowWriter:
             if shared:
                 batch.unpersist()
 
-    def _write_refused(
-        self, spark: SparkSession, batch_id: int, refused: Sequence[tuple[Store, Refused]]
+    def _write_rejected(
+        self, spark: SparkSession, batch_id: int, rejected: Sequence[tuple[Store, RejectedRow]]
     ) -> None:
-        letters = list(self._letters_of_batch(spark)) if self._topics is None else []
-        before = self._refusals.written
-        self._refusals.write(spark, batch_id, refused, letters)
-        self.dead_letters += self._refusals.written - before
+        letters = list(self._dead_letters_of_batch(spark)) if self._topics is None else []
+        before = self._rejected_rows.written
+        self._rejected_rows.write(spark, batch_id, rejected, letters)
+        self.dead_letters += self._rejected_rows.written - before
 
-    def _letters_of_batch(self, spark: SparkSession) -> Iterator[DataFrame | pa.Table]:
-        """The dead letters of the batch that has just been computed."""
+    def _dead_letters_of_batch(self, spark: SparkSession) -> Iterator[DataFrame | pa.Table]:
+        """Yield the dead letters of the batch that has just been computed."""
         if self._letters.streams:
             yield from self._letters.of_batch(spark, self._query(spark).plan())
 
@@ -147,7 +149,7 @@ class FlowWriter:
         return self._checkpoint
 
     def _write_topics(self, batch: DataFrame, batch_id: int) -> int:
-        """The rows that this call wrote; none when the batch was committed before."""
+        """Return the number of rows that this call wrote; 0 if the batch was committed before."""
         assert self._topics is not None
         self._topics(self._encode(batch), batch_id)
         self.dead_letters += self._topics.side_rows

@@ -1,7 +1,8 @@
-"""Java's stack traces, as Py4J and Spark put them into their messages: Spark's sentence and the last ``Caused by``.
+"""Reduces Java stack traces in messages of Py4J and Spark to one sentence.
 
-Between the two is the way through Spark's classes, which tells a user nothing. The wrappers that Spark puts around
-a message (the id of the query, the number of the task) go as well. Pure: text comes in, a sentence goes out.
+The sentence has Spark's message and the last ``Caused by``. The frames between them do not help a
+user. The wrappers that Spark puts around a message (the id of the query, the number of the task)
+are removed as well. These functions are pure.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import re
 
 _PLAN = "=== Streaming Query ==="
 _STACK = re.compile(
-    r"\n\s*(?:at [\w.$<>/@-]+\(|\.\.\. \d+ (?:more|common frames omitted)|Caused by: |Suppressed: |Driver stacktrace:)"
+    r"\n\s*(?:at [\w.$<>/@-]+\(|\.\.\. \d+ (?:more|common frames omitted)"
+    r"|Caused by: |Suppressed: |Driver stacktrace:)"
 )
 _CAUSED_BY = re.compile(r"\nCaused by: ")
 _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]\s*")
 _SQL_STATE = re.compile(r"\s*SQLSTATE: \w{5}")
-# Each of them stands in front of what it wraps.
+# Prefixes of a wrapped message.
 _WRAPPERS = tuple(
     re.compile(wrapper, re.S)
     for wrapper in (
@@ -28,14 +30,14 @@ _WRAPPERS = tuple(
     )
 )
 _CLASS = re.compile(r"(?:[a-z][\w$]*\.)+(?:[A-Za-z]\w*\$)*([A-Z]\w*)(?:: |\s*$)", re.S)
-# Their message says all there is to say.
+# Exceptions whose message is enough without the class.
 _PLAIN = frozenset(
     {"SparkException", "SparkRuntimeException", "StreamingQueryException", "RuntimeException", "Exception", "Py4JException"}
 )  # fmt: skip
 
 
 def has_trace(text: str) -> bool:
-    """Whether a text carries the frames of a Java exception."""
+    """Return whether a text has the frames of a Java exception."""
     return _STACK.search(text) is not None
 
 
@@ -47,7 +49,7 @@ def sentence(text: str) -> str:
 
 
 def with_cause(head: str, cause: str) -> str:
-    """Return a message with the cause behind it, unless one of them says nothing that the other does not say."""
+    """Return a message and its cause, without repeating text that both contain."""
     if not cause or _without_class(cause) in head:
         return head
     if not head or _bare_class(head):
@@ -58,27 +60,27 @@ def with_cause(head: str, cause: str) -> str:
 
 
 def _message(text: str) -> str:
-    """The message of one exception: up to its frames, without what wraps it."""
+    """Return the message of one exception, without frames and wrappers."""
     text = _STACK.split(text.strip(), maxsplit=1)[0].strip()
     before = None
     while before != text:
         before = text
         for wrapper in _WRAPPERS:
-            if found := wrapper.match(text):
-                text = text[found.end() :]
+            if match := wrapper.match(text):
+                text = text[match.end() :]
         text = _short_class(text)
     return " ".join(_SQL_STATE.sub("", text).split())
 
 
 def _short_class(text: str) -> str:
-    """``java.io.IOException: No space`` as ``IOException: No space``."""
-    found = _CLASS.match(text)
-    if found is None:
+    """Shorten ``java.io.IOException: No space`` to ``IOException: No space``."""
+    match = _CLASS.match(text)
+    if match is None:
         return text
-    message = text[found.end() :].strip()
+    message = text[match.end() :].strip()
     if not message:
-        return found[1]
-    return message if found[1] in _PLAIN else f"{found[1]}: {message}"
+        return match[1]
+    return message if match[1] in _PLAIN else f"{match[1]}: {message}"
 
 
 def _bare_class(text: str) -> bool:

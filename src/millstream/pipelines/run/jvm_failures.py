@@ -1,6 +1,6 @@
-"""Errors that belong to the driver's JVM and not to the data: another try in the same JVM meets them again.
+"""Recognizes errors of the driver's JVM, which a retry in the same JVM would meet again.
 
-``fault_of`` reads an exception and says which kind it is. ``supervisor`` decides what follows.
+``fault_of`` classifies an exception. ``supervisor`` decides what follows.
 """
 
 from __future__ import annotations
@@ -10,33 +10,32 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 LOST_WORKERS = 3
-"""A Python worker can end for reasons of its own, so the JVM is blamed only after this many in a row."""
+"""The JVM is blamed after this many lost workers in a row, because they can have other causes."""
 
-_DEEPEST = 8
+_MAX_DEPTH = 8
 
 
 class JvmFault(NamedTuple):
     """An error of the JVM."""
 
-    what: str
-    hopeless: bool = False
+    text: str
+    fatal: bool = False
     """Whether every further query in this JVM fails, too."""
     after: int = 1
-    """The number of such errors of a flow in a row that it takes to blame the JVM."""
+    """The number of consecutive errors of a flow after which the JVM is blamed."""
 
 
 BROKEN_MAP = JvmFault(
-    "Spark's JVM cannot send tasks any more: queries that started at the same time broke a map that all "
-    "of them share",
-    hopeless=True,
+    "Spark's JVM can no longer send tasks: queries that started at the same time corrupted a shared map",
+    fatal=True,
 )
-DEAD_JVM = JvmFault("Spark's JVM has ended", hopeless=True)
-STOPPED_CONTEXT = JvmFault("the SparkContext of the JVM was stopped", hopeless=True)
+DEAD_JVM = JvmFault("Spark's JVM has exited", fatal=True)
+STOPPED_CONTEXT = JvmFault("the SparkContext of the JVM was stopped", fatal=True)
 OUT_OF_MEMORY = JvmFault("Spark's JVM is out of memory; give it more with spark.driver.memory")
 CLASS_LOADING = JvmFault("Spark's JVM cannot load a class")
-LOST_WORKER = JvmFault("Python processes beside Spark end again and again", after=LOST_WORKERS)
+LOST_WORKER = JvmFault("Spark's Python workers exit repeatedly", after=LOST_WORKERS)
 
-# In the order of certainty: the text of one error can have several of these signs.
+# The most certain signs first, because one text can have several.
 _SIGNS: tuple[tuple[re.Pattern[str], JvmFault], ...] = (
     (re.compile(r"Illegal size \d+ of collection, expected \d+"), BROKEN_MAP),
     (re.compile(r"java\.lang\.OutOfMemoryError"), OUT_OF_MEMORY),
@@ -52,18 +51,19 @@ _SIGNS: tuple[tuple[re.Pattern[str], JvmFault], ...] = (
         DEAD_JVM,
     ),
     (
-        # A bare EOFException: the JVM read from a process that had ended. A truncated file has a message.
+        # A bare EOFException: the JVM read from a process that had exited. A truncated file has a
+        # message.
         re.compile(r"Python worker exited unexpectedly|java\.io\.EOFException\s*$", re.MULTILINE),
         LOST_WORKER,
     ),
 )
 _DEAD_GATEWAY = frozenset({"Py4JNetworkError"})
-# All that py4j says when the connection ends during a call. An error of the call itself has a trace.
+# The whole message of py4j if the connection ends during a call. Other errors have a trace.
 _BROKEN_CALL = re.compile(r"An error occurred while calling \S+\Z")
 
 
 def fault_of(error: BaseException) -> JvmFault | None:
-    """Return the fault behind an error of a query, or None if the JVM is not to blame."""
+    """Return the fault behind an error of a query, or None if it is not an error of the JVM."""
     chain = list(_chain(error))
     if any(_is_dead_gateway(cause) for cause in chain):
         return DEAD_JVM
@@ -72,7 +72,7 @@ def fault_of(error: BaseException) -> JvmFault | None:
 
 
 def _is_dead_gateway(error: BaseException) -> bool:
-    """Whether py4j could not reach the JVM: its own socket was refused or closed."""
+    """Return whether py4j could not reach the JVM, because its socket was refused or closed."""
     name = type(error).__name__
     if name == "Py4JError":
         return _BROKEN_CALL.match(str(error)) is not None
@@ -90,8 +90,8 @@ def _module_that_raised(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what caused it, and the JVM's causes that PySpark has kept."""
-    for _ in range(_DEEPEST):
+    """Yield an error and its causes."""
+    for _ in range(_MAX_DEPTH):
         if error is None:
             return
         yield error
@@ -99,9 +99,9 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _text(error: Any) -> str:
-    """The message and the stack of an error, with those of its causes in the JVM."""
+    """Return the message and the stack of an error, with those of its causes in the JVM."""
     parts = [str(error)]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         parts.append(str(getattr(error, "_stackTrace", None) or ""))
         error = getattr(error, "_cause", None)
         if error is None:

@@ -1,12 +1,12 @@
-"""Where a pipeline keeps things: checkpoints, the lock, the state file that ``status`` reads.
+"""The files of a pipeline: checkpoints, the lock, the state file that ``status`` reads.
 
-<checkpoint>/<pipeline>/<flow>/          Spark's checkpoint of the flow
-<checkpoint>/<pipeline>/<flow>/.starts.json   where the flow begins to read its streams (``start_offsets``)
-<checkpoint>/<pipeline>/.lock            held while the pipeline runs
-<checkpoint>/<pipeline>/.status.json     written every second while it runs
-<checkpoint>/<pipeline>/.inputs/<flow>   the topics that the flow read when its checkpoint was made
-<checkpoint>/<pipeline>/.letters.json    the flow that writes the dead letters of each stream
-<checkpoint>/<pipeline>/.failures.log    every failure of a flow with its traces
+<checkpoint>/<pipeline>/<flow>/               Spark's checkpoint of the flow
+<checkpoint>/<pipeline>/<flow>/.starts.json   the start offsets of its streams (``start_offsets``)
+<checkpoint>/<pipeline>/.lock                 held while the pipeline runs
+<checkpoint>/<pipeline>/.status.json          written every second while it runs
+<checkpoint>/<pipeline>/.inputs/<flow>        the topics that the flow reads
+<checkpoint>/<pipeline>/.letters.json         the flow that writes the dead letters of each stream
+<checkpoint>/<pipeline>/.failures.log         every failure of a flow with its traces
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.pipelines.declare import DEFAULT_CHECKPOINTS, LETTERS, Flow, Pipeline, Table
+from millstream.pipelines.declare import DEAD_LETTER_PREFIX, DEFAULT_CHECKPOINTS, Flow, Pipeline, Table
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.run.failures import CHANGED
@@ -32,7 +32,7 @@ class Layout:
         self.root = Path(checkpoint or DEFAULT_CHECKPOINTS).absolute() / name
         self.lock = self.root / ".lock"
         self.status = self.root / ".status.json"
-        self.letters = self.root / ".letters.json"
+        self.dead_letters = self.root / ".letters.json"
         self.failures = self.root / FAILURES
 
     @classmethod
@@ -43,30 +43,33 @@ class Layout:
         return self.root / flow
 
     def has_started(self, flow: str) -> bool:
-        """Whether a flow has been started. A query of dead letters counts as soon as its start is noted."""
+        """Return whether a flow has been started.
+
+        A query for dead letters counts as started as soon as its start offsets are stored.
+        """
         if (self.checkpoint(flow) / "offsets").is_dir():
             return True
-        return flow.startswith(LETTERS) and bool(self.noted_starts(flow))
+        return flow.startswith(DEAD_LETTER_PREFIX) and bool(self.stored_starts(flow))
 
     def has_batch(self, flow: str) -> bool:
-        """Whether a flow has had a batch: Spark's checkpoint says where it goes on."""
+        """Return whether a flow has had a batch, so that Spark's checkpoint has its position."""
         return any((self.checkpoint(flow) / "offsets").glob("[0-9]*"))
 
-    def noted_starts(self, flow: str) -> dict[str, Any]:
-        """What is noted about the start of each stream that a flow reads."""
+    def stored_starts(self, flow: str) -> dict[str, Any]:
+        """Return the stored start of each stream that a flow reads."""
         file = self._starts(flow)
         try:
-            found = json.loads(file.read_text())
+            starts = json.loads(file.read_text())
         except FileNotFoundError:
             return {}
         except ValueError:
             raise PipelineError(
-                f"{file} is damaged: it says where flow {flow} begins",
-                hint="bring it back from a copy; deleting it may lose dead letters",
+                f"{file} is damaged; it has the start offsets of flow {flow}",
+                hint="restore it from a backup; deleting it may lose dead letters",
             ) from None
-        return dict(found)
+        return dict(starts)
 
-    def note_starts(self, flow: str, starts: Mapping[str, Any]) -> None:
+    def store_starts(self, flow: str, starts: Mapping[str, Any]) -> None:
         self._write(self._starts(flow), starts, durable=True)
 
     def _starts(self, flow: str) -> Path:
@@ -75,60 +78,62 @@ class Layout:
     def write_status(self, status: dict[str, Any]) -> None:
         self._write(self.status, status)
 
-    def letter_owners(self) -> dict[str, str]:
-        """The flow that writes the dead letters of each stream, as noted by earlier runs."""
+    def dead_letter_owners(self) -> dict[str, str]:
+        """Return the flow that writes the dead letters of each stream, as stored by earlier runs."""
         try:
-            found = json.loads(self.letters.read_text())
+            owners = json.loads(self.dead_letters.read_text())
         except FileNotFoundError:
             return {}
         except ValueError:
             raise PipelineError(
-                f"{self.letters} is damaged: it says which flow writes the dead letters of a stream",
-                hint="bring it back from a copy; deleting it may repeat or lose dead letters",
+                f"{self.dead_letters} is damaged; "
+                "it has the flow that writes the dead letters of each stream",
+                hint="restore it from a backup; deleting it may repeat or lose dead letters",
             ) from None
-        return {str(stream): str(flow) for stream, flow in found.items()}
+        return {str(stream): str(flow) for stream, flow in owners.items()}
 
-    def note_letter_owners(self, owners: Mapping[str, str]) -> None:
-        """Remember owners beside those that are noted."""
-        noted = self.letter_owners()
-        if any(noted.get(stream) != flow for stream, flow in owners.items()):
-            self._write(self.letters, {**noted, **owners}, durable=True)
+    def store_dead_letter_owners(self, owners: Mapping[str, str]) -> None:
+        """Store owners, beside those that are stored already."""
+        stored = self.dead_letter_owners()
+        if any(stored.get(stream) != flow for stream, flow in owners.items()):
+            self._write(self.dead_letters, {**stored, **owners}, durable=True)
 
     def _write(self, file: Path, content: Mapping[str, Any], *, durable: bool = False) -> None:
-        """Replace the whole file: readers see the old or the new one, with ``durable`` also after a power loss."""
+        """Replace the file atomically; with ``durable`` also across a power loss."""
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside = file.with_suffix(f".{os.getpid()}")
-        with aside.open("w") as output:
+        temporary = file.with_suffix(f".{os.getpid()}")
+        with temporary.open("w") as output:
             output.write(json.dumps(content))
             if durable:
                 output.flush()
                 os.fsync(output.fileno())
-        aside.rename(file)
+        temporary.rename(file)
 
     def read_status(self) -> dict[str, Any] | None:
         try:
-            found = json.loads(self.status.read_text())
+            status = json.loads(self.status.read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return found if isinstance(found, dict) else None
+        return status if isinstance(status, dict) else None
 
     def check_inputs(self, pipeline: Pipeline, flow: Flow) -> None:
-        """A checkpoint fits the topics that the flow read when it was made: others are told here, not by Spark."""
+        """Reject a checkpoint that was made with other inputs, before Spark does."""
         now = streamed_topics(pipeline, flow)
-        note = self.root / ".inputs" / flow.name
-        if note.exists() and self.has_started(flow.name):
-            before = json.loads(note.read_text())
-            if before != now:
+        file = self.root / ".inputs" / flow.name
+        if file.exists() and self.has_started(flow.name):
+            stored_inputs = json.loads(file.read_text())
+            if stored_inputs != now:
                 raise PipelineError(
-                    f"flow {flow.name}: {CHANGED[0]}: it read {', '.join(before)}, and now {', '.join(now)}",
+                    f"flow {flow.name}: {CHANGED[0]}: "
+                    f"it read {', '.join(stored_inputs)}, and now reads {', '.join(now)}",
                     hint=CHANGED[1],
                     place=flow.place,
                 )
-        note.parent.mkdir(parents=True, exist_ok=True)
-        note.write_text(json.dumps(now))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(now))
 
 
 def streamed_topics(pipeline: Pipeline, flow: Flow) -> list[str]:
-    """The topics (and other origins) that a flow reads as streams, in the order of its inputs."""
-    read = [one for one in leaves(pipeline, flow) if not isinstance(one, Table)]
-    return [one.topics[0].topic if isinstance(one, Flow) else one.what for one in read]
+    """Return the topics and other origins that a flow reads as streams, in order of its inputs."""
+    read = [source for source in leaves(pipeline, flow) if not isinstance(source, Table)]
+    return [source.topics[0].topic if isinstance(source, Flow) else source.what for source in read]

@@ -1,6 +1,7 @@
-"""How a flow is doing: what Spark reports about each batch, gathered into one row of figures. Pure; time comes in.
+"""The figures of a flow, from Spark's reports about its batches. Pure.
 
-Spark's own rates belong to the last batch and stay when nothing arrives any more; these are over the last seconds.
+Spark's rates are those of the last batch, and stay when no more records arrive. These rates are
+over the last seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NO_WATERMARK_MS = 0
 
 
 class Figures(NamedTuple):
-    """One row of the table. None where there is nothing to tell."""
+    """One row of the table. None if a value is not known."""
 
     flow: str
     state: str
@@ -46,7 +47,7 @@ class _Sample(NamedTuple):
 
 @dataclass
 class FlowProgress:
-    """The figures of one flow over its tries."""
+    """The figures of one flow, over all its retries."""
 
     flow: str
     input_rows: int = 0
@@ -63,18 +64,19 @@ class FlowProgress:
     _seen: str = ""
 
     def begin(self, now_ms: int) -> None:
-        """The query starts (again)."""
+        """Note the start or restart of the query."""
         self._samples.clear()
         self._sample(now_ms)
 
-    def wrote(self, rows: int) -> None:
-        """A batch was committed with so many rows."""
+    def add_rows(self, rows: int) -> None:
+        """Count the rows of a committed batch."""
         self.output_rows += rows
 
     def report(self, progress: Mapping[str, Any], now_ms: int) -> bool:
-        """Take in what Spark says about a batch; False when it was told before."""
+        """Take in Spark's report about a batch. Return False if it is a repetition."""
         timestamp = str(progress.get("timestamp", ""))
-        if timestamp <= self._seen:  # ISO times of one zone sort as texts
+        # ISO times of one zone sort as texts.
+        if timestamp <= self._seen:
             return False
         self._seen = timestamp
         rows = int(progress.get("numInputRows") or 0)
@@ -83,7 +85,7 @@ class FlowProgress:
         duration_ms = (progress.get("durationMs") or {}).get("triggerExecution")
         if "addBatch" in (progress.get("durationMs") or {}):
             self.batch_ms = duration_ms
-        self._take_state(progress.get("stateOperators") or [])
+        self._update_state(progress.get("stateOperators") or [])
         self.lag = lag_of(progress.get("sources") or [], self.lag)
         self.watermark_ms = _watermark_ms(progress, self.watermark_ms)
         self._sample(now_ms)
@@ -110,11 +112,13 @@ class FlowProgress:
             dead_letters=self.dead_letters,
         )
 
-    def _take_state(self, operators: list[Mapping[str, Any]]) -> None:
+    def _update_state(self, operators: list[Mapping[str, Any]]) -> None:
         if operators:
-            self.state_bytes = sum(int(one.get("memoryUsedBytes") or 0) for one in operators)
-            self.state_rows = sum(int(one.get("numRowsTotal") or 0) for one in operators)
-            self.late_rows += sum(int(one.get("numRowsDroppedByWatermark") or 0) for one in operators)
+            self.state_bytes = sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators)
+            self.state_rows = sum(int(operator.get("numRowsTotal") or 0) for operator in operators)
+            self.late_rows += sum(
+                int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators
+            )
 
     def _sample(self, now_ms: int) -> None:
         self._samples.append(_Sample(now_ms, self.input_rows, self.output_rows))
@@ -122,7 +126,10 @@ class FlowProgress:
             self._samples.popleft()
 
     def _rates(self, now_ms: int) -> tuple[float | None, float | None]:
-        """Rows per second since the oldest sample of the window, up to the newest or, when that is long ago, to now."""
+        """Return rows per second since the oldest sample of the window.
+
+        The rates are up to the newest sample, or up to now if that is long ago.
+        """
         while len(self._samples) > 1 and self._samples[1].at_ms < now_ms - WINDOW_MS:
             self._samples.popleft()
         if len(self._samples) < 2:
@@ -137,7 +144,7 @@ class FlowProgress:
 
 
 def lag_of(sources: list[Mapping[str, Any]], before: int | None) -> int | None:
-    """Records between where the flow is and the ends of its topics."""
+    """Return the number of records between the flow's position and the ends of its topics."""
     total, known = 0, False
     for source in sources:
         ends, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
@@ -148,18 +155,18 @@ def lag_of(sources: list[Mapping[str, Any]], before: int | None) -> int | None:
     return total if known else before
 
 
-def _offsets(given: Any) -> dict[tuple[str, str], int]:
-    """{"topic": {"0": 5}}, as an object or as a text of it."""
-    if isinstance(given, str):
+def _offsets(offsets: Any) -> dict[tuple[str, str], int]:
+    """Parse ``{"topic": {"0": 5}}``, an object or its JSON text."""
+    if isinstance(offsets, str):
         try:
-            given = json.loads(given)
+            offsets = json.loads(offsets)
         except ValueError:
             return {}
-    if not isinstance(given, Mapping):
+    if not isinstance(offsets, Mapping):
         return {}
     return {
         (topic, partition): offset
-        for topic, partitions in given.items()
+        for topic, partitions in offsets.items()
         if isinstance(partitions, Mapping)
         for partition, offset in partitions.items()
         if isinstance(offset, int)
@@ -178,7 +185,7 @@ COLUMNS = ("flow", "in rows/s", "out rows/s", "batch", "lag", "state", "watermar
 
 
 def cells(figures: Figures, now_ms: int) -> tuple[str, ...]:
-    """A row of the live table."""
+    """Return a row of the live table."""
     return (
         figures.flow,
         _rate(figures.input_rows_per_s),
@@ -190,8 +197,8 @@ def cells(figures: Figures, now_ms: int) -> tuple[str, ...]:
     )
 
 
-def trouble(figures: Figures) -> str:
-    """A line for a flow that failed, waits for its next try or runs again after a failure; empty for any other."""
+def failure_line(figures: Figures) -> str:
+    """Return a line about a flow that failed, is retried, or runs again; empty for other flows."""
     if not figures.reason or not figures.failures:
         return ""
     state = {"retrying": "retrying, failed", "running": "running again, failed"}.get(figures.state, "failed")
@@ -199,7 +206,7 @@ def trouble(figures: Figures) -> str:
 
 
 def times(count: int) -> str:
-    """``once``, ``twice``, ``3 times``."""
+    """Return ``once``, ``twice``, ``3 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
 
 
@@ -232,7 +239,7 @@ def _bytes(value: int | None) -> str:
 
 
 def _age(moment_ms: int | None, now_ms: int) -> str:
-    """How far behind (or ahead of) the clock: -1 m 02 s."""
+    """Return the time behind or ahead of the clock, like ``-1 m 02 s``."""
     if moment_ms is None:
         return "-"
     seconds = round(abs(now_ms - moment_ms) / 1000)

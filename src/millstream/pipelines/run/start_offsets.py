@@ -1,11 +1,12 @@
-"""Start offsets of streams that begin at a moment (``starting="latest"``, a time), resolved once for all flows.
+"""Start offsets of streams that depend on the time (``starting="latest"``, a timestamp).
 
-The flow that writes the dead letters of a stream must not begin behind another flow: bad records in
-between would get no letter. So the offsets are resolved before the first query starts. Every flow that
-reads the stream for the first time gets the same ones, in any order and however long a start takes.
+The flow that writes the dead letters of a stream must not start behind another flow: bad records in
+between would get no dead letter. So the offsets are resolved before the first query starts. All
+flows that read the stream for the first time get the same offsets, in any order and however long a
+start takes.
 
-They are noted in the checkpoint directory of each flow (``.starts.json``). A flow that is killed before
-its first batch is committed begins there again. Deleting the checkpoint deletes the note.
+The offsets are stored in the checkpoint directory of each flow (``.starts.json``). A flow that is
+killed before its first commit starts there again. Deleting the checkpoint deletes them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from millstream.core.types import TopicPartition
 from millstream.pipelines.dead_letters.handover import ended_at
 from millstream.pipelines.dead_letters.ownership import (
-    LetterPlan,
-    alike,
-    begins_late,
-    writer_of_letters,
+    DeadLetterPlan,
+    dead_letter_writer,
+    identical_streams,
+    starts_by_time,
 )
 from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.graph import leaves
@@ -32,17 +33,20 @@ from millstream.spark.source.offsets import EARLIEST, Offset
 from millstream.spark.source.planning import starting_positions
 
 if TYPE_CHECKING:
-    from millstream.pipelines.frames import Frames
+    from millstream.pipelines.frames.builder import Frames
 
 HANDED_OVER = ""
-"""Noted instead of a declaration: the offsets hold whatever the stream declares."""
+"""Stored instead of a declaration: the offsets are valid whatever the stream declares."""
 
 
-class Note(NamedTuple):
-    """Where a flow begins to read a stream."""
+class StoredStart(NamedTuple):
+    """The position at which a flow starts to read a stream."""
 
     declared: str
-    """The start that the stream declared when this was resolved. Another one makes the note void."""
+    """The start that the stream declared when this was resolved.
+
+    It is invalid for any other one.
+    """
     offset: Offset
 
 
@@ -51,102 +55,115 @@ def declared_start(stream: Stream) -> str:
 
 
 def without_start(options: Mapping[str, str]) -> dict[str, str]:
-    """Options of a source without those that say where it begins."""
-    return {name: value for name, value in options.items() if not _says_start(name)}
+    """Return the options of a source without those about its start."""
+    return {name: value for name, value in options.items() if not _is_start_option(name)}
 
 
 def _start_options(stream: Stream) -> dict[str, str]:
-    return {name: str(value) for name, value in stream.source_options.items() if _says_start(name)}
+    return {name: str(value) for name, value in stream.source_options.items() if _is_start_option(name)}
 
 
-def _says_start(name: str) -> bool:
+def _is_start_option(name: str) -> bool:
     return name.lower().startswith("starting")
 
 
-def fitted(noted: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
-    """Return noted offsets for the partitions that exist now, as the option ``startingOffsets``.
+def for_partitions(stored: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
+    """Return stored offsets for the current partitions, as the option ``startingOffsets``.
 
-    Partitions and topics that were created after the note are read from their beginning.
+    Partitions and topics that were created later are read from their beginning.
     """
     numbers: dict[str, dict[str, int]] = {}
     for partition in sorted(partitions):
-        known, now = noted.ids.get(partition.topic), ids.get(partition.topic)
+        known, now = stored.ids.get(partition.topic), ids.get(partition.topic)
         replaced = bool(known and now and known != now)
-        at = EARLIEST if replaced else noted.positions.get(partition, EARLIEST)
+        at = EARLIEST if replaced else stored.positions.get(partition, EARLIEST)
         numbers.setdefault(partition.topic, {})[str(partition.partition)] = at
     return json.dumps(numbers)
 
 
 def lowest(offset: Offset, others: Iterable[Mapping[TopicPartition, int]]) -> Offset:
-    """Return an offset, lowered in each partition to the lowest of the others."""
+    """Return an offset, lowered in each partition to the minimum of the others."""
     positions = dict(offset.positions)
     for other in others:
-        positions |= {one: min(at, other.get(one, at)) for one, at in positions.items()}
+        positions |= {partition: min(at, other.get(partition, at)) for partition, at in positions.items()}
     return Offset(positions, offset.ids)
 
 
 class Reader(NamedTuple):
-    """A flow, or a query of dead letters, that reads a stream."""
+    """A flow, or a query for dead letters, that reads a stream."""
 
     flow: str
     stream: Stream
 
 
 class StartOffsets:
-    """Resolves, notes and looks up the start offsets of the flows of one pipeline."""
+    """Resolves, stores and looks up the start offsets of the flows of one pipeline."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
-    def resolve(self, frames: Frames, plan: LetterPlan, new: Sequence[Flow], flows: Sequence[Flow]) -> None:
-        """Note where ``new`` flows and queries begin that have not read their streams yet.
+    def resolve(
+        self, frames: Frames, plan: DeadLetterPlan, new: Sequence[Flow], flows: Sequence[Flow]
+    ) -> None:
+        """Store the starts of ``new`` flows and queries that have not read their streams yet.
 
-        Streams that are alike are resolved together: one flow writes the dead letters of all of them.
-        ``flows`` are all flows of the run.
+        Identical streams are resolved together, because one flow writes the dead letters of all of
+        them. ``flows`` are all flows of the run.
         """
         pipeline = frames.pipeline
         late = {
             reader.stream.name: reader.stream
             for flow in new
             for reader in readers_of(pipeline, flow)
-            if begins_late(reader.stream)
+            if starts_by_time(reader.stream)
         }
         while late:
             stream = next(iter(late.values()))
-            names = alike(pipeline, stream)
-            late = {name: one for name, one in late.items() if name not in names}
-            writer = writer_of_letters(plan, names)
+            names = identical_streams(pipeline, stream)
+            late = {name: stream for name, stream in late.items() if name not in names}
+            writer = dead_letter_writer(plan, names)
             beginning = [
-                one for flow in new for one in readers_of(pipeline, flow) if one.stream.name in names
+                reader for flow in new for reader in readers_of(pipeline, flow) if reader.stream.name in names
             ]
-            others = [one for flow in flows for one in readers_of(pipeline, flow) if one.stream.name in names]
-            source = frames.declared_source(stream, "")
-            self._resolve_alike(source, beginning, None if writer is None else Reader(*writer), others)
+            others = [
+                reader
+                for flow in flows
+                for reader in readers_of(pipeline, flow)
+                if reader.stream.name in names
+            ]
+            source = frames.topics.declared_options(stream, "")
+            self._resolve_identical(source, beginning, None if writer is None else Reader(*writer), others)
 
-    def _resolve_alike(
+    def _resolve_identical(
         self,
         source: Mapping[str, str],
         new: Sequence[Reader],
         writer: Reader | None,
         others: Sequence[Reader],
     ) -> None:
-        """``writer`` begins where the first of the others goes on, if that is before the start."""
-        asked = {one.flow + one.stream.name: one for one in (*new, *([] if writer is None else [writer]))}
+        """Resolve one start for all readers.
+
+        ``writer`` starts at the lowest position of the others, if that is lower.
+        """
+        starting = {
+            reader.flow + reader.stream.name: reader
+            for reader in (*new, *([] if writer is None else [writer]))
+        }
         unknown = [
-            one
-            for one in asked.values()
-            if not self._layout.has_batch(one.flow) and self.of(one.flow, one.stream) is None
+            reader
+            for reader in starting.values()
+            if not self._layout.has_batch(reader.flow) and self.stored(reader.flow, reader.stream) is None
         ]
         if not unknown:
             return
-        resolved = _now(source)
-        for one in unknown:
+        resolved = _resolve_now(source)
+        for reader in unknown:
             offset = resolved
-            if one == writer:
+            if reader == writer:
                 offset = lowest(
-                    resolved, [self._position(other, resolved) for other in others if other != one]
+                    resolved, [self._position(other, resolved) for other in others if other != reader]
                 )
-            self.note(one.flow, one.stream, Note(declared_start(one.stream), offset))
+            self.store(reader.flow, reader.stream, StoredStart(declared_start(reader.stream), offset))
 
     def hand_over(
         self,
@@ -154,9 +171,10 @@ class StartOffsets:
         queries: Iterable[Flow],
         committed: Callable[[str], tuple[Progress | None, Progress | None]],
     ) -> None:
-        """Let queries of dead letters begin where the flows ended that wrote them before.
+        """Let queries for dead letters start where the flows ended that wrote them before.
 
-        ``left`` has these flows by stream. ``committed`` fences a flow and returns its last batches.
+        ``left`` has these flows by stream. ``committed`` fences a flow and returns its last
+        batches.
         """
         for query in queries:
             stream = query.letters_of
@@ -166,65 +184,70 @@ class StartOffsets:
             ended = ended_at(self._layout.checkpoint(former), *committed(former), stream.topic)
             if ended is not None:
                 positions = {TopicPartition(stream.topic, number): at for number, at in ended.items()}
-                self.note(query.name, stream, Note(HANDED_OVER, Offset(positions)))
+                self.store(query.name, stream, StoredStart(HANDED_OVER, Offset(positions)))
 
-    def place(self, frames: Frames, flow: Flow) -> None:
-        """Let a flow begin to read its streams where that is noted."""
-        for one in readers_of(frames.pipeline, flow):
-            start = self.option(flow.name, one.stream, frames.declared_source(one.stream, flow.name))
+    def apply(self, frames: Frames, flow: Flow) -> None:
+        """Let a flow read its streams from the stored starts."""
+        for reader in readers_of(frames.pipeline, flow):
+            start = self.option(
+                flow.name, reader.stream, frames.topics.declared_options(reader.stream, flow.name)
+            )
             if start is not None:
-                frames.begin_at(one.stream.name, flow.name, start)
+                frames.start_at(reader.stream.name, flow.name, start)
 
-    def note(self, flow: str, stream: Stream, note: Note) -> None:
-        noted = self._layout.noted_starts(flow)
-        entry = {"declared": note.declared, "offset": note.offset.render()}
-        self._layout.note_starts(flow, {**noted, stream.name: entry})
+    def store(self, flow: str, stream: Stream, start: StoredStart) -> None:
+        stored = self._layout.stored_starts(flow)
+        entry = {"declared": start.declared, "offset": start.offset.render()}
+        self._layout.store_starts(flow, {**stored, stream.name: entry})
 
-    def of(self, flow: str, stream: Stream) -> Offset | None:
-        """Return the noted offset, if it is valid for the start that the stream declares."""
-        entry = self._layout.noted_starts(flow).get(stream.name)
+    def stored(self, flow: str, stream: Stream) -> Offset | None:
+        """Return the stored offset, if it is valid for the start that the stream declares."""
+        entry = self._layout.stored_starts(flow).get(stream.name)
         if entry is None or entry["declared"] not in (HANDED_OVER, declared_start(stream)):
             return None
         return Offset.parse(entry["offset"])
 
     def option(self, flow: str, stream: Stream, source: Mapping[str, str]) -> str | None:
-        """Return the option ``startingOffsets`` for a flow; None if the stream's own declaration holds."""
-        noted = self.of(flow, stream)
-        if noted is None:
+        """Return the option ``startingOffsets`` for a flow, or None if the declaration is valid."""
+        stored = self.stored(flow, stream)
+        if stored is None:
             return None
-        with _View(source) as view:
-            return fitted(noted, view.places, view.ids)
+        with _ClosingView(source) as view:
+            return for_partitions(stored, view.partitions, view.ids)
 
-    def _position(self, one: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
-        """Return where a reader goes on; the beginning, if it has read something and that is not known."""
-        topic, has_batch = one.stream.topic, self._layout.has_batch(one.flow)
-        ended = ended_at(self._layout.checkpoint(one.flow), None, None, topic) if has_batch else None
+    def _position(self, reader: Reader, resolved: Offset) -> Mapping[TopicPartition, int]:
+        """Return the position of a reader.
+
+        It is the beginning if the reader has had batches, but its position is unknown.
+        """
+        topic, has_batch = reader.stream.topic, self._layout.has_batch(reader.flow)
+        ended = ended_at(self._layout.checkpoint(reader.flow), None, None, topic) if has_batch else None
         if ended is not None:
             return {TopicPartition(topic, number): at for number, at in ended.items()}
-        noted = self.of(one.flow, one.stream)
-        if noted is not None:
-            return noted.positions
+        stored = self.stored(reader.flow, reader.stream)
+        if stored is not None:
+            return stored.positions
         return dict.fromkeys(resolved.positions, 0) if has_batch else {}
 
 
 def readers_of(pipeline: Pipeline, flow: Flow) -> list[Reader]:
-    """A flow as the reader of each of its streams that is a topic."""
+    """Return the streams of a flow that are topics, each with the flow as its reader."""
     read = [flow.letters_of] if flow.letters_of is not None else leaves(pipeline, flow)
-    return [Reader(flow.name, one) for one in read if isinstance(one, Stream) and one.topic]
+    return [Reader(flow.name, source) for source in read if isinstance(source, Stream) and source.topic]
 
 
-def _now(source: Mapping[str, str]) -> Offset:
-    with _View(source) as view:
+def _resolve_now(source: Mapping[str, str]) -> Offset:
+    with _ClosingView(source) as view:
         return Offset(starting_positions(view, parse(source, STREAM), default="latest"), view.ids)
 
 
-class _View(ClusterView):
-    """A look at the cluster that ends with its block."""
+class _ClosingView(ClusterView):
+    """A view of the cluster that is closed at the end of a block."""
 
     def __init__(self, source: Mapping[str, str]) -> None:
         super().__init__(parse(source, STREAM))
 
-    def __enter__(self) -> _View:
+    def __enter__(self) -> _ClosingView:
         self.refresh()
         return self
 

@@ -1,4 +1,4 @@
-"""How pipelines are doing, seen from another process: the state file of the run, and the lag of its consumer groups."""
+"""The status of pipelines for other processes: the run's state file, and consumer group lag."""
 
 from __future__ import annotations
 
@@ -14,26 +14,24 @@ from millstream.pipelines.run.locks import is_locked
 
 
 def find_statuses(
-    what: str | None, checkpoint: str | None, *, bootstrap: str | None = None, timeout_s: float = 10.0
+    name: str | None, checkpoint: str | None, *, bootstrap: str | None = None, timeout_s: float = 10.0
 ) -> list[dict[str, Any]]:
-    """The pipelines below a directory, or the one that is named by its file or its name."""
-    layouts = [_named(what, checkpoint)] if what else _below(checkpoint)
-    found = [status for layout in layouts if (status := read(layout)) is not None]
-    if what and not found:
+    """Return the pipelines below a directory, or the one with this file or name."""
+    layouts = [_named(name, checkpoint)] if name else _below(checkpoint)
+    statuses = [status for layout in layouts if (status := read(layout)) is not None]
+    if name and not statuses:
         others = [path.name for path in _directories(checkpoint)]
         raise PipelineError(
-            f"no run of {what} is known below {layouts[0].root.parent}",
-            hint=nearest(what, others)
-            if others
-            else "run it here first, or say with --checkpoint where it runs",
+            f"no run of {name} found below {layouts[0].root.parent}",
+            hint=nearest(name, others) if others else "run it first, or pass its --checkpoint",
         )
-    for status in found:
+    for status in statuses:
         _add_lag(status, bootstrap or status["bootstrap"], timeout_s)
-    return found
+    return statuses
 
 
 def read(layout: Layout) -> dict[str, Any] | None:
-    """What the last run wrote, corrected by whether it still runs."""
+    """Return the state that the last run wrote, corrected if the run was killed."""
     status = layout.read_status()
     if status is None:
         return None
@@ -43,13 +41,13 @@ def read(layout: Layout) -> dict[str, Any] | None:
     return status | {"running": running, "checkpoint": str(layout.root)}
 
 
-def _named(what: str, checkpoint: str | None) -> Layout:
-    if what.endswith(".py") or Path(what).is_file():
+def _named(name: str, checkpoint: str | None) -> Layout:
+    if name.endswith(".py") or Path(name).is_file():
         from millstream.pipelines.load import load_pipeline
 
-        pipeline = load_pipeline(what)
+        pipeline = load_pipeline(name)
         return Layout.of(pipeline, checkpoint)
-    return Layout(what, checkpoint)
+    return Layout(name, checkpoint)
 
 
 def _below(checkpoint: str | None) -> list[Layout]:
@@ -62,7 +60,7 @@ def _directories(checkpoint: str | None) -> list[Path]:
 
 
 def _add_lag(status: dict[str, Any], bootstrap: str, timeout_s: float) -> None:
-    """The lag as the broker knows it now; what the run wrote stays where no broker answers."""
+    """Replace the lag by that of the broker. If no broker answers, the written value stays."""
     try:
         with Admin(bootstrap, timeout_s=timeout_s) as admin:
             for flow in status["flows"]:
@@ -72,9 +70,9 @@ def _add_lag(status: dict[str, Any], bootstrap: str, timeout_s: float) -> None:
 
 
 def group_lag(admin: Admin, group: str, otherwise: int | None) -> int | None:
-    """The lag of a flow, by its consumer group; what is known otherwise where there is none yet."""
+    """Return the lag of a consumer group, or ``otherwise`` if it has none yet."""
     try:
-        lags = [one.lag for one in admin.groups.lags(group) if one.lag is not None]
+        lags = [partition.lag for partition in admin.groups.lags(group) if partition.lag is not None]
     except UnknownGroup:
         return otherwise
     return sum(lags) if lags else otherwise

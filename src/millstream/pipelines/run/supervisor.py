@@ -1,8 +1,9 @@
-"""When a flow starts, is tried again, gives up or is stopped: decisions only. Events and the time come in, instructions go out.
+"""Decides when a flow starts, is retried, gives up or is stopped. Pure: no I/O, no clock.
 
-A flow is WAITING until what it needs is done (only with --once) or what it follows has had a batch, RUNNING, PAUSED between two tries, and ends as DONE
-(all there was), FAILED or STOPPED. A flow that fails for good stops the others: half a pipeline that looks alive is worse than one
-that says so.
+A flow is WAITING until its inputs are complete (only with --once) or the flows that it follows have
+had a batch. Then it is RUNNING, or PAUSED between two tries. It ends as DONE (it has read
+everything), FAILED or STOPPED. A flow that fails permanently stops the others, because half a
+pipeline that looks alive is worse than one that ends with an error.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from typing import NamedTuple
 from millstream.pipelines.run.jvm_failures import JvmFault
 
 FIRST_BACKOFF_MS = 1_000
-LONGEST_BACKOFF_MS = 60_000
-GOOD_AFTER_MS = 60_000
-"""A flow that ran this long without failing has its tries back."""
+MAX_BACKOFF_MS = 60_000
+HEALTHY_AFTER_MS = 60_000
+"""A flow that ran this long without a failure has all its retries again."""
 RESTART_BACKOFF_MS = (1_000, 10_000, 60_000)
-"""The pauses before the driver's JVM is restarted the first, second and third time. There is no fourth."""
+"""The pauses before the first, second and third restart of the driver's JVM. There is no fourth."""
 RESTART_WINDOW_MS = 3_600_000
 """Restarts that are older than this do not count."""
-LONGEST_HOLD_MS = 20_000
-"""A new flow starts after this time although a flow that it follows has had no batch yet."""
+MAX_HOLD_MS = 20_000
+"""The maximum time that a new flow waits for the first batch of a flow that it follows."""
 OWN_SESSION = (
-    "the session was made by the program that runs the pipeline, so its JVM is not replaced: "
-    "end the program and start it again"
+    "the program that runs the pipeline created the session, so its JVM is not replaced: restart the program"
 )
 
 
@@ -55,8 +55,8 @@ class Stop(NamedTuple):
     flow: str
 
 
-class Say(NamedTuple):
-    """Tell the user what became of a flow."""
+class Report(NamedTuple):
+    """Report the state of a flow to the user."""
 
     flow: str
     event: str
@@ -65,25 +65,27 @@ class Say(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Stop every flow, then go on in a new JVM after a pause."""
+    """Stop every flow, then continue in a new JVM after a pause."""
 
     reason: str
     number: int
     in_ms: int
 
 
-Instruction = Start | Stop | Say | Restart
+Instruction = Start | Stop | Report | Restart
 
 
 @dataclass
 class FlowState:
-    """One flow: its policy, and where it stands."""
+    """The policy and the state of one flow."""
 
     name: str
     needs: frozenset[str] = frozenset()
     follows: frozenset[str] = frozenset()
-    """Flows whose first batch comes first: before it this one has nothing to do, and would only take
-    the CPU time that the first results need."""
+    """Flows whose first batch comes first.
+
+    Before it this flow has no input, and would only take CPU time.
+    """
     held_since_ms: int | None = None
     had_batch: bool = False
     on_failure: str = "retry"
@@ -94,19 +96,19 @@ class FlowState:
     next_try_ms: int = 0
     reason: str = ""
     faults: int = 0
-    """Failures in a row for which the JVM may be to blame."""
+    """Consecutive failures that the JVM may have caused."""
 
 
 @dataclass
 class Supervisor:
-    """All flows of a run. Whoever drives it carries out the instructions, in their order."""
+    """All flows of a run. The caller carries out the instructions in order."""
 
     flows: dict[str, FlowState] = field(default_factory=dict)
     stopping: bool = False
     independent: bool = False
-    """A flow that fails for good leaves the others alone."""
+    """A flow that fails permanently does not stop the others."""
     restarts_ms: tuple[int, ...] | None = None
-    """When the driver's JVM was restarted before; None if it cannot be restarted."""
+    """Times of earlier restarts of the driver's JVM; None if it cannot be restarted."""
     restart: Restart | None = None
     """The restart that this run ends with."""
 
@@ -129,10 +131,13 @@ class Supervisor:
         return [flow for flow in self.flows.values() if flow.state is State.FAILED]
 
     def tick(self, now_ms: int) -> list[Instruction]:
-        """What is due: flows whose inputs are done, flows whose pause is over. A flow that runs well again forgets its failures."""
+        """Start the flows whose inputs are complete, or whose pause is over.
+
+        Failures are reset for flows that run well again.
+        """
         out: list[Instruction] = []
         for flow in self.flows.values():
-            if flow.failures and flow.state is State.RUNNING and now_ms - flow.since_ms >= GOOD_AFTER_MS:
+            if flow.failures and flow.state is State.RUNNING and now_ms - flow.since_ms >= HEALTHY_AFTER_MS:
                 flow.failures, flow.reason = 0, ""
         if self.stopping:
             return out
@@ -148,10 +153,10 @@ class Supervisor:
         return out
 
     def _is_held(self, flow: FlowState, now_ms: int) -> bool:
-        """Whether a flow should leave the CPU to the first batch of a flow that it follows."""
+        """Return whether a flow should leave the CPU to a followed flow's first batch."""
         if flow.held_since_ms is None:
             flow.held_since_ms = now_ms
-        if now_ms - flow.held_since_ms >= LONGEST_HOLD_MS:
+        if now_ms - flow.held_since_ms >= MAX_HOLD_MS:
             return False
         followed = [self.flows[name] for name in flow.follows if name in self.flows]
         return any(
@@ -163,16 +168,16 @@ class Supervisor:
         return flow.state in ENDED if self.independent else flow.state is State.DONE
 
     def batch_done(self, name: str) -> None:
-        """A flow has written a batch."""
+        """Record that a flow has written a batch."""
         self.flows[name].had_batch = True
 
     def finished(self, name: str, now_ms: int) -> list[Instruction]:
-        """The query of a flow ended by itself: it read all there was, or it was told to stop."""
+        """Handle the end of a query without an error: it has read everything, or was stopped."""
         flow = self.flows[name]
         flow.state = State.STOPPED if flow.state is State.STOPPING else State.DONE
-        return [Say(name, str(flow.state))]
+        return [Report(name, str(flow.state))]
 
-    def failed_now(
+    def query_failed(
         self,
         name: str,
         reason: str,
@@ -182,13 +187,17 @@ class Supervisor:
         patient: bool = False,
         fault: JvmFault | None = None,
     ) -> list[Instruction]:
-        """The query of a flow ended with an error; ``permanent`` when another try would meet it again, ``patient`` when it has to
-        wait for something that is down, which does not use up its tries. ``fault`` says that the JVM is to blame."""
+        """Handle the end of a query with an error.
+
+        ``permanent``: a retry would fail the same way. ``patient``: the flow waits for something
+        that is down, which does not use up its retries. ``fault``: the JVM may have caused the
+        error.
+        """
         flow = self.flows[name]
         if flow.state is State.STOPPING:
             flow.state = State.STOPPED
-            return [Say(name, "stopped", reason)]
-        if now_ms - flow.since_ms >= GOOD_AFTER_MS:
+            return [Report(name, "stopped", reason)]
+        if now_ms - flow.since_ms >= HEALTHY_AFTER_MS:
             flow.failures = flow.faults = 0
         flow.failures += 1
         flow.faults = flow.faults + 1 if fault else 0
@@ -196,50 +205,50 @@ class Supervisor:
         if fault and flow.faults >= fault.after and not permanent:
             if self.restarts_ms is not None and flow.on_failure != "stop" and not self.stopping:
                 return self._restart(flow, fault, now_ms)
-            if self.restarts_ms is None and fault.hopeless:
-                flow.reason = reason = f"{fault.what}; {OWN_SESSION}"
+            if self.restarts_ms is None and fault.fatal:
+                flow.reason = reason = f"{fault.text}; {OWN_SESSION}"
                 permanent = True
         given_up = flow.failures > flow.retries and not patient
         if permanent or flow.on_failure == "stop" or given_up or self.stopping:
             flow.state = State.FAILED
-            return [Say(name, "failed", reason), *([] if self.independent else self.stop())]
+            return [Report(name, "failed", reason), *([] if self.independent else self.stop())]
         pause_ms = backoff_ms(flow.failures)
         flow.state, flow.next_try_ms = State.PAUSED, now_ms + pause_ms
-        return [Say(name, "retrying", reason, pause_ms)]
+        return [Report(name, "retrying", reason, pause_ms)]
 
     def _restart(self, flow: FlowState, fault: JvmFault, now_ms: int) -> list[Instruction]:
-        """Blame the JVM: it is replaced, unless that was done too often already."""
+        """Request a new JVM, unless it was restarted too often already."""
         assert self.restarts_ms is not None
         number = sum(now_ms - restart_ms < RESTART_WINDOW_MS for restart_ms in self.restarts_ms)
         if number >= len(RESTART_BACKOFF_MS):
             flow.state = State.FAILED
-            flow.reason = f"{fault.what}; the JVM was restarted {number} times within the hour"
-            return [Say(flow.name, "failed", flow.reason), *([] if self.independent else self.stop())]
-        flow.reason = fault.what
+            flow.reason = f"{fault.text}; the JVM was restarted {number} times within the hour"
+            return [Report(flow.name, "failed", flow.reason), *([] if self.independent else self.stop())]
+        flow.reason = fault.text
         flow.state = State.PAUSED
-        self.restart = Restart(fault.what, number + 1, RESTART_BACKOFF_MS[number])
-        return [Say(flow.name, "retrying", fault.what), self.restart, *self.stop()]
+        self.restart = Restart(fault.text, number + 1, RESTART_BACKOFF_MS[number])
+        return [Report(flow.name, "retrying", fault.text), self.restart, *self.stop()]
 
     def stop(self) -> list[Instruction]:
-        """Stop every flow that is not at its end."""
+        """Stop every flow that has not ended."""
         self.stopping = True
-        return [one for name in self.flows for one in self.stop_flow(name)]
+        return [instruction for name in self.flows for instruction in self.stop_flow(name)]
 
     def stop_flow(self, name: str) -> list[Instruction]:
-        """Stop one flow, unless it is at its end."""
+        """Stop one flow, unless it has ended."""
         flow = self.flows[name]
         if flow.state is State.RUNNING:
             flow.state = State.STOPPING
             return [Stop(name)]
         if flow.state not in ENDED and flow.state is not State.STOPPING:
             flow.state = State.STOPPED
-            return [Say(name, "stopped")]
+            return [Report(name, "stopped")]
         return []
 
 
 def backoff_ms(failures: int) -> int:
-    """The pause after so many failures in a row: one second, doubled each time, a minute at most."""
-    return min(FIRST_BACKOFF_MS << min(failures - 1, 16), LONGEST_BACKOFF_MS)
+    """Return the pause after a number of consecutive failures: 1 s, 2 s, 4 s, up to a minute."""
+    return min(FIRST_BACKOFF_MS << min(failures - 1, 16), MAX_BACKOFF_MS)
 
 
 def states(supervisor: Supervisor) -> Mapping[str, str]:

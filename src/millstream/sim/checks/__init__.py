@@ -1,1 +1,1 @@
-"""Checks over what a run has shown, simulated or real: histories, states, convergence, the verdict."""
+"""Checks of the evidence of a run, simulated or real: histories, states, convergence, verdict."""

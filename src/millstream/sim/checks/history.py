@@ -1,8 +1,9 @@
-"""The history of a run: what clients asked for and what became of it, as plain data, for simulated and for real clusters alike.
+"""The history of a run: the operations of clients and their outcomes, as plain data.
 
-An operation is invoked and then completes as ``ok`` (it happened), ``fail`` (it did not) or ``info`` (nobody can say). A wrong
-``fail`` or ``ok`` makes every check worthless: only what cannot have happened fails; a timeout, a lost connection
-or an answer that leaves it open is ``info``, and its process is replaced.
+Simulated and real clusters share it. An operation is invoked and then completes as ``ok`` (it
+happened), ``fail`` (it did not) or ``info`` (unknown). A wrong ``fail`` or ``ok`` makes every check
+worthless. So an operation fails only if it cannot have happened. A timeout, a lost connection or an
+ambiguous response is ``info``, and its process is replaced.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 INVOKE, OK, FAIL, INFO = "invoke", "ok", "fail", "info"
-# send: records of a producer; txn: sends and polls that are visible together or not at all; poll: a read_committed
-# consumer; peek: a read_uncommitted one, which may see what is aborted; assign, subscribe: a consumer's position is new.
+# send: records of a producer. txn: sends and polls that become visible together or not at all.
+# poll: of a read_committed consumer. peek: of a read_uncommitted consumer, which may see aborted
+# records. assign, subscribe: the position of a consumer is new.
 SEND, TXN, POLL, PEEK, ASSIGN, SUBSCRIBE = "send", "txn", "poll", "peek", "assign", "subscribe"
 
 Key = str
@@ -22,7 +24,7 @@ Offset = int
 
 
 class Send(NamedTuple):
-    """A record sent to a key (a partition); the offset is known when it was acknowledged."""
+    """A record sent to a key (a partition). The offset is known once it is acknowledged."""
 
     key: Key
     value: Value
@@ -39,7 +41,7 @@ Mop = Send | Poll
 
 
 class Op(NamedTuple):
-    """One line of the history. ``rebalanced`` are the keys that came or went while it ran."""
+    """One line of the history. `rebalanced` are the keys assigned or revoked while it ran."""
 
     number: int
     process: str
@@ -50,7 +52,8 @@ class Op(NamedTuple):
     started: float = 0.0
     error: str = ""
     rebalanced: frozenset[Key] = frozenset()
-    commit_asked: float | None = None  # when, of a transaction that is known to have got so far
+    # when its commit was requested, of a transaction that is known to have got that far
+    commit_requested: float | None = None
 
     def sends(self) -> Iterator[Send]:
         return (mop for mop in self.value if isinstance(mop, Send))
@@ -62,7 +65,7 @@ class Op(NamedTuple):
 
 
 class History:
-    """Grows while a run goes on."""
+    """The operations of a run that is in progress."""
 
     def __init__(self) -> None:
         self.ops: list[Op] = []
@@ -86,7 +89,7 @@ class History:
         *,
         error: str = "",
         rebalanced: Iterable[Key] = (),
-        commit_asked: float | None = None,
+        commit_requested: float | None = None,
     ) -> Op:
         op = Op(
             len(self.ops),
@@ -98,27 +101,30 @@ class History:
             invoked.time,
             error,
             frozenset(rebalanced),
-            commit_asked,
+            commit_requested,
         )
         del self._open[invoked.number]
         self.ops.append(op)
         return op
 
     def completions(self) -> list[Op]:
-        """Every operation once, in the order of completion; those that never completed are ``info``."""
+        """Return every operation once, in order of completion.
+
+        Operations that never completed are ``info``.
+        """
         done = [op for op in self.ops if op.type != INVOKE]
         return done + [op._replace(type=INFO, error="never completed") for op in self._open.values()]
 
 
 class Reading(NamedTuple):
-    """A value as an ok operation read it."""
+    """A value that an ``ok`` operation read."""
 
     op: Op
     offset: Offset
 
 
 class Analysis:
-    """What the checks need to know of a history."""
+    """A history, indexed for the checks."""
 
     def __init__(self, ops: Iterable[Op]) -> None:
         self.ops = list(ops)
@@ -136,7 +142,7 @@ class Analysis:
         self.index: dict[Key, dict[Offset, int]] = {
             key: {offset: i for i, offset in enumerate(offsets)} for key, offsets in self.order.items()
         }
-        self.places: dict[Key, dict[Value, list[int]]] = {key: self._places(key) for key in self.order}
+        self.slots: dict[Key, dict[Value, list[int]]] = {key: self._slots(key) for key in self.order}
 
     def _polled(self, op: Op, key: Key, records: Sequence[tuple[Offset, Value]]) -> None:
         for offset, value in records:
@@ -145,22 +151,22 @@ class Analysis:
                 self.readers[key].setdefault(value, []).append(Reading(op, offset))
 
     def _add_acknowledged(self) -> None:
-        """Offsets that producers were told, where the operation is known to have happened."""
+        """Add the acknowledged offsets of operations that are known to have happened."""
         for op in self.ops:
             if self.committed(op):
                 for sent in op.sends():
                     if sent.offset is not None:
                         self.log[sent.key].setdefault(sent.offset, {}).setdefault(sent.value, op)
 
-    def _places(self, key: Key) -> dict[Value, list[int]]:
-        places: dict[Value, list[int]] = {}
+    def _slots(self, key: Key) -> dict[Value, list[int]]:
+        slots: dict[Value, list[int]] = {}
         for i, offset in enumerate(self.order[key]):
             for value in self.log[key][offset]:
-                places.setdefault(value, []).append(i)
-        return places
+                slots.setdefault(value, []).append(i)
+        return slots
 
     def committed(self, op: Op) -> bool:
-        """ok, or info and something of it was read: proof by observation."""
+        """Return whether an operation happened: ``ok``, or ``info`` with a value that was read."""
         if op.type == INFO:
             return any(sent.value in self.readers[sent.key] for sent in op.sends())
         return op.type == OK

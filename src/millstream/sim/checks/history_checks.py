@@ -1,7 +1,7 @@
 """Checks of a history, after Jepsen's queue checker: plain data in, violations out.
 
-They serve the simulation and real processes alike. What Kafka does not promise is not checked: writes of two
-transactions may interleave, and a record that nobody was told about may or may not be there.
+The simulation and real processes share them. They check only what Kafka promises: writes of two
+transactions may interleave, and an unacknowledged record may or may not exist.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millstream.sim.checks.history import (
 
 
 class Violation(NamedTuple):
-    """A broken promise: which one, of which key, and how it shows."""
+    """A broken promise: its kind, the key, and the evidence."""
 
     kind: str
     key: Key
@@ -37,13 +37,16 @@ class Violation(NamedTuple):
         return f"{self.kind} {self.key}: {self.detail}"
 
 
-Found = Iterator[Violation]
+Violations = Iterator[Violation]
 
 
 def check_history(ops: Iterable[Op], *, final_reads: bool = True) -> list[Violation]:
-    """Every violation of a history. ``final_reads``: at the end somebody read every key to its end."""
+    """Return every violation of a history.
+
+    `final_reads`: at the end, a consumer read every key to its end.
+    """
     analysis = Analysis(ops)
-    checks: list[Callable[[Analysis], Found]] = [
+    checks: list[Callable[[Analysis], Violations]] = [
         inconsistent_offsets,
         duplicates,
         aborted_reads,
@@ -60,83 +63,100 @@ def check_history(ops: Iterable[Op], *, final_reads: bool = True) -> list[Violat
     return [violation for check in checks for violation in check(analysis)]
 
 
-def inconsistent_offsets(analysis: Analysis) -> Found:
-    """One offset, one value."""
+def inconsistent_offsets(analysis: Analysis) -> Violations:
+    """Check that no offset holds two values."""
     for key, offsets in analysis.log.items():
         for offset, values in offsets.items():
             if len(values) > 1:
-                told = ", ".join(f"{value} ({_who(op)})" for value, op in values.items())
-                yield Violation("inconsistent-offsets", key, f"offset {offset} holds {told}")
+                detail = ", ".join(f"{value} ({_operation(op)})" for value, op in values.items())
+                yield Violation("inconsistent-offsets", key, f"offset {offset} holds {detail}")
 
 
-def duplicates(analysis: Analysis) -> Found:
-    """One value, one offset."""
-    for key, places in analysis.places.items():
-        for value, indexes in places.items():
+def duplicates(analysis: Analysis) -> Violations:
+    """Check that no value is at two offsets."""
+    for key, slots in analysis.slots.items():
+        for value, indexes in slots.items():
             if len(indexes) > 1:
                 offsets = [analysis.order[key][i] for i in indexes]
                 yield Violation("duplicate", key, f"{value} is at the offsets {offsets}")
 
 
-def aborted_reads(analysis: Analysis) -> Found:
-    """G1a: nobody who reads committed data sees what did not happen."""
+def aborted_reads(analysis: Analysis) -> Violations:
+    """Check that read_committed consumers see no failed write (G1a)."""
     for key, readers in analysis.readers.items():
         for value, readings in readers.items():
             writer = analysis.writer[key].get(value)
             if writer is not None and writer.type == FAIL:
-                told = f"{value} of {_who(writer)} ({writer.error or 'aborted'}) was read by {_who(readings[0].op)}"
-                yield Violation("G1a", key, told)
+                failed = f"{value} of {_operation(writer)} ({writer.error or 'aborted'})"
+                detail = f"{failed} was read by {_operation(readings[0].op)}"
+                yield Violation("G1a", key, detail)
 
 
-def dirty_reads(analysis: Analysis) -> Found:
-    """Nobody who reads committed data sees a record before its commit was even asked for, whatever became of it later."""
+def dirty_reads(analysis: Analysis) -> Violations:
+    """Check that no read_committed consumer sees a record before its commit was requested.
+
+    The outcome of the transaction does not matter.
+    """
     for op in analysis.ops:
         if op.f == PEEK:
             continue
-        # At the latest: what a transaction read it had before it began, a poll has its records when it completes.
+        # The latest time of the read. A transaction had its input before it began; a poll has its
+        # records when it completes.
         read_at = op.started if op.f == TXN else op.time
         for key, records in op.polled():
             writers = analysis.writer[key]
             for _, value in records:
                 writer = writers.get(value)
-                if writer is not None and writer.commit_asked is not None and read_at < writer.commit_asked:
-                    told = f"{value} was read by {_who(op)} at {read_at:.3f}, its commit was asked for at"
-                    yield Violation("dirty-read", key, f"{told} {writer.commit_asked:.3f} by {_who(writer)}")
+                if (
+                    writer is not None
+                    and writer.commit_requested is not None
+                    and read_at < writer.commit_requested
+                ):
+                    detail = (
+                        f"{value} was read by {_operation(op)} at {read_at:.3f}, its commit was requested at"
+                    )
+                    yield Violation(
+                        "dirty-read", key, f"{detail} {writer.commit_requested:.3f} by {_operation(writer)}"
+                    )
 
 
-def lost_writes(analysis: Analysis) -> Found:
-    """What is committed and lies below something that was read, was read as well."""
-    for key, places in analysis.places.items():
+def lost_writes(analysis: Analysis) -> Violations:
+    """Check that every committed value below a value that was read was read too."""
+    for key, slots in analysis.slots.items():
         read = analysis.readers[key]
-        bound = max((places[value][0] for value in read), default=-1)
-        for value, indexes in places.items():
+        bound = max((slots[value][0] for value in read), default=-1)
+        for value, indexes in slots.items():
             if indexes[-1] > bound or value in read:
                 continue
             writer = analysis.writer[key].get(value)
             if writer is not None and analysis.committed(writer):
                 offset = analysis.order[key][indexes[0]]
                 yield Violation(
-                    "lost-write", key, f"{value} at {offset}, acknowledged to {_who(writer)}, is never read"
+                    "lost-write",
+                    key,
+                    f"{value} at {offset}, acknowledged to {_operation(writer)}, is never read",
                 )
 
 
-def precommitted_reads(analysis: Analysis) -> Found:
-    """A transaction does not read what it has not committed yet."""
+def precommitted_reads(analysis: Analysis) -> Violations:
+    """Check that no transaction reads its own uncommitted values."""
     for op in analysis.ops:
         sent = {(send.key, send.value) for send in op.sends()}
         for key, records in op.polled():
             for offset, value in records:
                 if (key, value) in sent:
-                    yield Violation("precommitted-read", key, f"{_who(op)} reads its own {value} at {offset}")
+                    yield Violation(
+                        "precommitted-read", key, f"{_operation(op)} reads its own {value} at {offset}"
+                    )
 
 
-def polls_in_order(analysis: Analysis) -> Found:
-    """A consumer that is not moved reads the next record, again and again."""
+def polls_in_order(analysis: Analysis) -> Violations:
+    """Check that a consumer reads records in order, without gaps, unless it is repositioned."""
     last: dict[tuple[str, Key], Offset] = {}
     for op in analysis.ops:
         if op.f in (ASSIGN, SUBSCRIBE):
-            for place in [place for place in last if place[0] == op.process]:
-                del last[place]
+            for reader in [reader for reader in last if reader[0] == op.process]:
+                del last[reader]
         if op.type != OK or op.f == PEEK:
             continue
         for key, records in op.polled():
@@ -147,8 +167,8 @@ def polls_in_order(analysis: Analysis) -> Found:
                 last[op.process, key] = records[-1][0]
 
 
-def polls_in_order_within(analysis: Analysis) -> Found:
-    """The same among the records of one answer."""
+def polls_in_order_within(analysis: Analysis) -> Violations:
+    """Check the same among the records of one response."""
     for op in analysis.ops:
         if op.f == PEEK:
             continue
@@ -164,15 +184,18 @@ def _step(
     index = analysis.index[key]
     between = analysis.order[key][index[before] + 1 : index[after]]
     if index[after] <= index[before]:
-        yield Violation(f"{prefix}nonmonotonic-poll", key, f"{_who(op)} reads {after} after {before}")
+        yield Violation(f"{prefix}nonmonotonic-poll", key, f"{_operation(op)} reads {after} after {before}")
     elif missed := [offset for offset in between if _must_be_seen(analysis, key, offset)]:
         yield Violation(
-            f"{prefix}poll-skip", key, f"{_who(op)} reads {after} after {before}, without {missed}"
+            f"{prefix}poll-skip", key, f"{_operation(op)} reads {after} after {before}, without {missed}"
         )
 
 
 def _must_be_seen(analysis: Analysis, key: Key, offset: Offset) -> bool:
-    """Not what only uncommitted readers saw: it may have been aborted."""
+    """Return whether readers must see an offset.
+
+    A value that only read_uncommitted consumers saw may have been aborted.
+    """
     return any(
         value in analysis.readers[key] or _committed(analysis, key, value)
         for value in analysis.log[key][offset]
@@ -184,8 +207,8 @@ def _committed(analysis: Analysis, key: Key, value: Value) -> bool:
     return writer is not None and analysis.committed(writer)
 
 
-def sends_in_order(analysis: Analysis) -> Found:
-    """A process's acknowledged records stand in the order in which it sent them."""
+def sends_in_order(analysis: Analysis) -> Violations:
+    """Check that the acknowledged records of a process are in the order of its sends."""
     last: dict[tuple[str, Key], Offset] = {}
     for op in analysis.ops:
         if op.type != OK:
@@ -193,23 +216,23 @@ def sends_in_order(analysis: Analysis) -> Found:
         for sent in op.sends():
             if sent.offset is None:
                 continue
-            place = (op.process, sent.key)
-            if place in last and sent.offset <= last[place]:
-                told = f"{_who(op)} has {sent.value} at {sent.offset} after {last[place]}"
-                yield Violation("nonmonotonic-send", sent.key, told)
-            last[place] = sent.offset
+            sender = (op.process, sent.key)
+            if sender in last and sent.offset <= last[sender]:
+                detail = f"{_operation(op)} has {sent.value} at {sent.offset} after {last[sender]}"
+                yield Violation("nonmonotonic-send", sent.key, detail)
+            last[sender] = sent.offset
 
 
-def unseen(analysis: Analysis) -> Found:
-    """What was acknowledged is read in the end."""
+def unseen(analysis: Analysis) -> Violations:
+    """Check that every acknowledged value is read in the end."""
     for key, writers in analysis.writer.items():
         for value, op in writers.items():
             if op.type == OK and value not in analysis.readers[key]:
-                yield Violation("unseen", key, f"{value} of {_who(op)} is never read")
+                yield Violation("unseen", key, f"{value} of {_operation(op)} is never read")
 
 
-def read_cycles(analysis: Analysis) -> Found:
-    """G1c: no transaction sees another that sees it."""
+def read_cycles(analysis: Analysis) -> Violations:
+    """Check that no two transactions see each other (G1c)."""
     edges: dict[int, dict[int, None]] = defaultdict(dict)
     by_number = {op.number: op for op in analysis.ops}
     for key, readers in analysis.readers.items():
@@ -219,12 +242,12 @@ def read_cycles(analysis: Analysis) -> Found:
                 if writer is not None and writer.number != reading.op.number:
                     edges[writer.number][reading.op.number] = None
     for component in _components(edges):
-        ops = ", ".join(_who(by_number[number]) for number in component)
+        ops = ", ".join(_operation(by_number[number]) for number in component)
         yield Violation("G1c", "", f"{ops} read each other")
 
 
 def _components(edges: dict[int, dict[int, None]]) -> Iterator[list[int]]:
-    """Strongly connected components of more than one node (Tarjan, without recursion)."""
+    """Yield strongly connected components of more than one node (Tarjan, without recursion)."""
     number: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -258,5 +281,5 @@ def _components(edges: dict[int, dict[int, None]]) -> Iterator[list[int]]:
                 low[node] = min(low[node], number[child])
 
 
-def _who(op: Op) -> str:
+def _operation(op: Op) -> str:
     return f"{op.process}/{op.f}#{op.number}"

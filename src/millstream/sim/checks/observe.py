@@ -1,4 +1,4 @@
-"""Looks at simulated brokers from outside: samples of their partitions while they run, whole logs in the end."""
+"""Observes simulated brokers: samples of their partitions while they run, whole logs at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
-from millstream.cluster.replicas import fetcher
+from millstream.cluster.replicas import follower_logs
 from millstream.cluster.replicas.partition import Partition
 from millstream.control.image import ClusterImage
 from millstream.control.znodes import TOPICS, Assignment, PartitionState
@@ -21,12 +21,12 @@ from millstream.sim.checks.state_checks import Batch, Replica, Sample
 from millstream.sim.world.zookeeper import SimZooKeeper
 from millstream.wire.records.batch import parse_header, read_marker, read_records
 
-_ALL = 1 << 26
+_MAX_DECOMPRESSED = 1 << 26
 
 
 def partitions_of(broker: SimBroker) -> Iterator[Partition]:
     if broker.broker is not None and broker.broker.parts is not None:
-        for partitions in list(broker.broker.parts.replicas._topics.values()):
+        for partitions in list(broker.broker.parts.replicas.partitions.values()):
             yield from list(partitions.values())
 
 
@@ -36,12 +36,12 @@ def _key(partition: Partition) -> str:
 
 @functools.lru_cache(1000)
 def _named(tp: TopicPartition, topic_id: bytes) -> str:
-    """A topic that is deleted and made again is another one."""
+    """Return a key with the topic id: a topic that is deleted and recreated is another one."""
     return f"{tp}@{topic_id.hex()[:8]}"
 
 
 def samples(broker: SimBroker) -> Iterator[Sample]:
-    """Every partition of a running broker, as it believes it to be."""
+    """Yield every partition of a running broker, as the broker sees it."""
     now, incarnation = broker.world.scheduler.now, broker.machine.starts
     for partition in partitions_of(broker):
         log = partition.log
@@ -59,17 +59,17 @@ def samples(broker: SimBroker) -> Iterator[Sample]:
 
 
 class ChangeCounter:
-    """Counts what replication did, as far as samples show it: elections and changes of an ISR."""
+    """Counts the elections and ISR changes that samples show."""
 
     def __init__(self, activity: Counter[str]) -> None:
         self._activity = activity
         self._epochs: dict[str, int] = {}
         self._isrs: dict[str, tuple[int, ...]] = {}
 
-    def look(self, broker: SimBroker) -> None:
+    def observe(self, broker: SimBroker) -> None:
         for partition in partitions_of(broker):
             key = _key(partition)
-            # One that does not know yet that it leads no more is not counted.
+            # Ignore a deposed leader that has not noticed yet.
             if partition.leader == broker.node_id and partition.leader_epoch >= self._epochs.get(key, 0):
                 if partition.leader_epoch > self._epochs.get(key, 0):
                     self._epochs[key] = partition.leader_epoch
@@ -81,20 +81,20 @@ class ChangeCounter:
 
 @contextlib.contextmanager
 def truncations_counted(activity: Counter[str]) -> Iterator[None]:
-    """Logs that followers cut back; between two samples much is cut and filled again."""
-    decide: Any = getattr(fetcher, "truncation_point")  # noqa: B009 - as the fetcher knows it, a mutant perhaps
+    """Count truncations by followers. Samples would miss many of them."""
+    decide: Any = getattr(follower_logs, "truncation_point")  # noqa: B009 - a mutant perhaps
 
     def counted(*args: Any, log_end: int, **more: Any) -> int:
-        cut: int = decide(*args, log_end=log_end, **more)
-        activity["truncations"] += cut < log_end
-        return cut
+        offset: int = decide(*args, log_end=log_end, **more)
+        activity["truncations"] += offset < log_end
+        return offset
 
-    with mock.patch.object(fetcher, "truncation_point", counted):
+    with mock.patch.object(follower_logs, "truncation_point", counted):
         yield
 
 
 def image_in(zookeeper: SimZooKeeper) -> ClusterImage:
-    """The topics that there are, whatever brokers believe."""
+    """Return the topics as ZooKeeper has them, whatever brokers believe."""
     image = ClusterImage()
     for path, node in sorted(zookeeper.tree.load().items()):  # a topic before its partitions
         if path.startswith(TOPICS):
@@ -103,7 +103,7 @@ def image_in(zookeeper: SimZooKeeper) -> ClusterImage:
 
 
 def assigned(image: ClusterImage) -> list[Assigned]:
-    """Every partition that there should be."""
+    """Return every partition that should exist."""
     return [
         _assigned(
             TopicPartition(name, index), topic.topic_id, topic.assignment(index), topic.states.get(index)
@@ -123,7 +123,7 @@ def _assigned(
 
 
 def hosted(brokers: Iterable[SimBroker]) -> list[Hosted]:
-    """Every replica that there is."""
+    """Return every replica that exists."""
     return [
         Hosted(
             broker.node_id,
@@ -140,8 +140,8 @@ def hosted(brokers: Iterable[SimBroker]) -> list[Hosted]:
 
 
 def whole_logs(brokers: Iterable[SimBroker], image: ClusterImage) -> dict[str, list[Replica]]:
-    """Every log of every broker, of each partition the leader's first."""
-    found = by_topic(
+    """Return every log of every broker by partition, with the leader's log first."""
+    by_key = by_topic(
         (
             (partition.tp, partition.topic_id, replica(broker.node_id, partition.log))
             for broker in brokers
@@ -152,24 +152,28 @@ def whole_logs(brokers: Iterable[SimBroker], image: ClusterImage) -> dict[str, l
     )
     leaders = {partition.key: partition.leader for partition in assigned(image)}
     return {
-        key: sorted(replicas, key=lambda one: one.node != leaders.get(key)) for key, replicas in found.items()
+        key: sorted(replicas, key=lambda replica: replica.node != leaders.get(key))
+        for key, replicas in by_key.items()
     }
 
 
 def by_topic(
-    found: Iterable[tuple[TopicPartition, bytes, Replica]], topics: Mapping[str, bytes]
+    replicas: Iterable[tuple[TopicPartition, bytes, Replica]], topics: Mapping[str, bytes]
 ) -> dict[str, list[Replica]]:
-    """Replicas that ought to be the same. A broker that was away while a topic was deleted and made again still has another one: only
-    the topic that there is by that name (``topics`` has the ids) is found under it."""
+    """Group replicas that should be equal. `topics` has the ids of the existing topics.
+
+    A broker that was down while a topic was deleted and recreated still has the old one. It gets
+    another key.
+    """
     logs: dict[str, list[Replica]] = {}
-    for tp, topic_id, one in found:
+    for tp, topic_id, log in replicas:
         key = str(tp) if topics.get(tp.topic) == topic_id else _named(tp, topic_id)
-        logs.setdefault(key, []).append(one)
+        logs.setdefault(key, []).append(log)
     return logs
 
 
 def replica(node: int, log: PartitionLog) -> Replica:
-    """A whole log, decoded."""
+    """Return a whole log, decoded."""
     batches = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -187,10 +191,10 @@ def replica(node: int, log: PartitionLog) -> Replica:
 
 
 def decode(data: memoryview) -> Batch:
-    """One batch."""
+    """Decode one batch."""
     header = parse_header(data)
     marker = read_marker(data) if header.control else None
-    records = () if header.control else tuple(read_records(data, max_bytes=_ALL))
+    records = () if header.control else tuple(read_records(data, max_bytes=_MAX_DECOMPRESSED))
     return Batch(
         header.base_offset,
         header.last_offset,

@@ -1,4 +1,7 @@
-"""Checks of what a cluster did and holds, beside its clients' history: plain data in, violations out."""
+"""Checks of the state of a cluster, beside the history of its clients.
+
+Plain data in, violations out.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Sample(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A batch as it lies in a log."""
+    """A batch of a log."""
 
     base_offset: Offset
     last_offset: Offset
@@ -34,10 +37,10 @@ class Batch(NamedTuple):
     producer_epoch: int
     base_sequence: int
     transactional: bool
-    commit: bool | None  # a marker's outcome; None for data
+    commit: bool | None  # the outcome in a marker; None for data
     values: tuple[Value, ...]
     checksum: int = 0
-    # Of records with a key: where, which, and whether it has a value.
+    # Of records with a key: offset, key, and whether it has a value.
     keyed: tuple[tuple[Offset, bytes, bool], ...] = ()
 
 
@@ -55,7 +58,7 @@ NOTHING = Replica(-1, 0, 0, ())
 
 
 class Ownership(NamedTuple):
-    """What a member was given in a generation of its group."""
+    """The keys of a member in a generation of its group."""
 
     group: str
     generation: int
@@ -64,7 +67,7 @@ class Ownership(NamedTuple):
 
 
 class OffsetEvent(NamedTuple):
-    """A committed offset that was acknowledged, or that was fetched."""
+    """An offset whose commit was acknowledged, or that was fetched."""
 
     started: float
     ended: float
@@ -76,53 +79,62 @@ class OffsetEvent(NamedTuple):
 
 
 class StartEvent(NamedTuple):
-    """A log's first offset, as a deletion of records was acknowledged or as somebody was told."""
+    """The first offset of a log: of an acknowledged DeleteRecords, or as a client observed it."""
 
     started: float
     ended: float
     key: Key
     offset: Offset
-    told: bool
+    observed: bool
 
 
 class Incarnation(NamedTuple):
-    """One life of a topic that is deleted and made again: what was acknowledged for certain, and what was read by its id."""
+    """One life of a topic that is deleted and recreated.
+
+    `acknowledged` are values that were certainly written, `read` the values read by its id.
+    """
 
     topic_id: bytes
     acknowledged: frozenset[Value]
     read: frozenset[Value]
 
 
-def acknowledged_survive(
+def acknowledged_records_survive(
     acknowledged: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
 ) -> Iterator[Violation]:
-    """A record that was acknowledged is where it was said to be. A key without a log has lost everything."""
-    for key, offset, value, found in _elsewhere(acknowledged, logs):
-        told = f"offset {offset} was acknowledged for {value} and holds {found}"
-        yield Violation("acknowledged-lost", key, told)
+    """Check that acknowledged records are at their offsets.
+
+    A key without a log has lost everything.
+    """
+    for key, offset, value, actual in _elsewhere(acknowledged, logs):
+        detail = f"offset {offset} was acknowledged for {value} and holds {actual}"
+        yield Violation("acknowledged-lost", key, detail)
 
 
-def reads_survive(
+def read_records_survive(
     read: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
 ) -> Iterator[Violation]:
-    """A record that anybody was shown stays where it was, also one that its producer was told nothing about."""
-    for key, offset, value, found in _elsewhere(read, logs):
-        yield Violation("read-lost", key, f"{value} was read at {offset}, which holds {found}")
+    """Check that a record that was read stays at its offset, acknowledged or not."""
+    for key, offset, value, actual in _elsewhere(read, logs):
+        yield Violation("read-lost", key, f"{value} was read at {offset}, which holds {actual}")
 
 
 def _elsewhere(
     rows: Iterable[tuple[Key, Offset, Value]], logs: Mapping[Key, Replica]
 ) -> Iterator[tuple[Key, Offset, Value, Value | None]]:
-    """Those that are not at their offsets, with what is there. What was deleted from a log's beginning is nobody's loss."""
+    """Yield the values that are not at their offsets, and what is there instead.
+
+    Records deleted from the start of a log are not lost.
+    """
     held: dict[Key, dict[Offset, Value]] = {
         key: {offset: value for batch in replica.batches for offset, value in _rows(batch)}
         for key, replica in logs.items()
     }
     for key, offset, value in rows:
         if offset >= logs.get(key, NOTHING).log_start:
-            found = held.get(key, {}).get(offset)
-            if found != value:
-                yield key, offset, value, found
+            actual = held.get(key, {}).get(offset)
+            if actual != value:
+                yield key, offset, value, actual
 
 
 def _rows(batch: Batch) -> Iterator[tuple[Offset, Value]]:
@@ -130,19 +142,20 @@ def _rows(batch: Batch) -> Iterator[tuple[Offset, Value]]:
 
 
 def high_watermarks_advance(samples: Iterable[Sample]) -> Iterator[Violation]:
-    """A leader's high watermark never moves back while it leads, and never lies beyond its log."""
+    """Check that the high watermark of a leader never decreases, nor exceeds the log end."""
     last: dict[tuple[Key, int, int, int], Offset] = {}
     for sample in samples:
         if sample.high_watermark > sample.log_end:
-            told = f"{sample.high_watermark} beyond the end {sample.log_end} on {sample.node}"
-            yield Violation("high-watermark-beyond-end", sample.key, told)
+            detail = f"{sample.high_watermark} beyond the end {sample.log_end} on {sample.node}"
+            yield Violation("high-watermark-beyond-end", sample.key, detail)
         if not sample.leads:
             continue
-        place = (sample.key, sample.leader_epoch, sample.node, sample.incarnation)
-        if sample.high_watermark < last.get(place, 0):
-            told = f"from {last[place]} to {sample.high_watermark} on {sample.node} in epoch {sample.leader_epoch}"
-            yield Violation("high-watermark-back", sample.key, told)
-        last[place] = sample.high_watermark
+        leadership = (sample.key, sample.leader_epoch, sample.node, sample.incarnation)
+        if sample.high_watermark < last.get(leadership, 0):
+            moved = f"from {last[leadership]} to {sample.high_watermark}"
+            detail = f"{moved} on {sample.node} in epoch {sample.leader_epoch}"
+            yield Violation("high-watermark-back", sample.key, detail)
+        last[leadership] = sample.high_watermark
 
 
 def one_leader_per_epoch(samples: Iterable[Sample]) -> Iterator[Violation]:
@@ -151,22 +164,24 @@ def one_leader_per_epoch(samples: Iterable[Sample]) -> Iterator[Violation]:
         if sample.leads:
             first = leaders.setdefault((sample.key, sample.leader_epoch), sample.node)
             if first != sample.node:
-                told = f"{first} and {sample.node} both lead in epoch {sample.leader_epoch}"
-                yield Violation("two-leaders", sample.key, told)
+                detail = f"{first} and {sample.node} both lead in epoch {sample.leader_epoch}"
+                yield Violation("two-leaders", sample.key, detail)
 
 
 def replicas_agree(logs: Mapping[Key, Sequence[Replica]]) -> Iterator[Violation]:
-    """Of any two replicas the same batches lie at the same offsets, below the lower of their high watermarks: a third that is behind
-    does not hide that they differ."""
+    """Check that any two replicas have the same batches below the lower of their high watermarks.
+
+    Comparing pairs finds a difference that a third replica, which is behind, would hide.
+    """
     for key, replicas in logs.items():
-        for one, other in itertools.combinations(replicas, 2):
-            until = min(one.high_watermark, other.high_watermark)
-            since = max(one.log_start, other.log_start)
-            ours, theirs = _between(one, since, until), _between(other, since, until)
+        for left, right in itertools.combinations(replicas, 2):
+            until = min(left.high_watermark, right.high_watermark)
+            since = max(left.log_start, right.log_start)
+            ours, theirs = _between(left, since, until), _between(right, since, until)
             if ours != theirs:
                 first = next(a or b for a, b in _pairs(ours, theirs) if a != b)
-                told = f"{one.node} and {other.node} differ below {until}, first at {first}"
-                yield Violation("replicas-differ", key, told)
+                detail = f"{left.node} and {right.node} differ below {until}, first at {first}"
+                yield Violation("replicas-differ", key, detail)
 
 
 def _between(replica: Replica, since: Offset, until: Offset) -> list[Batch]:
@@ -179,27 +194,35 @@ def _pairs(a: list[Batch], b: list[Batch]) -> Iterator[tuple[Batch | None, Batch
 
 
 def compacted_agree(logs: Mapping[Key, Sequence[Replica]]) -> Iterator[Violation]:
-    """Replicas of a compacted topic may have dropped different records, but the last value of a key only for a later record of it. What transactions
-    wrote is left out: what of it was aborted is dropped without one."""
+    """Check that replicas of a compacted topic have the last value of every key.
+
+    Replicas may have dropped different records, but the last value of a key only for a later record
+    of that key. Transactional records are left out: aborted ones are dropped without a successor.
+    """
     for key, replicas in logs.items():
-        last = [_last_by_key(one, _NO_END) for one in replicas]
-        for (one, _), (other, theirs) in itertools.permutations(zip(replicas, last, strict=True), 2):
-            until = min(one.high_watermark, other.high_watermark)
-            for name, (offset, plain) in _last_by_key(one, until).items():
-                there = theirs.get(name, (-1, False))[0] >= offset or offset < other.log_start
-                if plain and not there:
-                    told = f"{other.node} lacks the last value of {name!r}, at {offset}, which {one.node} has"
-                    yield Violation("value-missing", key, told)
+        last = [_last_by_key(replica, _NO_END) for replica in replicas]
+        for (source, _), (other, theirs) in itertools.permutations(zip(replicas, last, strict=True), 2):
+            until = min(source.high_watermark, other.high_watermark)
+            for name, (offset, plain) in _last_by_key(source, until).items():
+                present = theirs.get(name, (-1, False))[0] >= offset or offset < other.log_start
+                if plain and not present:
+                    detail = (
+                        f"{other.node} lacks the last value of {name!r}, at {offset}, which {source.node} has"
+                    )
+                    yield Violation("value-missing", key, detail)
 
 
 def _last_by_key(replica: Replica, until: Offset) -> dict[bytes, tuple[Offset, bool]]:
-    """Where the last record of each key is, and whether it is a value outside of transactions."""
-    found: dict[bytes, tuple[Offset, bool]] = {}
+    """Return the offset of the last record of each key.
+
+    And whether it is a value outside of transactions.
+    """
+    last: dict[bytes, tuple[Offset, bool]] = {}
     for batch in replica.batches:
         for offset, name, has_value in batch.keyed:
             if offset < until:
-                found[name] = offset, has_value and not batch.transactional
-    return found
+                last[name] = offset, has_value and not batch.transactional
+    return last
 
 
 def offsets_rise(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
@@ -210,7 +233,7 @@ def offsets_rise(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
 
 
 def sequences_once(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
-    """No batch of an idempotent producer lies in a log twice, and none is missing between two of an epoch."""
+    """Check that no batch of an idempotent producer is duplicated or missing within an epoch."""
     for key, replica in logs.items():
         next_sequence: dict[tuple[int, int], int] = {}
         epochs: dict[int, int] = {}
@@ -222,16 +245,17 @@ def sequences_once(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
             epochs[batch.producer_id] = batch.producer_epoch
             if batch.commit is not None or batch.base_sequence < 0:
                 continue
-            place = (batch.producer_id, batch.producer_epoch)
-            expected = next_sequence.get(place)
+            producer = (batch.producer_id, batch.producer_epoch)
+            expected = next_sequence.get(producer)
             if expected is not None and batch.base_sequence != expected:
-                told = f"producer {place} goes on with {batch.base_sequence}, not {expected}, at {batch.base_offset}"
-                yield Violation("sequence", key, told)
-            next_sequence[place] = batch.base_sequence + len(batch.values)
+                sequences = f"{batch.base_sequence}, not {expected}, at {batch.base_offset}"
+                detail = f"producer {producer} continues with {sequences}"
+                yield Violation("sequence", key, detail)
+            next_sequence[producer] = batch.base_sequence + len(batch.values)
 
 
 def committed_values(batches: Iterable[Batch]) -> tuple[set[Value], set[Value], set[Value]]:
-    """The values of a log that are committed, aborted, and neither yet."""
+    """Return the committed, aborted and undecided values of a log."""
     committed: set[Value] = set()
     aborted: set[Value] = set()
     open_values: dict[int, list[Value]] = defaultdict(list)
@@ -248,7 +272,7 @@ def committed_values(batches: Iterable[Batch]) -> tuple[set[Value], set[Value], 
 def reads_are_committed(
     read: Mapping[Key, Iterable[Value]], logs: Mapping[Key, Replica]
 ) -> Iterator[Violation]:
-    """What read_committed consumers saw is committed in the log: neither aborted, nor of a transaction that is still open."""
+    """Check that the values read by read_committed consumers are committed in the log."""
     for key, values in read.items():
         committed, aborted, still_open = committed_values(logs.get(key, NOTHING).batches)
         for value in values:
@@ -258,34 +282,38 @@ def reads_are_committed(
                 yield Violation("open-read", key, f"{value} is in a transaction without an end and was read")
 
 
-def one_owner_per_generation(given: Iterable[Ownership]) -> Iterator[Violation]:
+def one_owner_per_generation(ownerships: Iterable[Ownership]) -> Iterator[Violation]:
     owners: dict[tuple[str, int, Key], str] = {}
-    for row in given:
+    for row in ownerships:
         for key in row.keys:
             first = owners.setdefault((row.group, row.generation, key), row.member)
             if first != row.member:
-                told = f"{first} and {row.member} own it in generation {row.generation} of {row.group}"
-                yield Violation("two-owners", key, told)
+                detail = f"{first} and {row.member} own it in generation {row.generation} of {row.group}"
+                yield Violation("two-owners", key, detail)
 
 
 def commits_advance(events: Iterable[OffsetEvent]) -> Iterator[Violation]:
-    """Clients that never commit back never find an offset below what was known before they asked."""
-    by_place: dict[tuple[str, Key], list[OffsetEvent]] = defaultdict(list)
+    """Check that no client fetches an offset below one known before its request.
+
+    The clients never commit backwards.
+    """
+    by_partition: dict[tuple[str, Key], list[OffsetEvent]] = defaultdict(list)
     for event in events:
-        by_place[event.group, event.key].append(event)
-    for (group, key), rows in by_place.items():
+        by_partition[event.group, event.key].append(event)
+    for (group, key), rows in by_partition.items():
         rows.sort(key=lambda event: event.ended)
         for event in (row for row in rows if row.fetched):
             known = max((e.offset for e in rows if e.ended <= event.started), default=-1)
             if event.offset < known:
-                told = f"{group} had {known}, and {event.who} fetched {event.offset} at {event.started:.3f}"
-                yield Violation("commit-back", key, told)
+                fetched = f"{event.who} fetched {event.offset} at {event.started:.3f}"
+                detail = f"{group} had {known}, and {fetched}"
+                yield Violation("commit-back", key, detail)
 
 
 def copied_exactly_once(
     source: Iterable[Value], copies: Iterable[Value], *, complete: bool
 ) -> Iterator[Violation]:
-    """Every committed value of the source is once among the committed copies."""
+    """Check that every committed value of the source is copied and committed once."""
     counts: dict[Value, int] = defaultdict(int)
     for value in copies:
         counts[value] += 1
@@ -300,26 +328,30 @@ def copied_exactly_once(
             yield Violation("not-copied", "", value)
 
 
-def log_starts_hold(
-    events: Iterable[StartEvent], logs: Mapping[Key, Replica], asked: Mapping[Key, Offset]
+def log_starts_advance(
+    events: Iterable[StartEvent], logs: Mapping[Key, Replica], requested: Mapping[Key, Offset]
 ) -> Iterator[Violation]:
-    """Deleted records stay deleted, and no others go with them; where nothing was asked for, nothing goes. A leader may show a deletion
-    before it is acknowledged, and fall."""
+    """Check that deleted records stay deleted, and that no others are deleted.
+
+    A leader may show a deletion before it is acknowledged, and then fail. `requested` has the
+    largest offset of the DeleteRecords requests of each key.
+    """
     rows = sorted(events, key=lambda event: event.ended)
-    done = [row for row in rows if not row.told]
-    for event in (row for row in rows if row.told):
+    done = [row for row in rows if not row.observed]
+    for event in (row for row in rows if row.observed):
         known = max((e.offset for e in done if e.key == event.key and e.ended <= event.started), default=0)
         if event.offset < known:
-            told = f"began at {known}, and at {event.offset} for who asked at {event.started:.3f}"
-            yield Violation("log-start-back", event.key, told)
+            detail = f"started at {known}, but at {event.offset} for a request at {event.started:.3f}"
+            yield Violation("log-start-back", event.key, detail)
     for key, replica in logs.items():
-        if replica.log_start > asked.get(key, 0):
-            told = f"begins at {replica.log_start}, though nothing from {asked.get(key, 0)} on was to go"
-            yield Violation("deleted-too-much", key, told)
+        if replica.log_start > requested.get(key, 0):
+            below = f"deletion was requested only below {requested.get(key, 0)}"
+            detail = f"starts at {replica.log_start}, but {below}"
+            yield Violation("deleted-too-much", key, detail)
 
 
-def only_own_incarnation(lives: Iterable[Incarnation]) -> Iterator[Violation]:
-    """What was in a topic is not in the one that was made with its name after it was deleted."""
+def incarnations_are_separate(lives: Iterable[Incarnation]) -> Iterator[Violation]:
+    """Check that values of a deleted topic are not in the next topic of its name."""
     written: dict[Value, bytes] = {}
     for life in lives:
         for value in sorted(life.read):

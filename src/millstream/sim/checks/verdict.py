@@ -1,4 +1,4 @@
-"""Every check over everything that a run has shown, simulated or real: plain data in, violations out."""
+"""All checks over the evidence of a run, simulated or real: plain data in, violations out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millstream.sim.checks.state_checks import (
     Ownership,
     Replica,
     Sample,
-    acknowledged_survive,
+    acknowledged_records_survive,
     commits_advance,
     committed_values,
     compacted_agree,
@@ -23,8 +23,8 @@ from millstream.sim.checks.state_checks import (
     offsets_rise,
     one_leader_per_epoch,
     one_owner_per_generation,
+    read_records_survive,
     reads_are_committed,
-    reads_survive,
     replicas_agree,
     sequences_once,
 )
@@ -32,29 +32,29 @@ from millstream.sim.checks.state_checks import (
 
 @dataclass
 class Evidence:
-    """What clients saw, what brokers hold in the end, and what they were seen to hold meanwhile."""
+    """What clients saw, what brokers hold at the end, and samples of what they held before."""
 
     ops: Sequence[Op]
-    logs: Mapping[Key, Sequence[Replica]]  # of each key the leader's first: what it has is what there is
+    logs: Mapping[Key, Sequence[Replica]]  # the leader's log first: its contents count
     offsets: Sequence[OffsetEvent] = ()
     ownerships: Sequence[Ownership] = ()
     samples: Sequence[Sample] = ()
     group: str = "readers"
     group_reads: Mapping[Key, set[Value]] = field(default_factory=dict)
-    copies: Mapping[Key, Key] = field(default_factory=dict)  # of a source, where its copies go
+    copies: Mapping[Key, Key] = field(default_factory=dict)  # source -> key of its copies
     copied_completely: bool = False
 
 
 def judge(evidence: Evidence) -> list[Violation]:
-    """All that is wrong with a run."""
+    """Return all violations of a run."""
     leading = leaders(evidence.logs)
     data = {key: log for key, log in leading.items() if not key.startswith("__")}
     violations = check_history(evidence.ops)
-    violations += acknowledged_survive(acknowledged(evidence.ops), data)
-    violations += reads_survive(_rows_read(evidence.ops), data)
+    violations += acknowledged_records_survive(acknowledged(evidence.ops), data)
+    violations += read_records_survive(_rows_read(evidence.ops), data)
     violations += high_watermarks_advance(evidence.samples)
     violations += one_leader_per_epoch(evidence.samples)
-    # Compaction is each replica's own business: what it has dropped by now differs.
+    # Each replica compacts by itself, so the dropped records differ.
     violations += replicas_agree({key: evidence.logs[key] for key in data})
     violations += compacted_agree({key: rows for key, rows in evidence.logs.items() if key not in data})
     violations += offsets_rise(leading)
@@ -73,18 +73,24 @@ def judge(evidence: Evidence) -> list[Violation]:
 
 
 def leaders(logs: Mapping[Key, Sequence[Replica]]) -> dict[Key, Replica]:
-    """A follower may still have what its leader has lost: only what the leader has counts."""
+    """Return the leader's log of each key.
+
+    A follower may still have records that its leader has lost, but they do not count.
+    """
     return {key: replicas[0] for key, replicas in logs.items() if replicas}
 
 
 def copied_in_order(source: Replica, copies: Replica, key: Key) -> Iterator[Violation]:
-    """Committed copies stand in the order of what they are copies of. What is there twice is another check's business."""
+    """Check that committed copies are in the order of their originals.
+
+    Another check finds duplicates.
+    """
     originals = list(_committed(source))
     once = {value for value, count in Counter(originals).items() if count == 1}
-    place = {value: number for number, value in enumerate(originals) if value in once}
+    position = {value: number for number, value in enumerate(originals) if value in once}
     last = -1
     for copied in _committed(copies):
-        number = place.get(copied.rpartition("|")[0], last)
+        number = position.get(copied.rpartition("|")[0], last)
         if number < last:
             yield Violation("copied-out-of-order", key, copied)
         last = max(last, number)
@@ -96,7 +102,7 @@ def _committed(replica: Replica) -> Iterator[Value]:
 
 
 def group_missed(evidence: Evidence, data: Mapping[Key, Replica]) -> Iterator[Violation]:
-    """At least once: everything below a committed offset was read by some member."""
+    """Check that members of the group read everything below its committed offset."""
     committed: dict[Key, Offset] = {}
     for event in evidence.offsets:
         if event.group == evidence.group:
@@ -123,7 +129,10 @@ def acknowledged(ops: Iterable[Op]) -> list[tuple[Key, Offset, Value]]:
 
 
 def committed_reads(ops: Iterable[Op]) -> dict[Key, set[Value]]:
-    """By those who read committed data only; what a transaction read, it read whatever became of it."""
+    """Return the values that read_committed consumers and transactions read.
+
+    Whether such a transaction committed does not matter.
+    """
     read: dict[Key, set[Value]] = {}
     for op in ops:
         if op.f in (POLL, TXN):

@@ -1,6 +1,7 @@
-"""How simulated clients talk: one pipelined connection per broker, metadata, coordinators. No retries here: who asks decides.
+"""The protocol of simulated clients: one pipelined connection per broker, metadata, coordinators.
 
-``NotSent`` says that a request never left, so it did not happen; ``Lost`` that nobody knows.
+Nothing is retried here; the caller decides. ``NotSent`` means that the request was not sent and so
+did not happen. ``Lost`` means that its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ GROUP, TRANSACTION = 0, 1
 
 
 class NotSent(Exception):
-    """The request never left this client."""
+    """The request was not sent."""
 
 
 class Lost(Exception):
-    """The request may or may not have been carried out."""
+    """The request may or may not have been executed."""
 
 
-class Refused(Exception):
-    """An answer with an error that the caller has no other use for."""
+class Rejected(Exception):
+    """A response with an error that the caller does not handle."""
 
     def __init__(self, code: int) -> None:
         self.code = ErrorCode.of(code)
@@ -40,7 +41,7 @@ class Refused(Exception):
 
 
 class Channel:
-    """A connection; answers are matched to requests by their correlation ids."""
+    """A connection. Responses are matched to requests by their correlation ids."""
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
@@ -51,14 +52,14 @@ class Channel:
         stream.watch_readable(self._on_readable)
 
     def send(self, message: Struct, version: int) -> asyncio.Future[Any]:
-        """Sends a request; the future gets the answer, or Lost."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """Send a request. The future gets the response, or Lost."""
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self.closed:
-            answer.set_exception(NotSent("closed"))
-            return answer
-        self._out += self._link.request(message, version, answer)
+            response.set_exception(NotSent("closed"))
+            return response
+        self._out += self._link.request(message, version, response)
         self._flush()
-        return answer
+        return response
 
     def _flush(self) -> None:
         try:
@@ -86,22 +87,22 @@ class Channel:
             self.close()
             return
         for frame in self._link.feed(self._buffer[:count]):
-            answer, message = self._link.response(frame)
-            if not answer.done():
-                answer.set_result(message)
+            response, message = self._link.response(frame)
+            if not response.done():
+                response.set_result(message)
 
     def close(self) -> None:
         if self.closed:
             return
         self.closed = True
         self._stream.close()
-        for answer in self._link.abandon():
-            if not answer.done():
-                answer.set_exception(Lost("connection lost"))
+        for response in self._link.abandon():
+            if not response.done():
+                response.set_exception(Lost("connection lost"))
 
 
 class Client:
-    """What every simulated client is made of."""
+    """The base of every simulated client."""
 
     def __init__(self, process: Process, name: str, bootstrap: list[Address]) -> None:
         self.process = process
@@ -110,7 +111,7 @@ class Client:
         self._channels: dict[Address, Channel] = {}
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[tuple[str, int], int] = {}
-        # As librdkafka since 2.1: an answer with an older leader epoch than one that was seen does not count.
+        # As librdkafka since 2.1: ignore metadata with an older leader epoch than one already seen.
         self.keeps_epochs = False
         self._newest: dict[tuple[bytes, int], tuple[int, int]] = {}
         self._coordinators: dict[tuple[int, str], Address] = {}
@@ -121,35 +122,41 @@ class Client:
         return self.process.loop.time()
 
     async def channel(self, address: Address) -> Channel:
-        """Raises NotSent where there is none to be had."""
-        found = self._channels.get(address)
-        if found is not None and not found.closed:
-            return found
+        """Return a connection. Raises NotSent if none can be made."""
+        channel = self._channels.get(address)
+        if channel is not None and not channel.closed:
+            return channel
         try:
             stream = await self.process.network.connect(*address, _CONNECT_S)
         except OSError as error:
             raise NotSent(str(error)) from None
-        made = self._channels[address] = Channel(stream, self.name)
-        return made
+        channel = self._channels[address] = Channel(stream, self.name)
+        return channel
 
-    async def ask(self, address: Address, message: Struct, version: int, timeout_s: float = 5.0) -> Any:
-        """The answer; raises NotSent or Lost. A connection that does not answer in time is given up."""
+    async def request(self, address: Address, message: Struct, version: int, timeout_s: float = 5.0) -> Any:
+        """Return the response. Raises NotSent or Lost.
+
+        A connection without a response in time is closed.
+        """
         channel = await self.channel(address)
         try:
             async with asyncio.timeout(timeout_s):
                 return await channel.send(message, version)
         except TimeoutError:
             channel.close()
-            raise Lost("no answer in time") from None
+            raise Lost("no response in time") from None
 
     def close(self) -> None:
         for channel in self._channels.values():
             channel.close()
 
-    # ---- where to ask ---------------------------------------------------------------------------------------
+    # -- leaders and coordinators
 
     async def leader(self, topic: str, partition: int) -> Address:
-        """Raises NotSent while nobody leads, or nobody can be asked."""
+        """Return the address of the leader.
+
+        Raises NotSent if there is no leader, or no broker responds.
+        """
         node = self._leaders.get((topic, partition), -1)
         if node not in self._nodes:
             await self.refresh([topic])
@@ -167,35 +174,35 @@ class Client:
     async def refresh(self, topics: list[str]) -> None:
         rows = [MetadataRequestTopic(name=topic) for topic in topics]
         request = MetadataRequest(topics=rows, allow_auto_topic_creation=False)
-        answer = await self._ask_any(request, 12)
-        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
-        for topic in answer.topics:
+        response = await self.request_any(request, 12)
+        self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for topic in response.topics:
             for row in topic.partitions:
-                key, told = (bytes(topic.topic_id), row.partition_index), (row.leader_epoch, row.leader_id)
-                newest = self._newest.get(key, told)
-                if told[0] >= newest[0] or not self.keeps_epochs:
-                    newest = told
+                key, leader = (bytes(topic.topic_id), row.partition_index), (row.leader_epoch, row.leader_id)
+                newest = self._newest.get(key, leader)
+                if leader[0] >= newest[0] or not self.keeps_epochs:
+                    newest = leader
                 self._newest[key] = newest
                 self._leaders[topic.name, row.partition_index] = newest[1]
 
-    async def _ask_any(self, request: Struct, version: int) -> Any:
+    async def request_any(self, request: Struct, version: int) -> Any:
         addresses = list(dict.fromkeys([*self._nodes.values(), *self._bootstrap]))
         self._dice.shuffle(addresses)
         for address in addresses:
             try:
-                return await self.ask(address, request, version)
+                return await self.request(address, request, version)
             except (NotSent, Lost):
                 continue  # these requests change nothing
-        raise NotSent("no broker answers")
+        raise NotSent("no broker responds")
 
     async def coordinator(self, kind: int, key: str) -> Address:
-        found = self._coordinators.get((kind, key))
-        if found is None:
-            answer = await self._ask_any(FindCoordinatorRequest(key=key, key_type=kind), 3)
-            if answer.error_code:
-                raise Refused(answer.error_code)
-            found = self._coordinators[kind, key] = (answer.host, answer.port)
-        return found
+        address = self._coordinators.get((kind, key))
+        if address is None:
+            response = await self.request_any(FindCoordinatorRequest(key=key, key_type=kind), 3)
+            if response.error_code:
+                raise Rejected(response.error_code)
+            address = self._coordinators[kind, key] = (response.host, response.port)
+        return address
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         self._coordinators.pop((kind, key), None)

@@ -1,4 +1,4 @@
-"""Simulated consumers: fetch, drop what is aborted as a client has to, keep the position."""
+"""Simulated consumers: they fetch, drop aborted records as a client must, and keep positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEAR_POLLS = 20
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought for a key."""
+    """The result of one fetch for a key."""
 
     records: list[tuple[int, str]]
     next_offset: int
@@ -27,12 +27,16 @@ class Fetched(NamedTuple):
 
 
 class Consumer:
-    """Positions by key. Without a leader or an answer a poll brings nothing: it never fails."""
+    """Positions by key. A poll never fails: without a leader or a response it returns nothing."""
 
     def __init__(
         self, client: Client, *, committed: bool = True, max_bytes: int = _MAX_BYTES, rack: str = ""
     ) -> None:
-        """With a rack it reads from replicas that it is sent to (KIP-392), and asks the leader again now and then."""
+        """Create a consumer.
+
+        With a rack it reads from the replicas it is directed to (KIP-392), and returns to the
+        leader from time to time.
+        """
         self.client = client
         self.rack = rack
         self._near: dict[str, int] = {}
@@ -46,24 +50,24 @@ class Consumer:
         self.positions = dict(positions)
 
     async def poll(self, *, max_wait_ms: int = 100) -> dict[str, list[tuple[int, str]]]:
-        """The next records of every key, and the positions behind them."""
+        """Return the next records of every key, and advance the positions."""
         received = {}
         self._polls += 1
         if self._polls % _NEAR_POLLS == 0:
             self._near.clear()
         for address, keys in (await self._by_leader()).items():
             try:
-                answer = await self.client.ask(address, self._request(keys, max_wait_ms), 12)
+                response = await self.client.request(address, self._request(keys, max_wait_ms), 12)
             except (NotSent, Lost):
-                self._look_again(keys)
+                self._forget(keys)
                 continue
-            for topic in answer.responses:
+            for topic in response.responses:
                 for row in topic.partitions:
                     key = f"{topic.topic}-{row.partition_index}"
                     fetched = decode(row, self.positions[key], committed=self.committed)
                     if fetched.error:
                         self.errors.append(fetched.error)
-                        self._look_again([key])
+                        self._forget([key])
                         continue
                     if row.preferred_read_replica >= 0:
                         self._near[key] = row.preferred_read_replica
@@ -83,7 +87,7 @@ class Consumer:
                 continue
         return leaders
 
-    def _look_again(self, keys: Iterable[str]) -> None:
+    def _forget(self, keys: Iterable[str]) -> None:
         for key in keys:
             self._near.pop(key, None)
             self.client.forget_leader(*split_key(key))
@@ -106,28 +110,28 @@ class Consumer:
         )
 
     async def end_offset(self, key: str) -> int | None:
-        """The high watermark, whatever is committed; None while nobody tells."""
+        """Return the end offset for the isolation level of the consumer, or None if unknown."""
         topic, partition = split_key(key)
-        row = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
+        partition_row = ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=1 if self.committed else 0,
-            topics=[ListOffsetsTopic(name=topic, partitions=[row])],
+            topics=[ListOffsetsTopic(name=topic, partitions=[partition_row])],
         )
         try:
-            answer = await self.client.ask(await self.client.leader(topic, partition), request, 5)
+            response = await self.client.request(await self.client.leader(topic, partition), request, 5)
         except (NotSent, Lost):
-            self._look_again([key])
+            self._forget([key])
             return None
-        found = answer.topics[0].partitions[0]
-        if found.error_code:
-            self._look_again([key])
+        row = response.topics[0].partitions[0]
+        if row.error_code:
+            self._forget([key])
             return None
-        return int(found.offset)
+        return int(row.offset)
 
 
 def decode(row: Any, position: int, *, committed: bool) -> Fetched:
-    """The records of an answer from a position on, without those of aborted transactions."""
+    """The records of an response from a position on, without those of aborted transactions."""
     if row.error_code:
         return Fetched([], position, -1, _E.of(row.error_code))
     aborted = sorted((a.first_offset, a.producer_id) for a in row.aborted_transactions or ())

@@ -1,11 +1,14 @@
-"""Read, transform, write, exactly once: the offsets of what was read are part of the transaction that holds what was written."""
+"""A consume-transform-produce loop, exactly once.
+
+The offsets of its input are part of the transaction that holds its output.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.clients.channel import GROUP, Client, Lost, NotSent, Refused, split_key
+from millstream.sim.clients.channel import GROUP, Client, Lost, NotSent, Rejected, split_key
 from millstream.sim.clients.consumers import Consumer
 from millstream.sim.clients.producers import MOVED, Fatal, Producer
 from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -20,7 +23,7 @@ _E = ErrorCode
 
 
 class Copier:
-    """Copies one key to another. Two with the same name fence each other again and again."""
+    """Copies one key to another. Two copiers with the same name fence each other repeatedly."""
 
     def __init__(self, client: Client, name: str, source: str, version: int) -> None:
         self.client = client
@@ -30,12 +33,15 @@ class Copier:
         self.consumer = Consumer(client, max_bytes=2048)
 
     async def begin(self) -> tuple[float, int]:
-        """First fence, then read where the one before stopped: when that was asked for, and the offset, -1 for none."""
+        """Fence the previous copier, then continue at its offset.
+
+        Return the time of the offset fetch and the offset, -1 if there is none.
+        """
         await self.producer.init()
-        asked = self.client.now
+        fetched_at = self.client.now
         offset = await self._committed()
         self.consumer.assign({self.source: max(offset, 0)})
-        return asked, offset
+        return fetched_at, offset
 
     async def _committed(self) -> int:
         topic, partition = split_key(self.source)
@@ -44,17 +50,17 @@ class Copier:
             topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
             require_stable=True,
         )
-        answer = await self._insist(
+        response = await self._request_until_done(
             request, 7, lambda a: a.error_code or a.topics[0].partitions[0].error_code
         )
-        return int(answer.topics[0].partitions[0].committed_offset)
+        return int(response.topics[0].partitions[0].committed_offset)
 
     async def commit_offset(self, offset: int) -> None:
-        """Makes the position part of the transaction."""
+        """Add the position to the transaction."""
         topic, partition = split_key(self.source)
         producer = self.producer
         if producer.version < 2:
-            await producer._insist(
+            await producer.request_until_done(
                 AddOffsetsToTxnRequest(
                     transactional_id=producer.name,
                     producer_id=producer.producer_id,
@@ -75,26 +81,26 @@ class Copier:
             topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[row])],
         )
         version = 5 if producer.version >= 2 else 3
-        await self._insist(request, version, lambda a: a.topics[0].partitions[0].error_code)
+        await self._request_until_done(request, version, lambda a: a.topics[0].partitions[0].error_code)
 
-    async def _insist(self, request: Any, version: int, code_of: Any) -> Any:
-        """The group coordinator's answer; raises Fatal or Refused."""
+    async def _request_until_done(self, request: Any, version: int, code_of: Any) -> Any:
+        """Return the response of the group coordinator. Raises Fatal or Rejected."""
         until = self.client.now + 30.0
         while self.client.now < until:
             try:
                 address = await self.client.coordinator(GROUP, self.group)
-                answer = await self.client.ask(address, request, version)
-                code = _E.of(code_of(answer))
+                response = await self.client.request(address, request, version)
+                code = _E.of(code_of(response))
                 if not code:
-                    return answer
+                    return response
                 if code in MOVED:
                     self.client.forget_coordinator(GROUP, self.group)
                 elif not code.retriable:
-                    raise Refused(code)
+                    raise Rejected(code)
             except (Lost, NotSent):
                 self.client.forget_coordinator(GROUP, self.group)
-            except Refused as error:
+            except Rejected as error:
                 if error.code not in MOVED and not error.code.retriable:
                     raise
             await self.client.back_off()
-        raise Fatal("the group coordinator does not answer")
+        raise Fatal("the group coordinator does not respond")

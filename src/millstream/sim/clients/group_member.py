@@ -1,4 +1,7 @@
-"""A simulated member of a classic consumer group: joins, assigns when it leads, reads what it owns, commits, leaves or dies."""
+"""A simulated member of a classic consumer group.
+
+It joins, assigns partitions if it leads, reads them, commits, and leaves or dies.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import struct
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.sim.clients.channel import GROUP, Client, Lost, NotSent, Refused, split_key
+from millstream.sim.clients.channel import GROUP, Client, Lost, NotSent, Rejected, split_key
 from millstream.sim.clients.producers import MOVED
 from millstream.wire.messages.heartbeat import HeartbeatRequest
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -26,11 +29,11 @@ _REBALANCE_MS = 8_000
 
 
 class Gone(Exception):
-    """Out of the group, or in doubt about it: begin again as a new member."""
+    """The membership has ended, or is in doubt: start over as a new member."""
 
 
 class GroupMember:
-    """One membership."""
+    """One membership of a group."""
 
     def __init__(self, client: Client, group: str, keys: list[str]) -> None:
         self.client = client
@@ -42,17 +45,17 @@ class GroupMember:
         self._keys = keys
         self._topics = sorted({split_key(key)[0] for key in keys})
 
-    async def _ask(self, request: Any, version: int, timeout_s: float = 5.0) -> Any:
-        """The coordinator's answer; raises Gone when it cannot be had."""
+    async def _request(self, request: Any, version: int, timeout_s: float = 5.0) -> Any:
+        """Return the response of the coordinator. Raises Gone if there is none."""
         try:
             address = await self.client.coordinator(GROUP, self.group)
-            return await self.client.ask(address, request, version, timeout_s)
-        except (Lost, NotSent, Refused) as error:
+            return await self.client.request(address, request, version, timeout_s)
+        except (Lost, NotSent, Rejected) as error:
             self.client.forget_coordinator(GROUP, self.group)
             raise Gone(str(error)) from None
 
     def _check(self, code: int) -> None:
-        """Raises Gone for what ends a membership, or hides the coordinator."""
+        """Raise Gone for an error that ends the membership or means another coordinator."""
         error = _E.of(code)
         if error is _E.REBALANCE_IN_PROGRESS:
             self.rejoin_due = True
@@ -62,22 +65,22 @@ class GroupMember:
         elif error:
             raise Gone(error.name)
 
-    # ---- joining --------------------------------------------------------------------------------------------
+    # -- joining
 
     async def join(self) -> None:
-        """Returns with a generation and what this member owns in it."""
+        """Join the group, and learn the owned partitions of the new generation."""
         self.rejoin_due = False
-        answer = await self._join_once()
-        if answer.error_code == _E.MEMBER_ID_REQUIRED:
-            self.member_id = answer.member_id
-            answer = await self._join_once()
-        self._check(answer.error_code)
+        response = await self._join_once()
+        if response.error_code == _E.MEMBER_ID_REQUIRED:
+            self.member_id = response.member_id
+            response = await self._join_once()
+        self._check(response.error_code)
         if self.rejoin_due:
             return
-        self.member_id, self.generation = answer.member_id, answer.generation_id
+        self.member_id, self.generation = response.member_id, response.generation_id
         assignments = []
-        if answer.leader == self.member_id:
-            assignments = self._assign(sorted(member.member_id for member in answer.members))
+        if response.leader == self.member_id:
+            assignments = self._assign(sorted(member.member_id for member in response.members))
         await self._sync(assignments)
 
     async def _join_once(self) -> Any:
@@ -90,7 +93,7 @@ class GroupMember:
             protocol_type="consumer",
             protocols=[protocol],
         )
-        return await self._ask(request, 5, _REBALANCE_MS / 1000 + 5)
+        return await self._request(request, 5, _REBALANCE_MS / 1000 + 5)
 
     def _assign(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
         shares: dict[str, list[str]] = {member: [] for member in members}
@@ -108,20 +111,20 @@ class GroupMember:
             member_id=self.member_id,
             assignments=assignments,
         )
-        answer = await self._ask(request, 3, _REBALANCE_MS / 1000 + 5)
-        self._check(answer.error_code)
-        self.owned = [] if self.rejoin_due else _owned(bytes(answer.assignment))
+        response = await self._request(request, 3, _REBALANCE_MS / 1000 + 5)
+        self._check(response.error_code)
+        self.owned = [] if self.rejoin_due else _owned(bytes(response.assignment))
 
-    # ---- living ---------------------------------------------------------------------------------------------
+    # -- while in the group
 
     async def heartbeat(self) -> None:
         request = HeartbeatRequest(
             group_id=self.group, generation_id=self.generation, member_id=self.member_id
         )
-        self._check((await self._ask(request, 3)).error_code)
+        self._check((await self._request(request, 3)).error_code)
 
     async def committed(self) -> dict[str, int]:
-        """The offsets of what it owns; -1 where there is none."""
+        """Return the committed offsets of the owned partitions; -1 if there is none."""
         request = OffsetFetchRequest(
             group_id=self.group,
             topics=[
@@ -131,9 +134,9 @@ class GroupMember:
             require_stable=True,
         )
         while True:
-            answer = await self._ask(request, 7)
-            rows = [(topic.name, row) for topic in answer.topics for row in topic.partitions]
-            codes = {_E.of(row.error_code) for _, row in rows} | {_E.of(answer.error_code)}
+            response = await self._request(request, 7)
+            rows = [(topic.name, row) for topic in response.topics for row in topic.partitions]
+            codes = {_E.of(row.error_code) for _, row in rows} | {_E.of(response.error_code)}
             if _E.UNSTABLE_OFFSET_COMMIT in codes:
                 await asyncio.sleep(0.1)
                 continue
@@ -142,7 +145,7 @@ class GroupMember:
             return {f"{name}-{row.partition_index}": row.committed_offset for name, row in rows}
 
     async def commit(self, offsets: dict[str, int]) -> bool:
-        """True when all of it is committed; raises Gone when that is in doubt."""
+        """Commit offsets. Return whether all are committed. Raises Gone if that is unknown."""
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
         for key, offset in offsets.items():
             topic, partition = split_key(key)
@@ -156,15 +159,15 @@ class GroupMember:
             member_id=self.member_id,
             topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
         )
-        answer = await self._ask(request, 7)
-        codes = {row.error_code for topic in answer.topics for row in topic.partitions}
+        response = await self._request(request, 7)
+        codes = {row.error_code for topic in response.topics for row in topic.partitions}
         for code in sorted(codes):
             self._check(code)
         return codes == {0}
 
     async def leave(self) -> None:
         request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self.member_id)])
-        await self._ask(request, 3)
+        await self._request(request, 3)
 
 
 def by_topic(keys: list[str]) -> dict[str, list[int]]:
@@ -175,7 +178,7 @@ def by_topic(keys: list[str]) -> dict[str, list[int]]:
     return topics
 
 
-# ---- what members tell each other through the broker ------------------------------------------------------------
+# -- subscriptions and assignments, which the broker passes on unread
 
 
 def _string(text: str) -> bytes:

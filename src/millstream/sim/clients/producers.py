@@ -1,9 +1,13 @@
-"""Simulated producers: idempotent with several batches in flight, and transactional in both protocol versions.
+"""Simulated producers: idempotent with several batches in flight, and transactional.
 
-They do what a careful client does, and tell what they know: which records are in, which are not, which may be. Some have two habits of
-librdkafka: a batch counts as written when one behind it is, and the next batch may be sent to a new leader before one that the old leader refused.
+Transactions use both versions of the protocol. A producer behaves as a careful client, and reports
+what it knows: which records are written, which are not, which may be.
 
-Others have a third: they abort a transaction while a batch is in doubt, and reuse its sequences in the same epoch.
+Some have two habits of librdkafka. A batch counts as written once a later one is acknowledged. And
+a batch may be sent to a new leader before an earlier one that the old leader rejected.
+
+Others have a third habit: they abort a transaction while a batch is in doubt, and reuse its
+sequences in the same epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from millstream.sim.clients.channel import (
     Client,
     Lost,
     NotSent,
-    Refused,
+    Rejected,
     split_key,
 )
 from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -34,7 +38,7 @@ from millstream.wire.records.batch import Record, build_batch
 _E = ErrorCode
 _DELIVERY_S = 30.0
 _TRANSACTION_MS = 20_000
-# The coordinator has moved, or is not ready: look for it again.
+# The coordinator has moved, or is not ready: find it again.
 MOVED = (_E.NOT_COORDINATOR, _E.COORDINATOR_NOT_AVAILABLE, _E.COORDINATOR_LOAD_IN_PROGRESS)
 FENCED = (_E.PRODUCER_FENCED, _E.INVALID_PRODUCER_EPOCH, _E.TRANSACTION_COORDINATOR_FENCED)
 
@@ -44,10 +48,11 @@ Rows = list[tuple[str, list[str]]]
 
 
 class Fatal(Exception):
-    """This producer cannot go on; its owner makes a new one."""
+    """This producer cannot continue; its owner creates a new one."""
 
 
-# It may be in the log all the same (KAFKA-13574): the disk, for one, may have failed while the batch waited for its replicas.
+# The batch may be in the log in spite of these errors (KAFKA-13574). For example, the disk may have
+# failed while the batch waited for its replicas.
 _AFTER_APPEND = frozenset(
     {
         _E.NOT_LEADER_OR_FOLLOWER,
@@ -59,7 +64,7 @@ _AFTER_APPEND = frozenset(
 
 
 class Batch:
-    """Records on their way, and what is known about them."""
+    """A batch in flight, and what is known about it."""
 
     def __init__(self, key: str, values: list[str], sequence: int) -> None:
         self.key = key
@@ -68,24 +73,25 @@ class Batch:
         self.outcome = ""  # OK, FAIL or INFO in the end
         self.offset: int | None = None
         self.error = ""
-        self.in_doubt = False  # an attempt was lost: it may be in
-        self.refused_by: Address | None = None  # the last one that said that it does not lead
+        self.in_doubt = False  # an attempt was lost: it may be written
+        self.rejected_by: Address | None = None  # the last broker that was not the leader
 
-    def settle(self, error: str) -> None:
-        """It is given up."""
+    def give_up(self, error: str) -> None:
+        """Give the batch up."""
         self.outcome = INFO if self.in_doubt else FAIL
         self.error = error
 
-    def lose_answer(self) -> None:
-        """The leader has acknowledged it, and the connection broke before the client could read that."""
+    def lose_response(self) -> None:
+        """Pretend that the connection broke before the client read the acknowledgement."""
         if self.outcome == OK:
-            self.outcome, self.offset, self.error = INFO, None, "answer lost"
+            self.outcome, self.offset, self.error = INFO, None, "response lost"
 
 
 class Producer:
-    """One producer id. ``transactional_id`` None: idempotent only. ``version`` 1 or 2: the transaction protocol.
+    """One producer id.
 
-    ``hasty`` and ``reuses_sequences`` (of transactions in version 1): as librdkafka.
+    `transactional_id` None: idempotent only. `version` 1 or 2: the transaction protocol. `hasty`
+    and `reuses_sequences` (of transactions in version 1): habits of librdkafka.
     """
 
     def __init__(
@@ -109,72 +115,75 @@ class Producer:
         self._added: set[str] = set()
         self._end_in_doubt = False
 
-    # ---- beginning ------------------------------------------------------------------------------------------
+    # -- starting
 
     async def init(self, deadline_s: float = _DELIVERY_S) -> None:
-        """A producer id, or a new epoch; raises Fatal when it takes too long."""
+        """Get a producer id, or a new epoch. Raises Fatal if it takes too long."""
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=_TRANSACTION_MS,
             producer_id=-1,
             producer_epoch=-1,
         )
-        answer = await self._insist(request, 4, deadline_s)
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+        response = await self.request_until_done(request, 4, deadline_s)
+        self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         self._sequences.clear()
         self._added.clear()
 
-    async def _where(self) -> Address:
+    async def _id_source(self) -> Address:
         if self.transactional_id is not None:
             return await self.client.coordinator(TRANSACTION, self.transactional_id)
         return await self.client.leader("data", 0)
 
-    def _look_again(self) -> None:
+    def _forget_id_source(self) -> None:
         if self.transactional_id is not None:
             self.client.forget_coordinator(TRANSACTION, self.transactional_id)
         else:
             self.client.forget_leader("data", 0)
 
-    async def _insist(
+    async def request_until_done(
         self, request: Any, version: int, deadline_s: float, on_lost: Callable[[], None] = lambda: None
     ) -> Any:
-        """Asks the coordinator until it answers without a passing error; raises Fatal or Refused."""
+        """Repeat a request until the response has no retriable error. Raises Fatal or Rejected."""
         until = self.client.now + deadline_s
         while self.client.now < until:
             try:
-                answer = await self.client.ask(await self._where(), request, version)
-                code = _E.of(_code(answer))
+                response = await self.client.request(await self._id_source(), request, version)
+                code = _E.of(_code(response))
                 if code in MOVED:
-                    self._look_again()
+                    self._forget_id_source()
                 elif code is not _E.CONCURRENT_TRANSACTIONS and not code.retriable:
                     if code:
-                        raise Refused(code)
-                    return answer
+                        raise Rejected(code)
+                    return response
             except Lost:
                 on_lost()
-                self._look_again()
+                self._forget_id_source()
             except NotSent:
-                self._look_again()
-            except Refused as error:
+                self._forget_id_source()
+            except Rejected as error:
                 if error.code not in MOVED and not error.code.retriable:
                     raise
             await self.client.back_off()
-        raise Fatal("the coordinator does not answer")
+        raise Fatal("the coordinator does not respond")
 
-    # ---- sending --------------------------------------------------------------------------------------------
+    # -- sending
 
     async def deliver(self, rows: Rows, deadline_s: float = _DELIVERY_S) -> list[Batch]:
-        """Sends batches, those of a key in order, all in flight at once; comes back when each is acknowledged or given up."""
+        """Send batches, all in flight at once, those of a key in order.
+
+        Return when each is acknowledged or given up.
+        """
         batches = [self._batch(key, values) for key, values in rows]
         until = self.client.now + deadline_s
         while open_batches := [batch for batch in batches if not batch.outcome]:
             if self.client.now >= until:
                 for batch in open_batches:
-                    batch.settle("delivery timeout")
+                    batch.give_up("delivery timeout")
                 break
             await self._attempt(open_batches)
             if self.hasty:
-                _take_for_written(batches)
+                _mark_earlier_written(batches)
             if not all(batch.outcome for batch in batches):
                 await self.client.back_off()
         return batches
@@ -186,7 +195,7 @@ class Producer:
 
     async def _attempt(self, batches: list[Batch]) -> None:
         version = 12 if self.version >= 2 else 11
-        asked: list[tuple[Address, Channel, list[Batch], asyncio.Future[Any]]] = []
+        in_flight: list[tuple[Address, Channel, list[Batch], asyncio.Future[Any]]] = []
         for leader, keys in (await self._by_leader(batches)).items():
             try:
                 channel = await self.client.channel(leader)
@@ -196,39 +205,45 @@ class Producer:
                 continue
             sent = [batch for batch in batches if batch.key in keys]
             if self.hasty:
-                sent = self._overtaking(sent, leader)
-            asked += [
+                sent = self._without_rejected(sent, leader)
+            in_flight += [
                 (leader, channel, together, channel.send(self._request(together), version))
                 for together in _requests(sent)
             ]
-        answers = [answer for *_, answer in asked]
-        if answers:
-            await asyncio.wait(answers, timeout=6.0)
-        for _, channel, _, answer in asked:
-            if not answer.done():
+        responses = [response for *_, response in in_flight]
+        if responses:
+            await asyncio.wait(responses, timeout=6.0)
+        for _, channel, _, response in in_flight:
+            if not response.done():
                 channel.close()
-        for leader, _, together, answer in asked:
-            self._answered(leader, together, answer)
+        for leader, _, together, response in in_flight:
+            self._completed(leader, together, response)
 
-    def _overtaking(self, batches: list[Batch], leader: Address) -> list[Batch]:
-        """Without the first of a key that another leader refused, if something is behind it: that one is sent with the next attempt."""
+    def _without_rejected(self, batches: list[Batch], leader: Address) -> list[Batch]:
+        """Return the batches without the first of a key that another leader rejected.
+
+        It is sent with the next attempt, after the batches behind it. If there are none, it stays.
+        """
         kept: list[Batch] = []
         for key in dict.fromkeys(batch.key for batch in batches):
             row = [batch for batch in batches if batch.key == key]
-            elsewhere = row[0].refused_by not in (None, leader)
-            row[0].refused_by = None
+            elsewhere = row[0].rejected_by not in (None, leader)
+            row[0].rejected_by = None
             kept += row[1:] if elsewhere and len(row) > 1 else row
         return kept
 
     async def _by_leader(self, batches: list[Batch]) -> dict[Address, set[str]]:
-        """Each key has one leader for all its batches: one that was found later may not overtake."""
-        found: dict[Address, set[str]] = {}
+        """Return the keys by leader. All batches of a key go to one leader.
+
+        A later batch must not overtake through a leader that became known later.
+        """
+        by_leader: dict[Address, set[str]] = {}
         for key in dict.fromkeys(batch.key for batch in batches):
             try:
-                found.setdefault(await self.client.leader(*split_key(key)), set()).add(key)
+                by_leader.setdefault(await self.client.leader(*split_key(key)), set()).add(key)
             except NotSent:
                 self.client.forget_leader(*split_key(key))
-        return found
+        return by_leader
 
     def _request(self, batches: list[Batch]) -> ProduceRequest:
         topics: dict[str, list[PartitionProduceData]] = {}
@@ -256,8 +271,8 @@ class Producer:
     def _record(self, i: int, now_ms: int, value: str) -> Record:
         return Record(i, now_ms, None, value.encode(), ())
 
-    def _answered(self, leader: Address, batches: list[Batch], answer: asyncio.Future[Any]) -> None:
-        error = answer.exception()
+    def _completed(self, leader: Address, batches: list[Batch], response: asyncio.Future[Any]) -> None:
+        error = response.exception()
         if error is not None:
             for batch in batches:
                 batch.in_doubt = batch.in_doubt or isinstance(error, Lost)
@@ -265,13 +280,13 @@ class Producer:
             return
         rows = {
             f"{topic.name}-{row.index}": row
-            for topic in answer.result().responses
+            for topic in response.result().responses
             for row in topic.partition_responses
         }
         for batch in batches:
             row = rows[batch.key]
             if row.error_code == _E.NOT_LEADER_OR_FOLLOWER:
-                batch.refused_by = leader
+                batch.rejected_by = leader
             self._outcome(batch, row)
 
     def _outcome(self, batch: Batch, row: Any) -> None:
@@ -284,14 +299,15 @@ class Producer:
             batch.in_doubt = True
             self.client.forget_leader(*split_key(batch.key))
         elif code is _E.OUT_OF_ORDER_SEQUENCE_NUMBER or code.retriable:
-            self.client.forget_leader(*split_key(batch.key))  # one before it failed: all again, in order
+            # an earlier batch failed: retry all, in order
+            self.client.forget_leader(*split_key(batch.key))
         else:
-            batch.settle(code.name)
+            batch.give_up(code.name)
 
-    # ---- transactions ---------------------------------------------------------------------------------------
+    # -- transactions
 
     async def add(self, keys: list[str]) -> None:
-        """Version 1 names the partitions of a transaction before it writes to them."""
+        """Add partitions to the transaction, which version 1 requires before writing to them."""
         new = [key for key in dict.fromkeys(keys) if key not in self._added]
         if self.version >= 2 or not new:
             return
@@ -307,14 +323,15 @@ class Producer:
                 AddPartitionsToTxnTopic(name=topic, partitions=indexes) for topic, indexes in topics.items()
             ],
         )
-        await self._insist(request, 3, _DELIVERY_S)
+        await self.request_until_done(request, 3, _DELIVERY_S)
         self._added.update(new)
 
-    async def abort_and_go_on(self, batches: list[Batch]) -> bool:
-        """Abort after a failed delivery and keep the epoch; return False for a producer that cannot.
+    async def abort_and_continue(self, batches: list[Batch]) -> bool:
+        """Abort after a failed delivery and keep the epoch. Return False if the producer cannot.
 
-        A batch that was not acknowledged may be in the log. Its sequences are used again all the same. A leader that
-        knows them says UNKNOWN_PRODUCER_ID, and only then the next transaction gets a new epoch (KIP-360).
+        A batch that was not acknowledged may be in the log, but its sequences are reused. A leader
+        that knows them responds with UNKNOWN_PRODUCER_ID, and only then the next transaction gets a
+        new epoch (KIP-360).
         """
         if not self.reuses_sequences:
             return False
@@ -329,7 +346,10 @@ class Producer:
         return True
 
     async def end(self, *, commit: bool, deadline_s: float = _DELIVERY_S) -> None:
-        """Ends the transaction; raises Refused when it is refused, Fatal when nobody knows how it ended."""
+        """End the transaction.
+
+        Raises Rejected if the coordinator rejects it, Fatal if the outcome is unknown.
+        """
         request = EndTxnRequest(
             transactional_id=self.name,
             producer_id=self.producer_id,
@@ -343,19 +363,19 @@ class Producer:
             lost = True
 
         version = 5 if self.version >= 2 else 3
-        answer = await self._insist(request, version, deadline_s, on_lost)
+        response = await self.request_until_done(request, version, deadline_s, on_lost)
         self._added.clear()
         if version >= 5:
-            if (answer.producer_id, answer.producer_epoch) != (self.producer_id, self.epoch):
+            if (response.producer_id, response.producer_epoch) != (self.producer_id, self.epoch):
                 self._sequences.clear()
-            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self.producer_id, self.epoch = response.producer_id, response.producer_epoch
         elif lost:
-            # The attempt that was lost may still arrive, and would end the next transaction of this epoch.
+            # The lost attempt may still arrive, and would end the next transaction of this epoch.
             await self.init()
 
 
-def _take_for_written(batches: list[Batch]) -> None:
-    """What is before an acknowledged batch of its key."""
+def _mark_earlier_written(batches: list[Batch]) -> None:
+    """Mark batches before an acknowledged batch of their key as written."""
     written: set[str] = set()
     for batch in reversed(batches):
         if batch.outcome == OK:
@@ -365,7 +385,7 @@ def _take_for_written(batches: list[Batch]) -> None:
 
 
 def _requests(batches: list[Batch]) -> list[list[Batch]]:
-    """What goes together, as from librdkafka: one batch of each key, the next ones in the next request."""
+    """Group batches into requests as librdkafka does: one batch of each key per request."""
     requests: list[list[Batch]] = []
     sent: Counter[str] = Counter()
     for batch in batches:
@@ -376,19 +396,19 @@ def _requests(batches: list[Batch]) -> list[list[Batch]]:
     return requests
 
 
-def _code(answer: Any) -> int:
-    """The error of an answer, wherever this message keeps it."""
-    if hasattr(answer, "results_by_topic_v3_and_below"):
+def _code(response: Any) -> int:
+    """Return the error code of a response, wherever this message has it."""
+    if hasattr(response, "results_by_topic_v3_and_below"):
         codes = [
             row.partition_error_code
-            for topic in answer.results_by_topic_v3_and_below
+            for topic in response.results_by_topic_v3_and_below
             for row in topic.results_by_partition
         ]
         return next((code for code in codes if code), 0)
-    if hasattr(answer, "topics"):
-        codes = [row.error_code for topic in answer.topics for row in topic.partitions]
+    if hasattr(response, "topics"):
+        codes = [row.error_code for topic in response.topics for row in topic.partitions]
         return next((code for code in codes if code), 0)
-    return int(answer.error_code)
+    return int(response.error_code)
 
 
 Step = Callable[[], Awaitable[None]]

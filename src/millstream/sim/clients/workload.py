@@ -1,4 +1,4 @@
-"""What the clients of a run do: each on a machine of its own, again and again, until told to stop; everything is recorded."""
+"""The workload of a run: each client on its own machine, in a loop, with everything recorded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millstream.sim.checks.history import (
     Send,
 )
 from millstream.sim.checks.state_checks import Incarnation, OffsetEvent, Ownership
-from millstream.sim.clients.channel import Address, Client, Refused
+from millstream.sim.clients.channel import Address, Client, Rejected
 from millstream.sim.clients.consumers import Consumer
 from millstream.sim.clients.copier import Copier
 from millstream.sim.clients.group_member import Gone, GroupMember
@@ -33,17 +33,17 @@ from millstream.sim.world.machines import Process, World
 Records = dict[str, list[tuple[int, str]]]
 _SHORT_LIVED = 0.15
 _ABORT = 0.12
-# Of the producers in the first transaction protocol, those that reuse sequences after an abort; how often an answer to
-# them is lost, and how long they try before they abort.
+# The share of version 1 transactional producers that reuse sequences after an abort, how often a
+# response to them is lost, and how long they try before they abort.
 _REUSES_SEQUENCES = 0.5
-_LOST_ANSWER = 0.25
+_LOST_RESPONSE = 0.25
 _IMPATIENCE_S = (0.5, 5.0)
 _HEARTBEAT_S = 1.0
 RACKS = ("rack-0", "rack-1", "rack-2")
 
 
 class Workload:
-    """The clients, and what they have seen."""
+    """The clients, and what they have observed."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class Workload:
     ) -> None:
         self.world = world
         self.replication = replication
-        self.keys = keys  # what producers write to
-        self.copied = copied  # those that copiers read, each copied to "copies-N"
+        self.keys = keys  # the targets of producers
+        self.copied = copied  # the sources of copiers, each copied to "copies-N"
         self.history = History()
         self.ownerships: list[Ownership] = []
         self.offsets: list[OffsetEvent] = []
@@ -69,7 +69,7 @@ class Workload:
         self._incarnations = 0
         self._reached: dict[str, int] = {}
 
-    # ---- starting and stopping ------------------------------------------------------------------------------
+    # -- starting and stopping
 
     def start(
         self,
@@ -89,7 +89,7 @@ class Workload:
         for i in range(consumers):
             self._run(f"consumer-{i}", self._consume if i % 3 else self._peek)
         for i in range(members):
-            self._run(f"member-{i}", self._belong)
+            self._run(f"member-{i}", self._join_group)
         for i in range(copiers):
             self._run(f"copier-{i}", self._copy)
         for i in range(recyclers):
@@ -97,18 +97,18 @@ class Workload:
         for i in range(trimmers):
             self._run(f"trimmer-{i}", self._trim)
 
-    def _run(self, name: str, life: Callable[[str, Process, random.Random], Awaitable[None]]) -> None:
+    def _run(self, name: str, behaviour: Callable[[str, Process, random.Random], Awaitable[None]]) -> None:
         process = self.world.process(name)
         self.clients.append(process)
 
-        async def lives() -> None:
+        async def loop() -> None:
             dice = self.world.dice_for(name)
             while not self.stopping:
                 self._incarnations += 1
-                await life(f"{name}.{self._incarnations}", process, dice)
+                await behaviour(f"{name}.{self._incarnations}", process, dice)
                 await asyncio.sleep(dice.uniform(0.05, 0.5))
 
-        process.task = process.start(lives(), name)
+        process.task = process.start(loop(), name)
 
     def finished(self) -> bool:
         return all(process.task.done() for process in self.clients)
@@ -116,7 +116,7 @@ class Workload:
     def _client(self, name: str, process: Process) -> Client:
         return Client(process, name, self._bootstrap)
 
-    # ---- lives ----------------------------------------------------------------------------------------------
+    # -- producers and consumers
 
     async def _produce(self, name: str, process: Process, dice: random.Random) -> None:
         client = self._client(name, process)
@@ -139,19 +139,19 @@ class Workload:
                     self.world.activity[f"send {batch.outcome}"] += len(batch.values)
                     self.history.complete(op, batch.outcome, _sends(batch), client.now, error=batch.error)
                 if any(batch.outcome != OK for batch in batches):
-                    return  # a sequence is missing: this producer id is spent
+                    return  # a sequence is missing: this producer id cannot continue
                 if dice.random() < _SHORT_LIVED:
-                    return  # leaders know nothing of the next one
+                    return  # a new producer id, unknown to the leaders
                 await asyncio.sleep(dice.expovariate(2.5))
-        except (Fatal, Refused) as error:
-            self.world.tell(name, f"gives up: {error}")
+        except (Fatal, Rejected) as error:
+            self.world.log(name, f"gives up: {error}")
         finally:
             client.close()
 
     async def _transact(self, name: str, process: Process, dice: random.Random) -> None:
         client = self._client(name, process)
         version = dice.choice((1, 2))
-        # Two incarnations share an id now and then, so that one fences the other.
+        # Incarnations sometimes share an id, so that one fences the other.
         producer, count = Producer(client, f"txn-{dice.randrange(3)}", version, hasty=dice.random() < 0.5), 0
         producer.reuses_sequences = version == 1 and dice.random() < _REUSES_SEQUENCES
         try:
@@ -164,8 +164,8 @@ class Workload:
                 steps = [sends] if dice.random() < 0.5 else [[sent] for sent in sends]
                 await self._transaction(name, client, producer, steps, commit, dice)
                 await asyncio.sleep(dice.expovariate(2.0))
-        except (Fatal, Refused) as error:
-            self.world.tell(name, f"gives up: {error}")
+        except (Fatal, Rejected) as error:
+            self.world.log(name, f"gives up: {error}")
         finally:
             client.close()
 
@@ -181,7 +181,7 @@ class Workload:
         sends = [sent for step in steps for sent in step]
         op = self.history.invoke(name, TXN, [Send(*sent) for sent in sends], client.now)
         done: list[Send] = []
-        commit_asked: float | None = None
+        commit_requested: float | None = None
         outcome, error = INFO, ""
         try:
             for step in steps:
@@ -190,21 +190,23 @@ class Workload:
                 done += [Send(batch.key, batch.values[0], batch.offset) for batch in batches]
                 if any(batch.outcome != OK for batch in batches):
                     error = ", ".join(batch.error for batch in batches if batch.error)
-                    if not await producer.abort_and_go_on(batches):
+                    if not await producer.abort_and_continue(batches):
                         raise Fatal(error)
                     outcome = FAIL
                     return
-            commit_asked = client.now if commit else None
+            commit_requested = client.now if commit else None
             await producer.end(commit=commit)
             outcome = OK if commit else FAIL
-        except (Fatal, Refused) as failure:
-            # Before the commit was asked for it cannot have happened; after that nobody knows.
-            outcome, error = FAIL if commit_asked is None else INFO, str(failure)
+        except (Fatal, Rejected) as failure:
+            # Before the commit was requested it cannot have happened. After that it is unknown.
+            outcome, error = FAIL if commit_requested is None else INFO, str(failure)
             raise
         finally:
             self.world.activity[f"txn {outcome}"] += 1
-            told = [*done, *(Send(*sent) for sent in sends[len(done) :])]
-            self.history.complete(op, outcome, told, client.now, error=error, commit_asked=commit_asked)
+            value = [*done, *(Send(*sent) for sent in sends[len(done) :])]
+            self.history.complete(
+                op, outcome, value, client.now, error=error, commit_requested=commit_requested
+            )
 
     async def _deliver(
         self, producer: Producer, step: list[tuple[str, str]], dice: random.Random
@@ -213,13 +215,13 @@ class Workload:
         if not producer.reuses_sequences:
             return await producer.deliver(rows)
         batches = await producer.deliver(rows, dice.uniform(*_IMPATIENCE_S))
-        if dice.random() < _LOST_ANSWER:
-            dice.choice(batches).lose_answer()
+        if dice.random() < _LOST_RESPONSE:
+            dice.choice(batches).lose_response()
         for batch in batches:
             if batch.outcome == INFO:
                 self.world.activity["sequences in doubt"] += 1
             if batch.error == ErrorCode.UNKNOWN_PRODUCER_ID.name:
-                self.world.activity["sequences refused"] += 1
+                self.world.activity["sequences rejected"] += 1
         return batches
 
     async def _consume(self, name: str, process: Process, dice: random.Random) -> None:
@@ -235,7 +237,7 @@ class Workload:
             client, committed=f == POLL, max_bytes=dice.choice((512, 4096, 1 << 20)), rack=rack
         )
         keys = self.keys + [copy_of(key) for key in self.copied]
-        # Some from the start, the others from where somebody has been, a little back.
+        # Some start at 0, others a little before the position of an earlier consumer.
         back = 1 << 60 if dice.random() < 0.3 else 100
         consumer.assign({key: max(self._reached.get(key, 0) - back, 0) for key in keys})
         polls = dice.randint(10, 100)
@@ -252,9 +254,9 @@ class Workload:
     def _polled(self, records: Records) -> None:
         self.world.activity["polled"] += sum(map(len, records.values()))
 
-    # ---- groups ---------------------------------------------------------------------------------------------
+    # -- groups
 
-    async def _belong(self, name: str, process: Process, dice: random.Random) -> None:
+    async def _join_group(self, name: str, process: Process, dice: random.Random) -> None:
         client = self._client(name, process)
         member = GroupMember(client, "readers", self.keys)
         until = client.now + dice.uniform(5.0, 40.0)
@@ -266,18 +268,18 @@ class Workload:
                         Ownership(member.group, member.generation, member.member_id, tuple(member.owned))
                     )
                     self.world.activity["generations joined"] += 1
-                    await self._owns(name, client, member, dice, until)
+                    await self._read_owned(name, client, member, dice, until)
             if dice.random() < 0.5:
                 await member.leave()
         except Gone as error:
-            self.world.tell(name, f"out of the group: {error}")
+            self.world.log(name, f"out of the group: {error}")
         finally:
             client.close()
 
-    async def _owns(
+    async def _read_owned(
         self, name: str, client: Client, member: GroupMember, dice: random.Random, until: float
     ) -> None:
-        """One generation."""
+        """Read and commit the owned keys during one generation."""
         consumer = Consumer(client)
         started = client.now
         committed = await member.committed()
@@ -309,13 +311,13 @@ class Workload:
                 beat = client.now
                 await member.heartbeat()
 
-    # ---- topics and records that go -------------------------------------------------------------------------
+    # -- clients that delete
 
     async def _recycle(self, name: str, process: Process, dice: random.Random) -> None:
         client = self._client(name, process)
         recycler = Recycler(client, f"passing-of-{name.partition('.')[0]}", self.replication, name)
         while not self.stopping:
-            incarnation = await recycler.live_once(dice)
+            incarnation = await recycler.recycle_once(dice)
             if incarnation is not None:
                 self.recycled.append(incarnation)
                 self.world.activity["topics recycled"] += 1
@@ -331,12 +333,12 @@ class Workload:
                 if await trimmer.round(dice):
                     self.world.activity["trims"] += 1
                 await asyncio.sleep(dice.expovariate(1.0))
-        except (Fatal, Refused) as error:
-            self.world.tell(name, f"gives up: {error}")
+        except (Fatal, Rejected) as error:
+            self.world.log(name, f"gives up: {error}")
         finally:
             client.close()
 
-    # ---- copies ---------------------------------------------------------------------------------------------
+    # -- copies
 
     async def _copy(self, name: str, process: Process, dice: random.Random) -> None:
         client = self._client(name, process)
@@ -344,18 +346,18 @@ class Workload:
         copier = Copier(client, f"copy-{source}", source, dice.choice((1, 2)))
         attempt = 0
         try:
-            asked, offset = await copier.begin()
+            fetched_at, offset = await copier.begin()
             assigned = self.history.invoke(name, ASSIGN, [], client.now)
             self.history.complete(assigned, OK, [], client.now)
-            self.offsets.append(OffsetEvent(asked, client.now, copier.group, source, offset, True, name))
+            self.offsets.append(OffsetEvent(fetched_at, client.now, copier.group, source, offset, True, name))
             while not self.stopping:
                 records = await copier.consumer.poll(max_wait_ms=200)
                 if rows := records.get(source):
                     attempt += 1
                     await self._copy_once(f"{name}/{attempt}", name, copier, rows)
                 await asyncio.sleep(dice.expovariate(2.0))
-        except (Fatal, Refused) as error:
-            self.world.tell(name, f"gives up: {error}")
+        except (Fatal, Rejected) as error:
+            self.world.log(name, f"gives up: {error}")
         finally:
             client.close()
 
@@ -365,7 +367,7 @@ class Workload:
         polled = Poll({copier.source: rows})
         op = self.history.invoke(name, TXN, [polled, *(Send(target, value) for value in values)], client.now)
         outcome, error, base = INFO, "", None
-        commit_asked: float | None = None
+        commit_requested: float | None = None
         try:
             await producer.add([target])
             (batch,) = await producer.deliver([(target, values)])
@@ -374,22 +376,24 @@ class Workload:
             base = batch.offset
             offset = copier.consumer.positions[copier.source]
             await copier.commit_offset(offset)
-            started = commit_asked = client.now
+            started = commit_requested = client.now
             await producer.end(commit=True)
             outcome = OK
             self.offsets.append(
                 OffsetEvent(started, client.now, copier.group, copier.source, offset, False, name)
             )
-        except (Fatal, Refused) as failure:
-            outcome, error = FAIL if commit_asked is None else INFO, str(failure)
+        except (Fatal, Rejected) as failure:
+            outcome, error = FAIL if commit_requested is None else INFO, str(failure)
             raise
         finally:
             self.world.activity[f"copy {outcome}"] += 1
             sends = [
                 Send(target, value, None if base is None else base + i) for i, value in enumerate(values)
             ]
-            told: list[Mop] = [polled, *sends]
-            self.history.complete(op, outcome, told, client.now, error=error, commit_asked=commit_asked)
+            value: list[Mop] = [polled, *sends]
+            self.history.complete(
+                op, outcome, value, client.now, error=error, commit_requested=commit_requested
+            )
 
 
 def copy_of(key: str) -> str:

@@ -1,1 +1,1 @@
-"""The simulated world: event loops in virtual time, network, disks, clocks, ZooKeeper, worker processes."""
+"""The simulated world: event loops in virtual time, network, disks, clocks, ZooKeeper, workers."""

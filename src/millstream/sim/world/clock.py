@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from millstream.sim.world.loop import SimLoop
 
-# Some day; what matters is that it is not zero.
+# Any day that is not zero.
 EPOCH_MS = 1_750_000_000_000
 
 
 class SimClock:
-    """Implements `Clock` for one process. ``offset_ms`` belongs to the machine: it survives restarts."""
+    """Implements `Clock` for one process. `offset_ms` is the machine's: it survives restarts."""
 
     def __init__(self, loop: SimLoop, offset_ms: int = 0) -> None:
         self._loop = loop

@@ -1,9 +1,9 @@
-"""A simulated disk behind the `Files` port: what was written, what was synced, and what a crash makes of the rest.
+"""A simulated disk behind the `Files` port.
 
-`kill()` is the death of the process: everything written stays (the page cache survives). `crash()` is the death of the
-machine: of an unsynced file any length between the synced and the written one may remain, with pages of it old, new or
-zero; of the unsynced creations, renames and removals of a directory a prefix remains. Everything random comes from
-one seed. `fault` may make any operation fail, in the middle of a write too.
+`kill()` is the death of the process: everything written stays, because the page cache survives.
+`crash()` is the death of the machine: unsynced data may stay, vanish or be torn (`file_tree.py`).
+Everything random comes from one seed. `fault` may let any operation fail, also in the middle of a
+write.
 """
 
 from __future__ import annotations
@@ -14,104 +14,35 @@ import random
 from collections.abc import Callable, Sequence
 
 from millstream.ports.files import Buffer, File, Lock
-
-_PAGE = 512  # smaller than a real page, so that small files tear too
+from millstream.sim.world.file_tree import Directory, Inode
 
 Fault = Callable[[str, str], OSError | None]
 
 
-def sound(operation: str, path: str) -> OSError | None:
-    """A disk that never fails."""
+def no_fault(operation: str, path: str) -> OSError | None:
+    """The fault of a healthy disk: never."""
     return None
 
 
-class _Inode:
-    """The contents of a file."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.synced = b""
-        self.modified_ms = 0
-
-    def sync(self) -> None:
-        self.synced = bytes(self.data)
-
-    def crash(self, dice: random.Random) -> None:
-        old, new = self.synced, bytes(self.data)
-        if old == new:
-            return
-        size = dice.choice(
-            (len(old), len(new), dice.randint(min(len(old), len(new)), max(len(old), len(new))))
-        )
-        result = bytearray(size)
-        for start in range(0, size, _PAGE):
-            end = min(start + _PAGE, size)
-            source = old if dice.random() < 0.3 else new
-            page = source[start:end]
-            result[start : start + len(page)] = page
-        if dice.random() < 0.5:
-            # Most file systems write data in order: a plain torn tail.
-            result = bytearray(new[:size] + old[len(new) : size])
-        self.data = result
-        self.sync()
+def no_space(path: str = "") -> OSError:
+    return OSError(errno.ENOSPC, "no space left on device", path)
 
 
-class _Dir:
-    """A directory: its entries, those that are durable, and the operations between the two."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, _Inode | _Dir] = {}
-        self.durable: dict[str, _Inode | _Dir] = {}
-        self.pending: list[tuple[str, str, str, _Inode | _Dir | None]] = []
-
-    def put(self, name: str, node: _Inode | _Dir) -> None:
-        self._do(("put", name, "", node))
-
-    def remove(self, name: str) -> None:
-        self._do(("remove", name, "", None))
-
-    def rename(self, old: str, new: str) -> None:
-        self._do(("rename", old, new, None))
-
-    def _do(self, operation: tuple[str, str, str, _Inode | _Dir | None]) -> None:
-        _apply(self.entries, operation)
-        self.pending.append(operation)
-
-    def sync(self) -> None:
-        self.durable = dict(self.entries)
-        self.pending.clear()
-
-    def sync_all(self) -> None:
-        self.sync()
-        for node in self.entries.values():
-            if isinstance(node, _Dir):
-                node.sync_all()
-            else:
-                node.sync()
-
-    def crash(self, dice: random.Random) -> None:
-        for operation in self.pending[: dice.randint(0, len(self.pending))]:
-            _apply(self.durable, operation)
-        self.entries = dict(self.durable)
-        self.pending.clear()
-        for _, node in sorted(self.entries.items()):
-            node.crash(dice)
+def io_error(path: str = "") -> OSError:
+    return OSError(errno.EIO, "input/output error", path)
 
 
-def _apply(entries: dict[str, _Inode | _Dir], operation: tuple[str, str, str, _Inode | _Dir | None]) -> None:
-    kind, name, new, node = operation
-    if kind == "put" and node is not None:
-        entries[name] = node
-    elif kind == "remove":
-        entries.pop(name, None)
-    elif name in entries:
-        entries[new] = entries.pop(name)
+def check(fault: Fault, operation: str, path: str) -> None:
+    """Raise the fault of an operation, if it has one."""
+    error = fault(operation, path)
+    if error is not None:
+        raise error
 
 
 class SimFile:
     """An open file of the simulated disk."""
 
-    def __init__(self, disk: SimDisk, path: str, inode: _Inode) -> None:
+    def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
         self.path = path
         self.size = len(inode.data)
         self._disk = disk
@@ -119,30 +50,30 @@ class SimFile:
 
     def append(self, views: Sequence[Buffer]) -> None:
         data = b"".join(views)
-        fault = self._disk.faulty("append", self.path)
-        if fault is not None:
+        error = self._disk.fault("append", self.path)
+        if error is not None:
             self._fail_in_the_middle(data)
-            raise fault
+            raise error
         self._inode.data[self.size :] = data
         self._inode.modified_ms = self._disk.now_ms
         self.size += len(data)
 
     def _fail_in_the_middle(self, data: bytes) -> None:
-        """Part of it is written; mostly it can be cut away again, sometimes not even that."""
+        """Write a part of the data. Usually it can be truncated again, but even that may fail."""
         part = self._disk.dice.randint(0, len(data))
         self._inode.data[self.size :] = data[:part]
-        if self._disk.faulty("cut back", self.path) is None:
+        if self._disk.fault("undo append", self.path) is None:
             del self._inode.data[self.size :]
 
     def pread(self, position: int, n: int) -> bytes:
-        self._disk.check("read", self.path)
+        check(self._disk.fault, "read", self.path)
         return bytes(self._inode.data[position : position + n])
 
     def pread_nowait(self, position: int, n: int) -> bytes | bytearray | None:
         return None if self._disk.cold else self.pread(position, n)
 
     def truncate(self, size: int) -> None:
-        self._disk.check("truncate", self.path)
+        check(self._disk.fault, "truncate", self.path)
         data = self._inode.data
         if len(data) > size:
             del data[size:]
@@ -151,7 +82,7 @@ class SimFile:
         self.size = size
 
     def sync(self) -> None:
-        self._disk.check("sync", self.path)
+        check(self._disk.fault, "sync", self.path)
         self._inode.sync()
 
     def start_writeback(self, position: int, n: int) -> None:
@@ -173,101 +104,67 @@ class SimLock:
 
 
 class SimDisk:
-    """Implements `Files` in memory."""
+    """Implements `Files` in memory. `cold`: nothing is in the page cache."""
 
     def __init__(self, seed: int = 0) -> None:
         self.dice = random.Random(seed)
-        self.root = _Dir()
+        self.root = Directory()
         self.locks: set[str] = set()
         self.now_ms = 0
         self.cold = False
         self.boots = 1
-        self.fault: Fault = sound
+        self.fault: Fault = no_fault
 
-    # -- dying
+    # -- deaths
 
     def kill(self) -> None:
-        """The process dies: what was written stays."""
+        """Let the process die: written data stays."""
         self.locks.clear()
 
     def crash(self) -> None:
-        """The machine dies: what was not synced may stay, go, or be torn."""
+        """Let the machine die: unsynced data may stay, vanish, or be torn."""
         self.locks.clear()
         self.boots += 1
         self.root.crash(self.dice)
 
-    def faulty(self, operation: str, path: str) -> OSError | None:
-        return self.fault(operation, path)
-
-    def check(self, operation: str, path: str) -> None:
-        fault = self.fault(operation, path)
-        if fault is not None:
-            raise fault
-
-    # -- looking up
-
-    def _node(self, path: str) -> _Inode | _Dir:
-        node: _Inode | _Dir = self.root
-        for part in filter(None, path.split("/")):
-            if not isinstance(node, _Dir) or part not in node.entries:
-                raise FileNotFoundError(errno.ENOENT, "no such file", path)
-            node = node.entries[part]
-        return node
-
-    def _dir(self, path: str) -> _Dir:
-        node = self._node(path)
-        if not isinstance(node, _Dir):
-            raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
-        return node
-
-    def _inode(self, path: str) -> _Inode:
-        node = self._node(path)
-        if not isinstance(node, _Inode):
-            raise IsADirectoryError(errno.EISDIR, "a directory", path)
-        return node
-
-    def _parent(self, path: str) -> tuple[_Dir, str]:
-        head, name = os.path.split(path)
-        return self._dir(head), name
-
     # -- the port
 
     def open(self, path: str, *, create: bool = False) -> File:
-        self.check("open", path)
-        parent, name = self._parent(path)
+        check(self.fault, "open", path)
+        parent, name = self.root.parent(path)
         if name not in parent.entries and create:
-            self.check("create", path)
-            parent.put(name, _Inode())
-        return SimFile(self, path, self._inode(path))
+            check(self.fault, "create", path)
+            parent.put(name, Inode())
+        return SimFile(self, path, self.root.inode(path))
 
     def listdir(self, path: str) -> list[str]:
-        self.check("listdir", path)
-        return list(self._dir(path).entries)
+        check(self.fault, "listdir", path)
+        return list(self.root.directory(path).entries)
 
     def exists(self, path: str) -> bool:
         try:
-            self._node(path)
+            self.root.node(path)
         except FileNotFoundError:
             return False
         return True
 
     def is_dir(self, path: str) -> bool:
-        return self.exists(path) and isinstance(self._node(path), _Dir)
+        return self.exists(path) and isinstance(self.root.node(path), Directory)
 
     def size(self, path: str) -> int:
-        return len(self._inode(path).data)
+        return len(self.root.inode(path).data)
 
     def modified_ms(self, path: str) -> int:
-        return self._inode(path).modified_ms
+        return self.root.inode(path).modified_ms
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        self._inode(path).modified_ms = modified_ms
+        self.root.inode(path).modified_ms = modified_ms
 
     def rename(self, old: str, new: str) -> None:
-        self.check("rename", old)
-        parent, name = self._parent(old)
-        self._node(old)
-        target, new_name = self._parent(new)
+        check(self.fault, "rename", old)
+        parent, name = self.root.parent(old)
+        self.root.node(old)
+        target, new_name = self.root.parent(new)
         if parent is target:
             parent.rename(name, new_name)
         else:
@@ -275,54 +172,54 @@ class SimDisk:
             parent.remove(name)
 
     def unlink(self, path: str) -> None:
-        self.check("unlink", path)
-        self._inode(path)
-        parent, name = self._parent(path)
+        check(self.fault, "unlink", path)
+        self.root.inode(path)
+        parent, name = self.root.parent(path)
         parent.remove(name)
 
     def rmtree(self, path: str) -> None:
-        self.check("unlink", path)
-        self._dir(path)
-        parent, name = self._parent(path)
+        check(self.fault, "unlink", path)
+        self.root.directory(path)
+        parent, name = self.root.parent(path)
         parent.remove(name)
 
     def makedirs(self, path: str) -> None:
-        self.check("makedirs", path)
+        check(self.fault, "makedirs", path)
         node = self.root
         for part in filter(None, path.split("/")):
             if part not in node.entries:
-                node.put(part, _Dir())
+                node.put(part, Directory())
             child = node.entries[part]
-            if not isinstance(child, _Dir):
+            if not isinstance(child, Directory):
                 raise FileExistsError(errno.EEXIST, "a file is in the way", path)
             node = child
 
     def sync_dir(self, path: str) -> None:
-        self.check("sync", path)
-        self._dir(path).sync()
+        check(self.fault, "sync", path)
+        self.root.directory(path).sync()
 
     def sync_file(self, path: str) -> None:
-        self.check("sync", path)
-        self._inode(path).sync()
+        check(self.fault, "sync", path)
+        self.root.inode(path).sync()
 
     def sync_all(self, path: str) -> bool:
-        self.check("sync", path)
+        check(self.fault, "sync", path)
         self.root.sync_all()
         return True
 
     def read_bytes(self, path: str) -> bytes:
-        self.check("read", path)
-        return bytes(self._inode(path).data)
+        check(self.fault, "read", path)
+        return bytes(self.root.inode(path).data)
 
     def read_end(self, path: str, n: int) -> bytes:
         return self.read_bytes(path)[-n:]
 
     def write_bytes(self, path: str, data: Buffer) -> None:
-        self.check("write", path)
-        parent, name = self._parent(path)
+        check(self.fault, "write", path)
+        parent, name = self.root.parent(path)
         if name not in parent.entries:
-            parent.put(name, _Inode())
-        inode = self._inode(path)
+            parent.put(name, Inode())
+        inode = self.root.inode(path)
         inode.data = bytearray(data)
         inode.modified_ms = self.now_ms
 
@@ -351,7 +248,7 @@ class SimDisk:
 
 
 class MountedDisk(SimDisk):
-    """The disk as one process sees it. After ``unmount`` nothing that is left of the process can touch it."""
+    """The disk as one process sees it. After `unmount`, tasks that outlive it cannot touch it."""
 
     def __init__(self, disk: SimDisk, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
@@ -368,11 +265,3 @@ class MountedDisk(SimDisk):
             raise io_error(path)
 
         self.fault = gone
-
-
-def no_space(path: str = "") -> OSError:
-    return OSError(errno.ENOSPC, "no space left on device", path)
-
-
-def io_error(path: str = "") -> OSError:
-    return OSError(errno.EIO, "input/output error", path)

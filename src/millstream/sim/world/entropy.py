@@ -1,4 +1,4 @@
-"""Chance from the seed: the ids and the jitter of one simulated process."""
+"""Randomness from the seed: the ids and the jitter of one simulated process."""
 
 from __future__ import annotations
 

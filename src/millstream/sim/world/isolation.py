@@ -1,8 +1,9 @@
-"""Keeps the outside world out of a run: whoever asks the operating system for time or chance gets the simulation's.
+"""Keeps real time and randomness out of a run.
 
-Most of the broker takes both from its ports; what is left (measured slices of work, the unique part of a directory's name, the
-time stamps of the log) would make two runs of one seed differ. Sleeping is an error. The garbage collector rests: what it
-finds, and when, depends on everything that the process has done before.
+Most of the broker takes both from its ports. The rest (measured slices of work, the unique part of
+a directory's name, the time stamps of the log) would make two runs of one seed differ. Sleeping is
+an error. The garbage collector is disabled: what it finds, and when, depends on everything that the
+process has done before.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ cpu_s = time.process_time
 
 @contextlib.contextmanager
 def isolated(scheduler: Scheduler, seed: int | str) -> Iterator[None]:
-    """For the length of one run."""
+    """Replace time and randomness for one run."""
 
     def now_s() -> float:
         loop = _running()
         return loop.time() if loop is not None else scheduler.now
 
-    def asleep(seconds: float) -> None:
+    def no_sleep(seconds: float) -> None:
         raise SimulationError(f"time.sleep({seconds}) in a simulation")
 
     entropy = SimEntropy(f"{seed}/uuid")
@@ -45,7 +46,7 @@ def isolated(scheduler: Scheduler, seed: int | str) -> Iterator[None]:
                 ("monotonic", now_s),
                 ("time", lambda: EPOCH_MS / 1000 + now_s()),
                 ("time_ns", lambda: EPOCH_MS * 1_000_000 + int(now_s() * 1e9)),
-                ("sleep", asleep),
+                ("sleep", no_sleep),
             ):
                 patches.enter_context(mock.patch.object(time, name, substitute))
             patches.enter_context(mock.patch.object(uuid, "uuid4", entropy.uuid))

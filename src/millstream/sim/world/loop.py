@@ -1,10 +1,13 @@
 """Event loops with virtual time: every simulated process has one, and one scheduler runs them all.
 
-Nothing sleeps: the scheduler takes the earliest event, sets the time to it, and lets the loop it belongs to run one
-iteration, as asyncio's own loop would: what is due, in the order it became ready. Each callback takes a little
-virtual time, so that code which measures its turns has turns to measure. A loop can be paused (its callbacks wait, as
-those of a stopped process do) and killed (they never run). Blocking calls meant for a thread run as one step, some time
-later. The same seed gives the same order: tasks and futures hash by number, because sets of them are iterated.
+Nothing sleeps. The scheduler takes the earliest event, sets the time to it, and lets its loop run
+one iteration as asyncio would: callbacks that are due, in the order they became ready. Each
+callback takes a little virtual time, so that code which measures its slices has something to
+measure.
+
+A loop can be paused (its callbacks wait, as in a stopped process) and killed (they never run).
+Blocking calls meant for a thread run as one step, some time later. The same seed gives the same
+order: tasks and futures hash by number, because sets of them are iterated.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ _CALLBACK_S = 0.000_01
 
 
 class SimulationError(Exception):
-    """The simulation cannot go on; the message says where everybody was."""
+    """The simulation cannot continue. The message shows where every task waits."""
 
 
 class SimFuture(asyncio.Future[Any]):
-    """A future whose hash does not depend on where it lies in memory."""
+    """A future whose hash does not depend on its address in memory."""
 
     def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
         self._number = number
@@ -41,7 +44,7 @@ class SimFuture(asyncio.Future[Any]):
 
 
 class SimTask(asyncio.Task[Any]):
-    """A task, likewise."""
+    """A task whose hash does not depend on its address in memory."""
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class SimTask(asyncio.Task[Any]):
 
 
 class Scheduler:
-    """Virtual time, and what happens when. Also keeps the fingerprint of the run."""
+    """Virtual time and the events. Also keeps the fingerprint of the run."""
 
     def __init__(self, seed: int | str = 0) -> None:
         self.now = 0.0
@@ -67,7 +70,7 @@ class Scheduler:
         self.fingerprint = 0
         self.dice = random.Random(f"{seed}/scheduler")
         self.loops: list[SimLoop] = []
-        self.buried: list[SimLoop] = []  # kept: see SimLoop.kill
+        self.killed: list[SimLoop] = []  # kept: see SimLoop.kill
         self.errors: list[str] = []
         self.heap: list[tuple[float, int, Callback, tuple[Any, ...]]] = []
         self._number = itertools.count(1)
@@ -76,11 +79,14 @@ class Scheduler:
         return next(self._number)
 
     def at(self, when: float, callback: Callback, *args: Any) -> None:
-        """Calls back at a time, outside every loop: for what a kernel, a cable or a nemesis does."""
+        """Call back at a time, outside of every loop: for kernels, links and faults."""
         heapq.heappush(self.heap, (when if when > self.now else self.now, next(self._number), callback, args))
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> None:
-        """Runs events until ``done``; SimulationError when nothing is left to happen, or the limit of virtual time is passed."""
+        """Run events until `done`.
+
+        Raises SimulationError if nothing is scheduled, or the limit of virtual time is passed.
+        """
         heap, pop = self.heap, heapq.heappop
         while not done():
             if not heap:
@@ -94,16 +100,19 @@ class Scheduler:
             callback(*args)
 
     def end(self) -> None:
-        """The world is over: kills what runs, and closes what was killed in the middle. What its cleaning up has to say interests
-        nobody any more; left to the garbage collector, it would be said at some other time."""
+        """Kill all loops, and close the tasks of killed ones.
+
+        Errors of their cleanup are ignored. Left to the garbage collector, they would appear at
+        some other time.
+        """
         for loop in list(self.loops):
             loop.kill()
-        for loop in self.buried:
-            loop.close_graves()
-        self.buried.clear()
+        for loop in self.killed:
+            loop.close_killed_tasks()
+        self.killed.clear()
 
     def dump(self) -> str:
-        """Where every task of every living loop waits."""
+        """Return where every task of every living loop waits."""
         lines = []
         for loop in self.loops:
             for task in sorted(asyncio.all_tasks(loop), key=hash):
@@ -124,7 +133,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._number = scheduler.number()
         self.dead = False
         self.on_death: list[Callable[[], None]] = []
-        # How long a call in a thread takes, times what it takes on a quick disk.
+        # The duration of calls in threads, as a multiple of that with a fast disk.
         self.slowness = 1.0
         self._scheduler = scheduler
         self._dice = random.Random(scheduler.dice.random())
@@ -134,13 +143,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._wake_at: float | None = None
         self._iterating = False
-        self._graveyard: list[asyncio.Task[Any]] = []
+        self._killed_tasks: list[asyncio.Task[Any]] = []
         scheduler.loops.append(self)
 
-    # ---- what happens to the process ------------------------------------------------------------------------
+    # -- pause and kill
 
     def pause(self, seconds: float) -> None:
-        """Stops the process for a while (SIGSTOP); its sockets stay open."""
+        """Stop the process for a while (SIGSTOP). Its sockets stay open."""
         self._paused_until = max(self._paused_until, self._scheduler.now + seconds)
 
     @property
@@ -148,36 +157,35 @@ class SimLoop(asyncio.AbstractEventLoop):
         return self._scheduler.now < self._paused_until
 
     def kill(self) -> None:
-        """Nothing of it runs any more, not even what cleans up."""
+        """Kill the process: nothing of it runs any more, not even cleanup."""
         if self.dead:
             return
         self.dead = True
         for task in asyncio.all_tasks(self):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
-            self._graveyard.append(
-                task
-            )  # or its `finally` would run when it is collected, in the middle of the run
+            # Kept, or its `finally` would run when it is collected, in the middle of the run.
+            self._killed_tasks.append(task)
         self._ready.clear()
         self._timers.clear()
         self._scheduler.loops.remove(self)
-        self._scheduler.buried.append(self)
-        for told in self.on_death:
-            told()
+        self._scheduler.killed.append(self)
+        for listener in self.on_death:
+            listener()
 
-    def close_graves(self) -> None:
+    def close_killed_tasks(self) -> None:
         with warnings.catch_warnings():
-            # A process that is killed leaves work that it had not begun yet.
+            # A killed process leaves coroutines that never started.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-            for task in self._graveyard:
+            for task in self._killed_tasks:
                 work = task.get_coro()
                 try:
                     if work is not None and not task.done():
                         work.close()
                 except BaseException:
-                    pass  # it could not be closed: what it waited for is as dead as it is
-            self._graveyard.clear()
+                    pass  # it waited for something that is dead as well
+            self._killed_tasks.clear()
 
-    # ---- running --------------------------------------------------------------------------------------------
+    # -- running
 
     def time(self) -> float:
         now = self._scheduler.now
@@ -190,14 +198,14 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def _run_once(self, woken_for: float) -> None:
         if self.dead or woken_for != self._wake_at:
-            return  # killed meanwhile, or woken earlier already
+            return  # killed since, or already woken earlier
         scheduler = self._scheduler
         self._wake_at = None
         if scheduler.now < self._paused_until:
             self._wake(self._paused_until)
             return
         if self._local > scheduler.now:
-            self._wake(self._local)  # still busy with the iteration before
+            self._wake(self._local)  # still busy with the previous iteration
             return
         self._local = scheduler.now
         heap = scheduler.heap
@@ -212,7 +220,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             scheduler.events += 1
             self._collect_timers()
         timers = self._timers
-        while timers and timers[0][2]._cancelled:  # nobody needs to be woken for these
+        while timers and timers[0][2]._cancelled:  # no need to wake for these
             heapq.heappop(timers)
         if self._ready:
             self._wake(self._local)
@@ -244,15 +252,15 @@ class SimLoop(asyncio.AbstractEventLoop):
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:
-                    told = f"Exception in callback {handle!r}"
-                    self.call_exception_handler({"message": told, "exception": error, "handle": handle})
+                    message = f"Exception in callback {handle!r}"
+                    self.call_exception_handler({"message": message, "exception": error, "handle": handle})
                 if self.dead:
                     return
         finally:
             self._iterating = False
             asyncio._set_running_loop(None)
 
-    # ---- what asyncio asks for ------------------------------------------------------------------------------
+    # -- the interface of asyncio
 
     def call_soon(  # type: ignore[override]
         self, callback: Callback, *args: Any, context: Context | None = None
@@ -298,7 +306,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callback, *args: Any
     ) -> asyncio.Future[Any]:
-        """A thread does it: its effect comes some time after the call, its end some time after the effect."""
+        """Simulate a thread: the effect comes after the call, the end after the effect."""
         future = self.create_future()
         delay = self.slowness * self._thread_delay()
         effect = delay * self._dice.random()
@@ -319,10 +327,10 @@ class SimLoop(asyncio.AbstractEventLoop):
             result = func(*args)
         except BaseException as raised:
             error = raised
-        scheduler.at(scheduler.now + rest_s, self.call_soon, _settle, future, result, error)
+        scheduler.at(scheduler.now + rest_s, self.call_soon, _set_outcome, future, result, error)
 
     def _thread_delay(self) -> float:
-        """Mostly quick; now and then a disk that has something else to do."""
+        """Usually short; sometimes the disk is busy."""
         dice = self._dice
         if dice.random() < 0.02:
             return dice.uniform(0.02, 0.3)
@@ -338,7 +346,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         return False
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """An exception that nobody handled is an error of the run, whoever it belongs to."""
+        """Record an unhandled exception as an error of the run."""
         if self.dead:
             return
         error = context.get("exception")
@@ -352,7 +360,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.call_exception_handler(context)
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _set_outcome(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is not None:
@@ -362,16 +370,16 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
 
 
 def spawn(loop: SimLoop, work: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
-    """Starts work on another process's loop."""
+    """Start work on the loop of another process."""
     return loop.create_task(work, name=name)
 
 
 class ProcessDied(Exception):
-    """The process that was to do it was killed."""
+    """The process that should have done the work was killed."""
 
 
 async def across(loop: SimLoop, work: Coroutine[Any, Any, Any]) -> Any:
-    """The result of work on another process's loop; ProcessDied where that is killed first."""
+    """Run work on the loop of another process. Raises ProcessDied if that is killed first."""
     mine = asyncio.get_running_loop()
     done: asyncio.Future[Any] = mine.create_future()
     if loop.dead:
@@ -380,10 +388,10 @@ async def across(loop: SimLoop, work: Coroutine[Any, Any, Any]) -> Any:
 
     def ended(task: asyncio.Task[Any]) -> None:
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        mine.call_soon(_settle, done, None if error is not None else task.result(), error)
+        mine.call_soon(_set_outcome, done, None if error is not None else task.result(), error)
 
     def died() -> None:
-        mine.call_soon(_settle, done, None, ProcessDied(loop.name))
+        mine.call_soon(_set_outcome, done, None, ProcessDied(loop.name))
 
     loop.on_death.append(died)
     task = spawn(loop, work)

@@ -1,4 +1,4 @@
-"""One simulated world: a scheduler, a network, machines with clocks and disks, and a trace of what happened."""
+"""One simulated world: a scheduler, a network, machines with clocks and disks, and a trace."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Machine:
 
 
 class Process:
-    """What a program gets from its machine, for as long as it runs."""
+    """The environment of a program on its machine, for as long as it runs."""
 
     def __init__(self, machine: Machine) -> None:
         world = machine.world
@@ -66,7 +66,7 @@ class World:
         self._machines: dict[str, Machine] = {}
 
     def dice_for(self, purpose: str) -> random.Random:
-        """Chance of its own for each purpose, so that one more draw here changes nothing there."""
+        """Return dice for one purpose: another draw from them changes nothing elsewhere."""
         return random.Random(f"{self.seed}/{purpose}")
 
     def machine(self, name: str) -> Machine:
@@ -77,14 +77,14 @@ class World:
     def process(self, name: str) -> Process:
         return self.machine(name).process()
 
-    def tell(self, who: str, text: str) -> None:
-        """A line of the trace."""
+    def log(self, source: str, text: str) -> None:
+        """Print a line of the trace."""
         if self.trace:
-            print(f"{self.scheduler.now:10.6f} {who}: {text}", file=sys.stderr)
+            print(f"{self.scheduler.now:10.6f} {source}: {text}", file=sys.stderr)
 
 
 class TraceHandler(logging.Handler):
-    """The brokers' own log lines, in the trace."""
+    """Prints the log lines of the brokers in the trace."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -94,6 +94,6 @@ class TraceHandler(logging.Handler):
         from asyncio import _get_running_loop
 
         loop: Any = _get_running_loop()
-        who = loop.name if loop is not None else "-"
+        source = loop.name if loop is not None else "-"
         text = self.format(record) if record.exc_info else record.getMessage()
-        print(f"{self._world.scheduler.now:10.6f} {who}: {record.levelname} {text}", file=sys.stderr)
+        print(f"{self._world.scheduler.now:10.6f} {source}: {record.levelname} {text}", file=sys.stderr)

@@ -1,8 +1,9 @@
-"""A simulated network behind the `Network` port: streams with latency that can be cut, slowed down, reset and forgotten.
+"""A simulated network behind the `Network` port.
 
-What is cut behaves as TCP does: bytes wait, are sent again after the link has healed, and after a while the sender gives
-up. A killed process leaves a kernel behind that closes its streams; a crashed machine leaves nothing, and its peers learn of
-that only when they send. Links are directed, so that one direction alone can be cut.
+Its streams have latency, and can be cut, slowed down and reset. A cut link behaves as TCP does:
+bytes wait, are resent after the link has healed, and after a while the sender gives up. A killed
+process leaves a kernel behind that closes its streams. A crashed machine leaves nothing, and its
+peers notice only when they send. Links are directed, so that one direction alone can be cut.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ Link = tuple[str, str]
 Buffers = Sequence[bytes | bytearray | memoryview]
 
 _WINDOW = 256 * 1024
-_GIVE_UP_S = 15.0  # a sender whose bytes are not acknowledged
+_GIVE_UP_S = 15.0  # for bytes that are not acknowledged
 _RETRY_S = 1.0
 _FIN, _RST = b"FIN", b"RST"
 _EPSILON_S = 1e-7
 
 
 class SimNetwork:
-    """All cables and kernels."""
+    """All links and the network state of all kernels."""
 
     def __init__(self, scheduler: Scheduler, seed: str) -> None:
         self.scheduler = scheduler
@@ -42,14 +43,14 @@ class SimNetwork:
         self._streams: dict[SimStream, None] = {}
         self._held: dict[Link, dict[_Pipe, None]] = {}
 
-    # ---- what a nemesis does --------------------------------------------------------------------------------
+    # -- faults
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from one host to the other; the way back is another link."""
+        """Cut the link from one host to the other. The way back is another link."""
         self._cut[source, target] = None
 
     def heal(self, source: str | None = None, target: str | None = None) -> None:
-        """One link, or all of them, slow ones too."""
+        """Heal one link, or all of them, including slow ones."""
         links = [(source, target)] if source and target else [*self._cut, *self._slow]
         for link in links:
             self._slow.pop(link, None)
@@ -64,11 +65,11 @@ class SimNetwork:
         self._slow.pop((source, target), None)
 
     def links(self) -> list[Link]:
-        """Those that streams use now."""
+        """Return the links that streams use now."""
         return list(dict.fromkeys((stream.host, stream.peer_host) for stream in self._streams))
 
     def reset_some(self, share: float, host: str | None = None) -> int:
-        """Ends connections abruptly, at both ends."""
+        """Reset a share of the connections, at both ends."""
         chosen = [s for s in self._streams if s.is_client and host in (None, s.host, s.peer_host)]
         chosen = [stream for stream in chosen if self.dice.random() < share]
         for stream in chosen:
@@ -79,13 +80,13 @@ class SimNetwork:
         return len(chosen)
 
     def process_died(self, host: str) -> None:
-        """The kernel lives on and closes what the process had open."""
+        """Close the streams of a process, as its kernel does."""
         self._close_listeners(host)
         for stream in [s for s in self._streams if s.host == host]:
             stream.end(_RST if self.dice.random() < 0.5 else _FIN)
 
     def machine_died(self, host: str) -> None:
-        """Nobody is told."""
+        """Drop the streams of a machine without a packet to its peers."""
         self._down.add(host)
         self._close_listeners(host)
         for stream in [s for s in self._streams if s.host == host]:
@@ -98,7 +99,7 @@ class SimNetwork:
         for address in [a for a in self._listeners if a[0] == host]:
             del self._listeners[address]
 
-    # ---- how it looks to streams ----------------------------------------------------------------------------
+    # -- for streams
 
     def is_down(self, host: str) -> bool:
         return host in self._down
@@ -110,7 +111,7 @@ class SimNetwork:
         low, high = self.latency_s
         delay = self.dice.uniform(low, high)
         if self.dice.random() < 0.01:
-            delay += self.dice.uniform(0.0, 0.2)  # a packet was lost and sent again
+            delay += self.dice.uniform(0.0, 0.2)  # a packet was lost and resent
         return delay + self._slow.get((source, target), 0.0)
 
     def hold(self, pipe: _Pipe) -> None:
@@ -123,16 +124,16 @@ class SimNetwork:
         self._streams.pop(stream, None)
 
     def listener_at(self, host: str, port: int) -> SimListener | None:
-        found = self._listeners.get((host, port))
-        return found if found is not None and found.started else None
+        listener = self._listeners.get((host, port))
+        return listener if listener is not None and listener.started else None
 
-    def take_address(self, listener: SimListener) -> None:
+    def bind(self, listener: SimListener) -> None:
         address = (listener.host, listener.port)
         if address in self._listeners:
             raise OSError(errno.EADDRINUSE, "address in use")
         self._listeners[address] = listener
 
-    def release_address(self, listener: SimListener) -> None:
+    def unbind(self, listener: SimListener) -> None:
         if self._listeners.get((listener.host, listener.port)) is listener:
             del self._listeners[listener.host, listener.port]
 
@@ -157,7 +158,7 @@ class HostNetwork:
         receive_buffer: int = -1,
     ) -> Listener:
         listener = SimListener(self._network, self._loop, self._host, port or 9092, accept)
-        self._network.take_address(listener)
+        self._network.bind(listener)
         return listener
 
     async def connect(self, host: str, port: int, timeout_s: float) -> Stream:
@@ -175,7 +176,7 @@ class HostNetwork:
         listener = network.listener_at(host, port)
         mine = listener.connected(self) if listener is not None else None
         try:
-            while network.is_cut(host, self._host):  # noqa: ASYNC110 - the answer gets lost: half open until it gets through
+            while network.is_cut(host, self._host):  # noqa: ASYNC110 - half open
                 await asyncio.sleep(_RETRY_S)
             await asyncio.sleep(network.delay(host, self._host))
         except asyncio.CancelledError:
@@ -187,7 +188,7 @@ class HostNetwork:
         return mine
 
     def client_end(self, listener: SimListener) -> tuple[SimStream, SimStream]:
-        """Both ends of a new connection."""
+        """Return both ends of a new connection."""
         self._next_port += 1
         network = self._network
         mine = SimStream(network, self._loop, self._host, (listener.host, listener.port), is_client=True)
@@ -213,13 +214,13 @@ class SimListener:
         self.started = True
 
     def connected(self, client: HostNetwork) -> SimStream:
-        """The kernel accepts, the process is told when it runs."""
+        """Accept a connection in the kernel. The process learns of it when it runs."""
         mine, theirs = client.client_end(self)
         self._network.connects += 1
-        self.loop.call_soon(self._accept_one, theirs)
+        self.loop.call_soon(self._pass_on, theirs)
         return mine
 
-    def _accept_one(self, stream: SimStream) -> None:
+    def _pass_on(self, stream: SimStream) -> None:
         if self.started:
             self._accept(stream)
         else:
@@ -227,11 +228,11 @@ class SimListener:
 
     def close(self) -> None:
         self.started = False
-        self._network.release_address(self)
+        self._network.unbind(self)
 
 
 class _Pipe:
-    """One direction of a connection: what was sent arrives in order, late, or not at all."""
+    """One direction of a connection: segments arrive in order, late, or not at all."""
 
     def __init__(self, network: SimNetwork, sender: SimStream, receiver: SimStream) -> None:
         self.link = (sender.host, receiver.host)
@@ -250,7 +251,7 @@ class _Pipe:
 
     def _arrive(self, segment: bytes) -> None:
         if self._held_since is not None or self._blocked():
-            if segment is not _RST:  # nobody sends a reset twice
+            if segment is not _RST:  # a reset is never resent
                 self._hold(segment)
             return
         self._deliver(segment)
@@ -272,10 +273,10 @@ class _Pipe:
 
     def _give_up(self, since: float) -> None:
         if self._held_since == since and self._waiting:
-            self._sender.lose(TimeoutError(errno.ETIMEDOUT, "the other end does not answer"))
+            self._sender.lose(TimeoutError(errno.ETIMEDOUT, "the other end does not respond"))
 
     def resume_later(self) -> None:
-        """The link has healed: what waits is sent again when the sender's timer says so."""
+        """Resend the held segments of a healed link when the sender's timer expires."""
         network = self._network
         network.scheduler.at(network.scheduler.now + network.dice.uniform(0.01, 1.0), self._resume)
 
@@ -295,7 +296,7 @@ class _Pipe:
 
     def _deliver(self, segment: bytes) -> None:
         if self._receiver.forgotten:
-            # The machine has started again and knows nothing of this connection.
+            # The machine has restarted and does not know this connection.
             self._sender.lose(ConnectionResetError(errno.ECONNRESET, "reset by peer"))
             return
         if segment is _FIN:
@@ -306,9 +307,9 @@ class _Pipe:
             self._sender.lose(ConnectionResetError(errno.ECONNRESET, "reset by peer"))
 
     def received(self, count: int, now: float) -> None:
-        """The receiver has read so much: the sender hears of the room."""
+        """Free space in the window after a read. The sender learns of it later."""
         self.in_flight -= count
-        if self._sender.waits_for_room:  # who begins to wait later sees the room at once
+        if self._sender.waits_for_space:  # a sender that waits later sees the space at once
             delay = self._network.delay(self.link[1], self.link[0])
             self._network.scheduler.at(now + delay, self._sender.check_writable)
 
@@ -347,7 +348,7 @@ class SimStream:
         self.peer = peer
         self._pipe = _Pipe(self._network, self, peer)
 
-    # ---- the port -------------------------------------------------------------------------------------------
+    # -- the port
 
     def receive_into(self, buffer: memoryview) -> int | None:
         if self._error is not None:
@@ -368,14 +369,14 @@ class SimStream:
         if pipe is None or self._closed:
             raise BrokenPipeError(errno.EPIPE, "the stream is closed")
         data = b"".join(buffers)
-        room = _WINDOW - pipe.in_flight
-        data = data[: max(room, 0)]
+        space = _WINDOW - pipe.in_flight
+        data = data[: max(space, 0)]
         if data:
             self._send_segments(pipe, data)
         return len(data)
 
     def _send_segments(self, pipe: _Pipe, data: bytes) -> None:
-        """Now and then in two pieces, as a network does."""
+        """Send the data, sometimes in two segments."""
         now, dice = self._loop.time(), self._network.dice
         if len(data) > 1 and dice.random() < 0.1:
             split = dice.randrange(1, len(data))
@@ -397,7 +398,7 @@ class SimStream:
     def close(self) -> None:
         self.end(_RST if self._inbox else _FIN)
 
-    # ---- what the kernel does -------------------------------------------------------------------------------
+    # -- the kernel
 
     def end(self, how: bytes) -> None:
         if not self._closed:
@@ -406,7 +407,7 @@ class SimStream:
             self._shut()
 
     def forget(self) -> None:
-        """Its machine is gone, without a word to the peer."""
+        """Drop the stream: its machine died, without a packet to the peer."""
         self.forgotten = True
         self._shut()
 
@@ -416,7 +417,7 @@ class SimStream:
         self._network.closed(self)
 
     def lose(self, error: OSError) -> None:
-        """The connection is broken; whoever uses it is told at the next call."""
+        """Break the connection. Its user learns of it with the next call."""
         if self._closed or self._error is not None:
             return
         self._error = error
@@ -430,7 +431,7 @@ class SimStream:
         self._check_readable()
 
     def take(self, data: bytes) -> bool:
-        """False: nobody is there to receive it."""
+        """Receive data. Return False if the stream is closed."""
         if self._closed or self._error is not None:
             return False
         self._inbox += data
@@ -452,7 +453,7 @@ class SimStream:
             self._check_readable()
 
     @property
-    def waits_for_room(self) -> bool:
+    def waits_for_space(self) -> bool:
         return self._on_writable is not None
 
     def check_writable(self) -> None:

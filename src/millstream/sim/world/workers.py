@@ -14,7 +14,10 @@ _BEGIN = f"{job.JOBS}:begin"
 
 
 class SimWorker:
-    """Implements `JobRunner`. A round of compaction is this worker's own, though its code thinks it has a process."""
+    """Implements `JobRunner`.
+
+    The code of a compaction round keeps its state in its process. Here each worker keeps its own.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -42,7 +45,7 @@ class SimWorker:
 
 
 def workers_on(files: Files) -> NewWorker:
-    """What a Broker makes its workers with."""
+    """Return the factory of a broker's workers."""
 
     def new(name: str, *, idle_exit_s: float | None = None, kill_on_cancel: bool = False) -> JobRunner:
         return SimWorker(files)

@@ -1,8 +1,9 @@
-"""A simulated ZooKeeper behind the `Coordination` port: one tree, sessions with timeouts, and a network that loses answers.
+"""A simulated ZooKeeper behind the `Coordination` port: one tree, sessions, and lost responses.
 
-Requests of a session arrive in order. A connection that breaks fails what is under way with ConnectionLost, applied or
-not; what it had not delivered by then is never carried out, because the session belongs to the next connection. A
-connection on which anything got lost carries nothing more, as TCP has it, until the client gives it up.
+Requests of a session arrive in order. If a connection breaks, requests in flight fail with
+ConnectionLost, whether they were applied or not. Undelivered requests are never executed, because
+the session belongs to the next connection. After a loss, a connection delivers nothing more, as
+with TCP, until the client closes it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _RECONNECT_S = 0.2
 
 
 class _Session:
-    """What the ensemble knows of a client."""
+    """The ensemble's record of a client."""
 
     def __init__(self, number: int, timeout_s: float, heard_at: float) -> None:
         self.number = number
@@ -46,7 +47,7 @@ class _Session:
 
 
 class SimZooKeeper:
-    """The ensemble, as one. ``pause`` is the loss of its quorum: nothing is answered and no session ends."""
+    """The ensemble. While it is paused it has no quorum: no responses, and no session expires."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -54,7 +55,8 @@ class SimZooKeeper:
         self.sessions: dict[int, _Session] = {}
         self._numbers = itertools.count(1)
         self._paused_until = 0.0
-        self.on_write: list[Callable[[str, bytes | None], None]] = []  # None: deleted, with all below
+        # None: deleted, with everything below
+        self.on_write: list[Callable[[str, bytes | None], None]] = []
 
     @property
     def network(self) -> SimNetwork:
@@ -68,54 +70,57 @@ class SimZooKeeper:
     def paused(self) -> bool:
         return self.now < self._paused_until
 
-    # ---- what a nemesis does --------------------------------------------------------------------------------
+    # -- faults
 
     def pause(self, seconds: float) -> None:
-        self.world.tell(HOST, f"has no quorum for {seconds:.1f} s")
+        self.world.log(HOST, f"has no quorum for {seconds:.1f} s")
         self.world.activity["zookeeper pauses"] += 1
         self._paused_until = max(self._paused_until, self.now + seconds)
         self.world.scheduler.at(self._paused_until, self._resumed)
 
     def _resumed(self) -> None:
-        """A new leader gives every session its whole time again."""
+        """Restart the timeout of every session, as a new leader does."""
         if not self.paused:
             for session in self.sessions.values():
                 session.heard_at = self.now
 
     def expire(self, number: int) -> None:
-        """Ends a session at once."""
+        """Expire a session now."""
         session = self.sessions.pop(number, None)
         if session is not None:
-            self.world.tell(HOST, f"session {number} expires")
+            self.world.log(HOST, f"session {number} expires")
             self.world.activity["sessions expired"] += 1
             self._touched(self.tree.remove_all(self.tree.owned_by(number)))
 
-    # ---- sessions -------------------------------------------------------------------------------------------
+    # -- sessions
 
     def open(self, client: SimCoordination, timeout_s: float) -> _Session:
         session = _Session(next(self._numbers), timeout_s, self.now)
         session.client, session.client_name = client, client.name
         self.sessions[session.number] = session
-        self._watch_over(session)
+        self._expire_when_due(session)
         return session
 
     def close(self, session: _Session) -> None:
         if self.sessions.pop(session.number, None) is not None:
             self._touched(self.tree.remove_all(self.tree.owned_by(session.number)))
 
-    def _watch_over(self, session: _Session) -> None:
+    def _expire_when_due(self, session: _Session) -> None:
         if self.sessions.get(session.number) is not session:
             return
         due = session.heard_at + session.timeout_s
         if self.now >= due and not self.paused:
             self.expire(session.number)
         else:
-            self.world.scheduler.at(max(due, self.now + 0.05), self._watch_over, session)
+            self.world.scheduler.at(max(due, self.now + 0.05), self._expire_when_due, session)
 
-    # ---- requests -------------------------------------------------------------------------------------------
+    # -- requests
 
-    def carry_out(self, session: _Session, connection: int, work: Callable[[Tree], Any]) -> Any:
-        """The result of a request, or the error; None-like `_Dropped` where it came over a connection that is history."""
+    def execute(self, session: _Session, connection: int, work: Callable[[Tree], Any]) -> Any:
+        """Return the result of a request, or its error.
+
+        Return `_DROPPED` if its connection is not the current one of the session.
+        """
         if session.connection != connection:
             return _DROPPED
         if self.sessions.get(session.number) is not session:
@@ -132,11 +137,11 @@ class SimZooKeeper:
         if self.world.trace:
             for write in writes:
                 data = getattr(write, "data", b"").decode("utf-8", "backslashreplace")
-                self.world.tell(HOST, f"{session.client_name} {type(write).__name__} {write.path} {data}")
+                self.world.log(HOST, f"{session.client_name} {type(write).__name__} {write.path} {data}")
         for write in writes:
             if not isinstance(write, Check):
-                for told in self.on_write:
-                    told(write.path, write.data if isinstance(write, Create | Put) else None)
+                for listener in self.on_write:
+                    listener(write.path, write.data if isinstance(write, Create | Put) else None)
         self._touched(touched)
 
     def _touched(self, paths: set[str]) -> None:
@@ -162,21 +167,21 @@ class SimCoordination:
         self._session: _Session | None = None
         self._state = SessionState.SUSPENDED
         self._connection = 0
-        self._stuck = -1  # the connection on which something got lost
+        self._stuck = -1  # the connection on which something was lost
         self._pending: dict[asyncio.Future[Any], None] = {}
         self._watches: dict[str, list[Callable[[], None]]] = {}
         self._listeners: list[Callable[[SessionState], None]] = []
         self._last_arrival = 0.0
         self._told: set[str] = set()
-        self._keeper: asyncio.Task[None] | None = None
+        self._keep_alive_task: asyncio.Task[None] | None = None
         self._closed = False
 
-    # ---- the session ----------------------------------------------------------------------------------------
+    # -- the session
 
     async def open(self) -> SimCoordination:
-        """Connects, however long that takes."""
+        """Connect, however long that takes."""
         await self._connect()
-        self._keeper = self._loop.create_task(self._keep(), name="zookeeper session")
+        self._keep_alive_task = self._loop.create_task(self._keep_alive(), name="zookeeper session")
         return self
 
     @property
@@ -191,7 +196,7 @@ class SimCoordination:
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
-    def _become(self, state: SessionState) -> None:
+    def _set_state(self, state: SessionState) -> None:
         if state is not self._state:
             self._state = state
             for listener in list(self._listeners):
@@ -209,7 +214,7 @@ class SimCoordination:
         return self._zookeeper.network.delay(self._host, HOST)
 
     async def _connect(self) -> None:
-        """One connection more, in the same session if that is still there."""
+        """Connect again, in the same session if it still exists."""
         while True:
             await asyncio.sleep(2 * self._delay())
             if self._reachable():
@@ -217,27 +222,27 @@ class SimCoordination:
             await asyncio.sleep(_RECONNECT_S * (0.5 + self._dice.random()))
         if self._session is not None and self._session.number not in self._zookeeper.sessions:
             self._session = None
-            self._become(SessionState.EXPIRED)
+            self._set_state(SessionState.EXPIRED)
             await asyncio.sleep(self._delay())
         if self._session is None:
             self._session = self._zookeeper.open(self, self._timeout_s)
         self._connection += 1
         self._session.connection = self._connection
         self._session.heard_at = self._zookeeper.now
-        self._become(SessionState.CONNECTED)
+        self._set_state(SessionState.CONNECTED)
         for callbacks in list(self._watches.values()):
             for callback in list(callbacks):
                 self._loop.call_soon(callback)
 
-    async def _keep(self) -> None:
-        """Pings; without an answer in two thirds of the timeout the connection is given up."""
+    async def _keep_alive(self) -> None:
+        """Ping. Without a response in two thirds of the timeout, reconnect."""
         while not self._closed:
             await asyncio.sleep(self._timeout_s / 3)
             if self._closed:
                 return
             try:
                 async with asyncio.timeout(self._timeout_s / 3):
-                    await self._ask(lambda tree: None)
+                    await self._request(lambda tree: None)
                 continue
             except (TimeoutError, CoordinationError):
                 pass
@@ -248,102 +253,102 @@ class SimCoordination:
         await self._connect()
 
     def lose_connection(self) -> None:
-        """It breaks: what is under way is lost. The keeper takes it up again."""
+        """Break the connection: requests in flight are lost. The keep-alive task reconnects."""
         if self._session is not None:
             self._session.connection = -1
         self._connection += 1
-        self._become(SessionState.SUSPENDED)
+        self._set_state(SessionState.SUSPENDED)
         for future in list(self._pending):
             if not future.done():
                 future.set_exception(ConnectionLost("the connection broke"))
         self._pending.clear()
 
     async def break_connection(self) -> None:
-        """For tests and nemeses: breaks, and is taken up again at once."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        """Break the connection and reconnect at once, for tests and faults."""
+        if self._keep_alive_task is not None:
+            self._keep_alive_task.cancel()
         self.lose_connection()
-        self._keeper = self._loop.create_task(self._resume(), name="zookeeper session")
+        self._keep_alive_task = self._loop.create_task(self._resume(), name="zookeeper session")
 
     async def _resume(self) -> None:
         await self._connect()
-        await self._keep()
+        await self._keep_alive()
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        if self._keeper is not None:
-            self._keeper.cancel()
+        if self._keep_alive_task is not None:
+            self._keep_alive_task.cancel()
         if self._session is not None and self._reachable():
             self._zookeeper.close(self._session)
         self._session = None
         self._state = SessionState.SUSPENDED
 
-    # ---- requests -------------------------------------------------------------------------------------------
+    # -- requests
 
-    async def _ask(self, work: Callable[[Tree], Any]) -> Any:
+    async def _request(self, work: Callable[[Tree], Any]) -> Any:
         if self._closed or self._state is SessionState.SUSPENDED or self._session is None:
             raise ConnectionLost("not connected")
         if self._state is SessionState.EXPIRED:
             raise SessionExpired("expired")
-        answer: asyncio.Future[Any] = self._loop.create_future()
-        self._pending[answer] = None
+        response: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[response] = None
         arrival = max(self._loop.time() + self._delay(), self._last_arrival + 1e-7)
         self._last_arrival = arrival
         self._zookeeper.world.scheduler.at(
-            arrival, self._arrived, self._session, self._connection, work, answer
+            arrival, self._arrived, self._session, self._connection, work, response
         )
         try:
-            return await answer
+            return await response
         finally:
-            self._pending.pop(answer, None)
+            self._pending.pop(response, None)
 
     def _arrived(
-        self, session: _Session, connection: int, work: Callable[[Tree], Any], answer: asyncio.Future[Any]
+        self, session: _Session, connection: int, work: Callable[[Tree], Any], response: asyncio.Future[Any]
     ) -> None:
-        """At the ensemble. A request that is cut off on its way is as lost as an answer is."""
+        """Execute a request at the ensemble. It, or its response, may be lost on the way."""
         zookeeper = self._zookeeper
         if connection == self._stuck or self._loop.dead:
             return
         if zookeeper.paused or zookeeper.network.is_cut(self._host, HOST):
             self._stuck = connection
             return
-        result = zookeeper.carry_out(session, connection, work)
+        result = zookeeper.execute(session, connection, work)
         if result is _DROPPED:
             return
         if zookeeper.network.is_cut(HOST, self._host):
             self._stuck = connection
             return
         back = zookeeper.now + zookeeper.network.delay(HOST, self._host)
-        zookeeper.world.scheduler.at(back, self._loop.call_soon, self._answered, connection, answer, result)
+        zookeeper.world.scheduler.at(back, self._loop.call_soon, self._complete, connection, response, result)
 
-    def _answered(self, connection: int, answer: asyncio.Future[Any], result: Any) -> None:
-        if answer.done() or connection != self._connection:
+    def _complete(self, connection: int, response: asyncio.Future[Any], result: Any) -> None:
+        if response.done() or connection != self._connection:
             return
         if isinstance(result, CoordinationError):
-            answer.set_exception(result)
+            response.set_exception(result)
         else:
-            answer.set_result(result)
+            response.set_result(result)
 
     async def load(self) -> dict[str, Node]:
-        found: dict[str, Node] = await self._ask(lambda tree: tree.load())
-        return found
+        nodes: dict[str, Node] = await self._request(lambda tree: tree.load())
+        return nodes
 
     async def get(self, path: str) -> Node | None:
-        found: Node | None = await self._ask(lambda tree: tree.get(path))
-        return found
+        node: Node | None = await self._request(lambda tree: tree.get(path))
+        return node
 
     async def children(self, path: str) -> dict[str, Node]:
-        found: dict[str, Node] = await self._ask(lambda tree: tree.children(path))
-        return found
+        nodes: dict[str, Node] = await self._request(lambda tree: tree.children(path))
+        return nodes
 
     async def multi(self, writes: Sequence[Write]) -> None:
         session, all_writes = self._session, list(writes)
         assert session is not None or self._state is not SessionState.CONNECTED
-        await self._ask(lambda tree: self._zookeeper.write(session, all_writes))  # type: ignore[arg-type]
+        await self._request(lambda tree: self._zookeeper.write(session, all_writes))  # type: ignore[arg-type]
 
-    # ---- watches --------------------------------------------------------------------------------------------
+    # -- watches
 
     def watch(self, path: str, callback: Callable[[], None]) -> Cancel:
         callbacks = self._watches.setdefault(path, [])
@@ -356,7 +361,7 @@ class SimCoordination:
         return cancel
 
     def changed(self, paths: list[str], connection: int) -> None:
-        """The ensemble tells of changes, to whoever is connected and can hear it."""
+        """Notify a connected client of changes."""
         mine = [path for path in paths if self._watches.get(path or "/") or self._watches.get(path)]
         if not mine or self._loop.dead or connection == self._stuck:
             return
@@ -364,9 +369,9 @@ class SimCoordination:
             self._stuck = connection
             return
         at = self._zookeeper.now + self._zookeeper.network.delay(HOST, self._host)
-        self._zookeeper.world.scheduler.at(at, self._loop.call_soon, self._tell, mine, connection)
+        self._zookeeper.world.scheduler.at(at, self._loop.call_soon, self._notify, mine, connection)
 
-    def _tell(self, paths: list[str], connection: int) -> None:
+    def _notify(self, paths: list[str], connection: int) -> None:
         if connection != self._connection or self._closed:
             return
         for path in paths:

@@ -1,11 +1,12 @@
-"""Arrow columns to record batches (version 2), whole columns at a time.
+"""Encode Arrow columns as record batches (version 2), whole columns at a time.
 
-The numbers in front of and between keys and values are variable-length. They are written for all records at once with numpy;
-then one ``binary_join_element_wise`` puts prefix, key, middle, value and headers of every record behind each other, and the
-data of its result is the records section as it goes to the broker. ``wire/records/payload.py`` is the reference; a test holds both
-against each other.
+The numbers before and between keys and values have variable length. numpy encodes them for all
+records at once. Then one ``binary_join_element_wise`` joins prefix, key, middle, value and headers
+of every record. The data buffer of its result is the records section as it is sent to the broker.
+``wire/records/payload.py`` is the reference; a test compares the two.
 
-Batches made here have no producer yet: ``stamp`` gives them the producer, the sequence and the checksum when they are sent.
+Batches from here have no producer yet: ``stamp`` sets the producer, the sequence and the checksum
+when they are sent.
 """
 
 from __future__ import annotations
@@ -33,21 +34,29 @@ from millstream.wire.records.layout import (
     TRANSACTIONAL,
 )
 
-Array = Any  # a numpy array
+# A numpy array.
+Array = Any
 
-# length, attributes, time and offset deltas, key length, value length: the most they can take together
-MOST_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5
+# Maximum size of length, attributes, time and offset deltas, key length and value length together.
+MAX_OVERHEAD = 5 + 1 + 10 + 5 + 5 + 5
 _NO_HEADERS, _NOTHING = b"\0", b""
 
 
 @cache
 def _constant(value: bytes) -> pa.BinaryScalar:
-    """Not made at import: with its first value Arrow imports pandas, half a second that each process would pay."""
+    """Return a binary scalar.
+
+    It is not created at import: with its first value Arrow imports pandas, which takes each process
+    half a second.
+    """
     return pa.scalar(value, pa.binary())
 
 
 class Columns(NamedTuple):
-    """What is to be sent, in order. ``headers`` are already encoded, their number in front; times are milliseconds."""
+    """The records to send, in order.
+
+    ``headers`` are encoded, with their count first; times are milliseconds.
+    """
 
     keys: pa.BinaryArray | None
     values: pa.BinaryArray
@@ -55,14 +64,14 @@ class Columns(NamedTuple):
     times: Array
 
     def take(self, rows: Array) -> Columns:
-        wanted = pa.array(rows)
-        keys = None if self.keys is None else self.keys.take(wanted)
-        headers = None if self.headers is None else self.headers.take(wanted)
-        return Columns(keys, self.values.take(wanted), headers, self.times[rows])
+        indices = pa.array(rows)
+        keys = None if self.keys is None else self.keys.take(indices)
+        headers = None if self.headers is None else self.headers.take(indices)
+        return Columns(keys, self.values.take(indices), headers, self.times[rows])
 
 
 class Encoded(NamedTuple):
-    """One batch: the header (61 bytes, not yet stamped), its records, and how many they are."""
+    """One batch: the header (61 bytes, not yet stamped), its records, and their number."""
 
     head: bytes
     body: memoryview | bytes
@@ -74,8 +83,8 @@ class Encoded(NamedTuple):
 
 
 def sizes_of(columns: Columns) -> Array:
-    """What each record takes at most."""
-    sizes = _lengths(columns.values).clip(0).astype(np.int64) + MOST_OVERHEAD
+    """Return the maximum size of each record."""
+    sizes = _lengths(columns.values).clip(0).astype(np.int64) + MAX_OVERHEAD
     if columns.keys is not None:
         sizes += _lengths(columns.keys).clip(0)
     sizes += 1 if columns.headers is None else _lengths(columns.headers)
@@ -83,8 +92,11 @@ def sizes_of(columns: Columns) -> Array:
 
 
 def split(sizes: Array, groups: Sequence[tuple[int, int]]) -> Array:
-    """Where batches begin, the end included. Groups are (where it ends, bytes of a batch): a batch belongs to one group, and is full
-    where the next record would make it larger than that."""
+    """Return the bounds of batches, the end included.
+
+    Groups are pairs of their end and the maximum bytes of a batch. A batch belongs to one group,
+    and is full if the next record would exceed that size.
+    """
     ends = np.cumsum(sizes)
     starts = [0]
     for group_end, batch_bytes in groups:
@@ -98,7 +110,7 @@ def split(sizes: Array, groups: Sequence[tuple[int, int]]) -> Array:
 
 
 def encode(columns: Columns, bounds: Array, *, codec: int = 0, level: int | None = None) -> Iterator[Encoded]:
-    """One batch for each pair of neighbours in ``bounds``."""
+    """Yield one batch for each pair of neighbours in ``bounds``."""
     if len(bounds) < 2:
         return
     firsts, counts = bounds[:-1], np.diff(bounds)
@@ -122,7 +134,7 @@ def encode(columns: Columns, bounds: Array, *, codec: int = 0, level: int | None
 def stamp(
     head: bytes, body: memoryview | bytes, *, producer_id: int, producer_epoch: int, sequence: int
 ) -> bytearray:
-    """The header with its producer and its checksum; transactional where there is a producer."""
+    """Return the header with its producer and its checksum; transactional if there is a producer."""
     stamped = bytearray(head)
     if producer_id >= 0:
         stamped[FLAGS_AT] |= TRANSACTIONAL
@@ -132,12 +144,12 @@ def stamp(
 
 
 def count_of(head: bytes | memoryview) -> int:
-    """How many records a batch has, by its header."""
+    """Return the number of records of a batch, from its header."""
     return int(struct.unpack_from(">i", head, COUNT_AT)[0])
 
 
 def encode_headers(column: pa.ListArray) -> pa.BinaryArray:
-    """A column of lists of (key, value) as the bytes that end each record, the number of headers in front."""
+    """Encode a column of lists of (key, value) as the end of each record: count, then headers."""
     counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     flat = column.flatten()
     keys, values = (as_binary(pc.struct_field(flat, [field])) for field in (0, 1))
@@ -161,7 +173,7 @@ def encode_headers(column: pa.ListArray) -> pa.BinaryArray:
 
 
 def as_binary(column: pa.Array) -> pa.BinaryArray:
-    """Strings and large binaries as plain binary, which is all that is joined here."""
+    """Convert strings and large binaries to plain binary."""
     if pa.types.is_binary(column.type):
         return column
     return pc.cast(column, pa.binary())
@@ -173,7 +185,7 @@ def _head(body_bytes: int, codec: int, count: int, base_time: int, last_time: in
 
 
 def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> pa.BinaryArray:
-    """All records behind each other; the result's data buffer holds nothing else."""
+    """Return all records joined. The data buffer of the result holds nothing else."""
     key_sizes = None if columns.keys is None else _lengths(columns.keys)
     value_sizes = _lengths(columns.values)
     rows = len(value_sizes)
@@ -182,7 +194,7 @@ def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> 
     keys = np.ones(rows, np.uint32) if key_sizes is None else _zigzag(key_sizes)
     values = _zigzag(value_sizes)
     inside = [times, deltas, keys]
-    widths = [_widths(one) for one in inside]
+    widths = [_widths(numbers) for numbers in inside]
     value_widths = _widths(values)
     lengths = 1 + widths[0] + widths[1] + widths[2] + value_widths + value_sizes.clip(0)
     if key_sizes is not None:
@@ -203,17 +215,20 @@ def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> 
     )
 
 
-# ---- numbers of variable length, for all rows at once ----------------------------------------------------------
+# ---- variable-length numbers, for all rows at once -----------------------------------------------
 
 
 def _lengths(column: pa.Array) -> Array:
-    """The length of each value, -1 for null."""
+    """Return the length of each value, -1 for null."""
     lengths = pc.binary_length(column)
     return (lengths.fill_null(-1) if lengths.null_count else lengths).to_numpy(zero_copy_only=False)
 
 
 def _zigzag(numbers: Array) -> Array:
-    """Signed numbers as unsigned ones, in 32 bits where they fit: most do, and half the bytes are twice as fast."""
+    """Convert signed numbers to unsigned ones, in 32 bits if they fit.
+
+    Half the bytes are twice as fast.
+    """
     if numbers.dtype == np.int32:
         return ((numbers << 1) ^ (numbers >> 31)).view(np.uint32)
     wide = ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
@@ -221,18 +236,18 @@ def _zigzag(numbers: Array) -> Array:
 
 
 def _widths(numbers: Array) -> Array:
-    """How many bytes each takes."""
+    """Return the number of bytes that each number takes."""
     widths = np.ones(len(numbers), np.int32)
-    most = int(numbers.max()) if len(numbers) else 0
+    largest = int(numbers.max()) if len(numbers) else 0
     limit = 1 << 7
-    while limit <= most:
+    while limit <= largest:
         widths += numbers >= numbers.dtype.type(limit)
         limit <<= 7
     return widths
 
 
 def _prefixes(lengths: Array, inside: list[Array], widths: list[Array]) -> pa.BinaryArray:
-    """Length, attributes (always 0) and the numbers that follow, up to the key."""
+    """Encode length, attributes (always 0) and the numbers up to the key."""
     length_widths = _widths(lengths)
     offsets = _offsets(length_widths + 1 + sum(widths))
     out = np.zeros(int(offsets[-1]), np.uint8)
@@ -258,7 +273,7 @@ def _varints_of(numbers: Array, widths: Array) -> pa.BinaryArray:
 
 
 def _put(out: Array, at: Array, numbers: Array, widths: Array) -> None:
-    """Seven bits in each byte, the lowest first; the top bit says that more follow."""
+    """Write seven bits per byte, lowest first; the top bit says that more follow."""
     longer = widths > 1
     low = numbers.astype(np.uint8)
     low &= np.uint8(0x7F)

@@ -1,8 +1,9 @@
 """``df.write.format("millstream")``: all rows of a DataFrame in one transaction, or none.
 
-Spark gives the tasks of a write no way to bring rows of one partition together, and repeats tasks as it likes. So they lay their record
-batches down in a staging topic, and ``commit``, which runs once and on the driver's machine, carries over what the successful
-tasks named, as the only writer, in one transaction. With ``delivery=at-least-once`` tasks write to the topics themselves.
+Spark offers the tasks of a write no way to bring the rows of one partition together, and it repeats
+tasks at will. So tasks write their record batches to a staging topic. ``commit`` runs once, on the
+driver's machine. It copies the batches that the successful tasks named, as the only writer, in one
+transaction. With ``delivery=at-least-once`` tasks write to the topics themselves.
 """
 
 from __future__ import annotations
@@ -37,23 +38,23 @@ REQUEST_TIMEOUT_S = 30.0
 
 @dataclass
 class TaskDone(WriterCommitMessage):
-    """What one successful task laid down."""
+    """The staged batches of one successful task."""
 
     staged: list[Staged] = field(default_factory=list)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made on the driver, sent to every task, and back on the driver's machine for the commit."""
+    """Created on the driver, sent to every task, and used on the driver's machine for the commit."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(self, texts: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         with one_line_errors():
-            self._prepare(given, schema, overwrite)
+            self._prepare(texts, schema, overwrite)
 
-    def _prepare(self, given: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def _prepare(self, texts: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a topic cannot be overwritten", hint='use .mode("append")')
-        self.options = parse(given, SINK)
-        warn_without_effect(given, SINK, batch_write=True)
+        self.options = parse(texts, SINK)
+        warn_without_effect(texts, SINK, batch_write=True)
         self.job = uuid.uuid4().hex
         self.columns = find_columns(schema, self.options["topic"])
         self._connection = self.options.connection(REQUEST_TIMEOUT_S)
@@ -74,36 +75,40 @@ class BatchWriter(DataSourceArrowWriter):
     def exactly_once(self) -> bool:
         return bool(self.options["delivery"] == "exactly-once")
 
-    # ---- tasks ----------------------------------------------------------------------------------------------
+    # ---- tasks -----------------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        """Encode the rows of a partition and send them: to the staging topic, or where they belong."""
+        """Encode the rows of a partition and send them to the staging topic, or to their topics."""
         with one_line_errors():
             return self._write(iterator)
 
     def _write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         payloads = self._encode_job().payloads(iterator)
-        first = next(payloads, None)
-        if first is None:
+        chunk = next(payloads, None)
+        if chunk is None:
             return TaskDone()
         destination = self._stage() if self.exactly_once else self._destination()
-        place = _partition_id() % staging.PARTITIONS
+        staging_partition = _partition_id() % staging.PARTITIONS
         writer = Writer(destination)
         sent: list[tuple[Batch, str, int]] = []
         try:
-            while first is not None:
-                for one in first:
+            while chunk is not None:
+                for payload in chunk:
                     if self.exactly_once:
-                        batch = writer.send(staging.topic_of(self.job), place, one.head, one.body)
-                        sent.append((batch, one.topic, one.partition))
+                        batch = writer.send(
+                            staging.topic_of(self.job), staging_partition, payload.head, payload.body
+                        )
+                        sent.append((batch, payload.topic, payload.partition))
                     else:
-                        writer.send(one.topic, one.partition, one.head, one.body)
-                first = next(payloads, None)
+                        writer.send(payload.topic, payload.partition, payload.head, payload.body)
+                chunk = next(payloads, None)
             writer.finish()
         except BaseException:
             writer.close()
             raise
-        return TaskDone([Staged(place, batch.offset, topic, partition) for batch, topic, partition in sent])
+        return TaskDone(
+            [Staged(staging_partition, batch.offset, topic, partition) for batch, topic, partition in sent]
+        )
 
     def _encode_job(self) -> EncodeJob:
         codec = Codec[self.options["compression"].upper()]
@@ -121,20 +126,20 @@ class BatchWriter(DataSourceArrowWriter):
         protocol = Protocol(self._connection)
         try:
             largest = max([self._targets.limit(topic) for topic in self._targets.counts], default=1 << 20)
-            found = staging.create(protocol, self.job, largest, self._patience_s)
+            created = staging.create(protocol, self.job, largest, self._patience_s)
         finally:
             protocol.close()
-        return Destination(self._connection, found.leaders, found.brokers, timeout_s=self._patience_s)
+        return Destination(self._connection, created.leaders, created.brokers, timeout_s=self._patience_s)
 
     def _destination(self) -> Destination:
         targets = self._targets
         return Destination(self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s)
 
-    # ---- the end --------------------------------------------------------------------------------------------
+    # ---- commit ----------------------------------------------------------------------------------
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Carry over what counts, in one transaction."""
-        staged = [one for message in messages if isinstance(message, TaskDone) for one in message.staged]
+        """Copy the batches of successful tasks in one transaction."""
+        staged = [batch for message in messages if isinstance(message, TaskDone) for batch in message.staged]
         if not self.exactly_once or not staged:
             return
         protocol = Protocol(self._connection)
@@ -146,7 +151,7 @@ class BatchWriter(DataSourceArrowWriter):
             protocol.close()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing has been written anywhere but to the staging topic."""
+        """Delete the staging topic; nothing was written anywhere else."""
         if not self.exactly_once:
             return
         protocol = Protocol(self._connection)
@@ -175,14 +180,15 @@ class BatchWriter(DataSourceArrowWriter):
             )
         )
         try:
-            for one, head, body in staging.read(protocol, self.job, staged):
-                writer.send(one.topic, one.target, head, body)
+            for batch, head, body in staging.read(protocol, self.job, staged):
+                writer.send(batch.topic, batch.target, head, body)
             writer.finish()
         except SinkFenced as error:
             writer.close()
             raise SinkError(
-                f"the write took longer than the transaction timeout of {owner.timeout_ms} ms ({error.message})",
-                hint="raise transactionTimeoutMs; nothing of it is visible",
+                f"the write took longer than the transaction timeout of {owner.timeout_ms} ms "
+                f"({error.message})",
+                hint="raise transactionTimeoutMs; nothing of the write is visible",
             ) from error
         except BaseException:
             writer.close()

@@ -1,7 +1,7 @@
-"""Which query and which input a micro-batch is: read from Spark's own checkpoint, on whatever file system it is.
+"""The identity of a micro-batch, read from Spark's checkpoint on any file system.
 
-The offsets log of the checkpoint is written before a batch runs and stays as it is when the batch runs again. Its bytes, hashed together
-with the id of the query, tell whether a batch is the one that was committed before.
+Spark writes the offsets log of the checkpoint before a batch runs, and does not change it when the
+batch runs again. A hash of its bytes and the query id identifies a batch.
 """
 
 from __future__ import annotations
@@ -16,47 +16,47 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 MICRO_BATCH = "MicroBatchExecution"
-REFUSED_TRIGGERS = {
+REJECTED_TRIGGERS = {
     "ContinuousTrigger": "continuous processing",
     "RealTimeTrigger": "real-time mode",
 }
 
 
 class BatchIdentity(NamedTuple):
-    """The id of the query (it lives in the checkpoint) and a hash of the offsets that the batch reads."""
+    """The id of the query (it is stored in the checkpoint) and a hash of the offsets of the batch."""
 
     query: str
     offsets: str
 
 
 def check_session(spark: SparkSession) -> None:
-    """What would let two attempts of a task write at the same time."""
+    """Reject settings with which two attempts of a task could write at the same time."""
     if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
         raise SinkError(
-            "spark.speculation runs tasks twice at the same time, and only one may write",
+            "spark.speculation runs two attempts of a task at the same time, and only one may write",
             hint='set spark.speculation=false, or use delivery="at-least-once"',
         )
 
 
 def check_execution(execution: Any) -> None:
-    """Only micro-batches whose offsets are written before they run have one transaction each."""
+    """Reject queries whose batches run before their offsets are written."""
     kind = execution.getClass().getSimpleName()
     if kind != MICRO_BATCH:
-        what = "asynchronous progress tracking" if "Async" in kind else f"{kind}"
+        feature = "asynchronous progress tracking" if "Async" in kind else kind
         raise SinkError(
-            f"{what} cannot be exactly-once: the offsets of a batch must be written before it runs",
-            hint='leave the option asyncProgressTrackingEnabled out, or use delivery="at-least-once"',
+            f"{feature} cannot be exactly-once: the offsets of a batch must be written before it runs",
+            hint='remove the option asyncProgressTrackingEnabled, or use delivery="at-least-once"',
         )
     trigger = execution.trigger().getClass().getSimpleName().rstrip("$")
-    if trigger in REFUSED_TRIGGERS:
+    if trigger in REJECTED_TRIGGERS:
         raise SinkError(
-            f"{REFUSED_TRIGGERS[trigger]} cannot be exactly-once",
+            f"{REJECTED_TRIGGERS[trigger]} cannot be exactly-once",
             hint="use processingTime or availableNow as the trigger",
         )
 
 
 def query_id_of(spark: SparkSession) -> str:
-    """The query whose foreachBatch function is running in this thread."""
+    """Return the id of the query whose foreachBatch function runs in this thread."""
     query_id = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not query_id:
         raise SinkError(
@@ -67,7 +67,7 @@ def query_id_of(spark: SparkSession) -> str:
 
 
 def current(spark: SparkSession, known: Checkpoint | None) -> Checkpoint:
-    """Return the checkpoint of the query that runs in this thread: the known one if it is that."""
+    """Return the checkpoint of the query that runs in this thread, reusing the known one."""
     query_id = query_id_of(spark)
     if known is not None and known.query == query_id:
         return known
@@ -75,16 +75,16 @@ def current(spark: SparkSession, known: Checkpoint | None) -> Checkpoint:
 
 
 class Checkpoint:
-    """The checkpoint of a running query. What stays the same from batch to batch is asked for once."""
+    """The checkpoint of a running query. Values that stay the same are looked up once."""
 
     def __init__(self, spark: SparkSession, query_id: str) -> None:
         jvm: Any = spark._jvm
         self.query = query_id
-        # Spark's own object for the query, in whichever session of this application it was started.
+        # Spark's object for the query, in any session of this application.
         running = spark._jsparkSession.sharedState().activeStreamingQueries()
         self._execution = running.get(jvm.java.util.UUID.fromString(query_id))
         if self._execution is None:
-            raise SinkError(f"query {query_id} is not running any more")
+            raise SinkError(f"query {query_id} is no longer running")
         check_execution(self._execution)
         self._offsets = f"{str(self._execution.resolvedCheckpointRoot()).rstrip('/')}/offsets"
         self._path = jvm.org.apache.hadoop.fs.Path
@@ -93,12 +93,12 @@ class Checkpoint:
         self._files = self._path(self._offsets).getFileSystem(settings)
 
     def identify(self, batch_id: int) -> BatchIdentity:
-        """Query and offsets of a batch that is about to run."""
+        """Return the identity of a batch that is about to run."""
         written = self._read(batch_id)
         return BatchIdentity(self.query, hashlib.sha256(self.query.encode() + b"\n" + written).hexdigest())
 
     def offsets(self, batch_id: int) -> list[str]:
-        """Where a batch ends in each of its sources, as these wrote it."""
+        """Return where a batch ends in each of its sources, as the sources wrote it."""
         _version, _settings, *sources = self._read(batch_id).decode().splitlines()
         return sources
 
@@ -110,9 +110,9 @@ class Checkpoint:
             stream.close()
 
     def plan(self) -> Any:
-        """Spark's plan of the batch that is running (``IncrementalExecution``)."""
+        """Return Spark's plan of the running batch (``IncrementalExecution``)."""
         return self._execution.lastExecution()
 
     def is_active(self) -> bool:
-        """Not after someone has asked the query to stop."""
+        """Return whether the query runs and has not been asked to stop."""
         return bool(self._execution.isActive())

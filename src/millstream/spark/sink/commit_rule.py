@@ -1,12 +1,12 @@
 """The commit rule of exactly-once targets: is this micro-batch committed, the next one, or neither?
 
-A target keeps the batch that it committed last: its number, its query and a hash of its offsets, in
-the same transaction as the rows. Spark repeats a batch after a crash under the same number and with
-the same offsets. Numbers mean something only within one checkpoint, so a batch that is neither the
-committed one nor the next is a conflict: the target refuses it and does not guess.
+A target stores the batch that it committed last: its number, its query and a hash of its offsets,
+in the same transaction as the rows. After a crash Spark repeats a batch with the same number and
+the same offsets. Numbers are comparable only within one checkpoint. So a batch that is neither the
+committed one nor the next is a conflict: the target rejects it and does not guess.
 
-Topics (`topic_sink.py`) and stores (`pipelines/stores.py`) share this rule, and word conflicts for
-their own users.
+Topics (``progress.py``) and stores (``pipelines/stores.py``) share this rule, and word conflicts
+for their own users.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millstream.spark.sink.checkpoint import BatchIdentity
 
 
 class CommittedBatch(NamedTuple):
-    """The last batch that a target has, compared with the batch that comes."""
+    """The last batch of a target, compared with the next one to write."""
 
     batch: int
     same_query: bool
@@ -26,7 +26,7 @@ class CommittedBatch(NamedTuple):
 
     @classmethod
     def compare(cls, batch: int, query: str, offsets: str, identity: BatchIdentity) -> CommittedBatch:
-        """A committed batch beside the identity of the batch that comes."""
+        """Compare a committed batch with the identity of the next one."""
         return cls(batch, query == identity.query, offsets == identity.offsets)
 
 

@@ -1,7 +1,8 @@
-"""What can go wrong while a batch is written, and how an error of a task is known again on the driver.
+"""The errors of a sink, and how the driver recognises an error of a task.
 
-A task's exception reaches the driver as text inside Spark's own. Its class name and its sentence stand there on one line, which
-is all that ``from_job`` needs to raise the same error again. What none of these classes says is a failure of the job itself.
+A task's exception reaches the driver as text inside Spark's exception. Its class name and its
+message are on one line there, from which ``from_job`` raises the same error again. Any other text
+is a failure of the job itself.
 """
 
 from __future__ import annotations
@@ -12,35 +13,41 @@ from millstream.client.errors import ClientError
 
 
 class SinkError(ClientError):
-    """The sink cannot go on; what it says is meant for the person who runs the query."""
+    """The sink cannot continue; the message is for the person who runs the query."""
 
 
 class RowRefused(SinkError):
-    """A row that cannot be sent as it is: trying again would change nothing."""
+    """A row that cannot be sent. A retry would not help."""
 
 
 class RecordTooLarge(RowRefused):
-    """A record that its topic does not take."""
+    """A record that is too large for its topic."""
 
 
 class TopicMissing(RowRefused):
-    """Rows for a topic that does not exist."""
+    """A row for a topic that does not exist."""
 
 
 class SinkFenced(SinkError):
-    """Another driver has opened this sink: this one may write no more."""
+    """Another driver has opened this sink, so this one may not write any more."""
 
 
 class TransactionTimedOut(SinkError):
-    """The broker has ended the transaction because it took too long: the sink has to be opened again."""
+    """The broker has aborted a transaction that took too long. The sink has to be opened again."""
 
 
 class OutcomeUnknown(SinkError):
-    """Whether the transaction was committed is not known here; the next start reads it from the progress topic."""
+    """It is not known whether the transaction was committed.
+
+    The next start reads it from the progress topic.
+    """
 
 
 class ProgressConflict(SinkError):
-    """What is committed does not fit to the checkpoint: going on would lose or repeat records."""
+    """The committed progress does not match the checkpoint.
+
+    Continuing would lose or repeat records.
+    """
 
 
 class NotFirstAttempt(SinkError):
@@ -48,42 +55,42 @@ class NotFirstAttempt(SinkError):
 
 
 class WriteFailed(SinkError):
-    """The brokers did not take a batch in time."""
+    """The brokers did not accept a batch in time."""
 
 
 class JobFailed(SinkError):
-    """The job failed for a reason of its own: a task died, an executor was lost, a function of the user raised."""
+    """The job failed: a task died, an executor was lost, or a function of the user raised."""
 
 
 _FROM_TASK: dict[str, type[SinkError]] = {
-    one.__name__: one
-    for one in (RowRefused, RecordTooLarge, TopicMissing, SinkFenced, NotFirstAttempt, WriteFailed)
+    error.__name__: error
+    for error in (RowRefused, RecordTooLarge, TopicMissing, SinkFenced, NotFirstAttempt, WriteFailed)
 }
 _LINE = re.compile(rf"{re.escape(__name__)}\.(\w+): (.*)")
 _PYTHON_ERROR = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (.*)$", re.MULTILINE)
 
 
 def from_job(error: Exception) -> SinkError:
-    """What a failed job means. Being fenced decides over everything else that was said."""
+    """Return our error for a failed job. Being fenced takes precedence over everything else."""
     text = str(error)
-    found = [_FROM_TASK[name](line.strip()) for name, line in _LINE.findall(text) if name in _FROM_TASK]
-    for wanted in (SinkFenced, RowRefused):
-        for one in found:
-            if isinstance(one, wanted):
-                return one
-    if found:
-        return found[0]
+    raised = [_FROM_TASK[name](line.strip()) for name, line in _LINE.findall(text) if name in _FROM_TASK]
+    for kind in (SinkFenced, RowRefused):
+        for task_error in raised:
+            if isinstance(task_error, kind):
+                return task_error
+    if raised:
+        return raised[0]
     return JobFailed(f"the job that writes the batch failed: {_short(text)}")
 
 
 def raised_by_user_code(error: Exception) -> bool:
-    """A Python function that is not ours raised: running it again on the same rows would do the same."""
+    """Return whether a user's Python function raised. It would raise again on the same rows."""
     text = str(error)
     return "PythonException" in text and "Traceback" in text and not _LINE.search(text)
 
 
 def _short(text: str) -> str:
-    """The innermost Python error, or the first line."""
+    """Return the innermost Python error, or the first lines."""
     raised = _PYTHON_ERROR.findall(text)
     if raised:
         return f"{raised[-1][0]}: {raised[-1][1]}"

@@ -1,4 +1,4 @@
-"""How the stages of a batch are run by Spark, and what comes back from them."""
+"""Run the stages of a batch in Spark or in the driver, and collect their results."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from millstream.spark.sink.stages import (
     WriteJob,
     send_all,
 )
-from millstream.spark.sink.writer import Destination, Writer, Written
+from millstream.spark.sink.writer import Destination, Writer, WrittenPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ENCODED, WRITTEN = "encoded", "written"
 _SCHEMAS = {ENCODED: ENCODED_SCHEMA, WRITTEN: WRITTEN_SCHEMA}
-# A row that is shuffled is a whole record batch: count bytes, not rows.
+# A row of the shuffle is a whole record batch: limit bytes, not rows.
 ARROW_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-# There is nothing to adapt in a shuffle whose partitions are given, and a job for each stage takes longer.
+# The partitions of the shuffle are fixed, so there is nothing to adapt, and a job per stage takes
+# longer.
 ADAPTIVE = "spark.sql.adaptive.enabled"
 
 AnyJob = EncodeJob | WriteJob | DirectJob
 
 
 def map_batches(rows: DataFrame, job: AnyJob, result: str) -> DataFrame:
-    """A stage: what a job makes of the rows of each partition."""
+    """Return the results of running a job on each partition of the rows."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -53,10 +54,10 @@ def _spark_schema(result: str) -> Any:
 
 
 @contextmanager
-def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Settings of a query's own session for one job; what the user chose is back afterwards."""
-    before = {name: session.conf.get(name) for name in wanted}
-    for name, value in wanted.items():
+def settings(session: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a query's session for one job, and restore them."""
+    before = {name: session.conf.get(name) for name in values}
+    for name, value in values.items():
         session.conf.set(name, value)
     try:
         yield
@@ -65,8 +66,8 @@ def settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]
             session.conf.set(name, str(old))
 
 
-def encoded_batches(job: DataFrame) -> pa.Table:
-    """What the first stage made: small batches, and where the large ones are."""
+def collect_encoded(job: DataFrame) -> pa.Table:
+    """Run the first stage. Return small record batches, and the locations of large ones."""
     try:
         rows = job.collect()
     except Exception as error:
@@ -76,13 +77,13 @@ def encoded_batches(job: DataFrame) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
 
-def encode_here(rows: Iterable[pa.RecordBatch], job: EncodeJob) -> pa.Table:
-    """The same for rows that are here already."""
+def encode_on_driver(rows: Iterable[pa.RecordBatch], job: EncodeJob) -> pa.Table:
+    """Encode rows that the driver already has."""
     return pa.Table.from_batches(job.run(rows), schema=ENCODED_SCHEMA)
 
 
-def write_here(encoded: pa.Table, destination: Destination) -> list[Written]:
-    """The driver is the only writer: nothing can run twice."""
+def write_on_driver(encoded: pa.Table, destination: Destination) -> list[WrittenPartition]:
+    """Write record batches from the driver. It is the only writer, so nothing runs twice."""
     writer, reader = Writer(destination), SpillReader()
     try:
         for batch in encoded.to_batches():
@@ -93,8 +94,13 @@ def write_here(encoded: pa.Table, destination: Destination) -> list[Written]:
         raise
 
 
-def write_in_tasks(session: SparkSession, encoded: pa.Table, job: WriteJob, writers: int) -> list[Written]:
-    """One task for each writer, and no shuffle: so no stage is ever repeated, only tasks, and those notice."""
+def write_in_tasks(
+    session: SparkSession, encoded: pa.Table, job: WriteJob, writers: int
+) -> list[WrittenPartition]:
+    """Write record batches with one task per writer, and without a shuffle.
+
+    No stage is ever repeated this way. Repeated tasks notice that themselves.
+    """
     import pyarrow.compute as pc
 
     shares = [
@@ -107,14 +113,14 @@ def write_in_tasks(session: SparkSession, encoded: pa.Table, job: WriteJob, writ
             yield written.to_pylist()
 
     try:
-        found = session.sparkContext.parallelize(shares, writers).mapPartitions(run).collect()
+        reports = session.sparkContext.parallelize(shares, writers).mapPartitions(run).collect()
     except Exception as error:
         raise from_job(error) from error
-    return [_written(row) for rows in found for row in rows]
+    return [_written(row) for rows in reports for row in rows]
 
 
-def manifests(job: DataFrame) -> list[Written]:
-    """What the tasks of the last stage wrote; a failure as one of our own errors."""
+def collect_written(job: DataFrame) -> list[WrittenPartition]:
+    """Run the writing stage. Return the reports of its tasks, or raise one of our errors."""
     try:
         rows = [row.asDict() for row in job.collect()]
     except Exception as error:
@@ -124,14 +130,17 @@ def manifests(job: DataFrame) -> list[Written]:
     return [_written(row) for row in rows]
 
 
-def _written(row: Mapping[str, Any]) -> Written:
-    return Written(*(row[name] for name in Written._fields))
+def _written(row: Mapping[str, Any]) -> WrittenPartition:
+    return WrittenPartition(*(row[name] for name in WrittenPartition._fields))
 
 
 def _check_stage(session: SparkSession, stage: int) -> None:
-    """Where tasks cannot tell the attempt of their stage, the scheduler is asked; what it does not know is not trusted."""
+    """Check with the scheduler that a stage ran once, if its tasks could not tell.
+
+    An unknown stage counts as repeated.
+    """
     context = session.sparkContext
     context._jsc.sc().listenerBus().waitUntilEmpty()
-    found = context.statusTracker().getStageInfo(stage)
-    if found is None or found.currentAttemptId > 0:
-        raise NotFirstAttempt(f"whether stage {stage} ran once is not sure, so the batch begins again")
+    info = context.statusTracker().getStageInfo(stage)
+    if info is None or info.currentAttemptId > 0:
+        raise NotFirstAttempt(f"stage {stage} may have run more than once, so the batch starts over")

@@ -1,7 +1,8 @@
-"""Which partition a record goes to: the hash of the Java client over whole Arrow columns, and an even spread without a key.
+"""The partition of each record: the Java client's hash over whole Arrow columns, or an even spread.
 
-``murmur2`` works on all keys at once: word by word, on those that are still long enough. A key's partition is the one that
-every Kafka client with the default partitioner would choose, so old and new records of a key stay together.
+``murmur2`` processes all keys at once, word by word, as long as they have more words. Every Kafka
+client with the default partitioner chooses the same partition for a key, so old and new records of
+a key stay together.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _POSITIVE = np.uint32(0x7FFFFFFF)
 
-Array = Any  # a numpy array; its element types say nothing here
+# A numpy array.
+Array = Any
 
 
 def murmur2(keys: pa.BinaryArray) -> Array:
-    """The hash of each key as an unsigned number; what a null gets means nothing."""
+    """Return the hash of each key as an unsigned number. The hash of a null is meaningless."""
     sizes = pc.binary_length(keys).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     hashes = SEED ^ sizes.astype(np.uint32)
     if not len(keys) or not int(sizes.max()):
@@ -32,17 +34,20 @@ def murmur2(keys: pa.BinaryArray) -> Array:
 
 
 def partition_of(keys: pa.BinaryArray, count: int | Array) -> Array:
-    """The partition of each key among ``count``, which may differ from row to row."""
+    """Return the partition of each key among ``count``, which may differ from row to row."""
     return ((murmur2(keys) & _POSITIVE) % np.asarray(count, np.uint32)).astype(np.int32)
 
 
 def spread(rows: int, count: int | Array, start: int) -> Array:
-    """Partitions for rows without a key, one after the other; ``start`` moves on from task to task and batch to batch."""
+    """Return partitions for rows without a key, in turn.
+
+    ``start`` rotates from task to task and batch to batch.
+    """
     return ((np.arange(rows, dtype=np.int64) + start) % np.asarray(count, np.int64)).astype(np.int32)
 
 
 def _bytes_of(keys: pa.BinaryArray) -> tuple[Array, Array]:
-    """The bytes of all keys, three more behind them so that a word can be read anywhere, and where each key starts."""
+    """Return the bytes of all keys and where each key starts. Padding lets a word be read anywhere."""
     _, offsets, data = keys.buffers()
     starts = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys)].astype(np.int64)
     end = int(np.frombuffer(offsets, np.int32)[keys.offset + len(keys)])
@@ -54,7 +59,8 @@ def _bytes_of(keys: pa.BinaryArray) -> tuple[Array, Array]:
 def _mix_words(hashes: Array, data: Array, starts: Array, sizes: Array) -> None:
     words = np.ndarray(shape=(len(data) - 3,), dtype="<u4", buffer=data, strides=(1,))
     counts = sizes >> 2
-    whole = int(counts.min())  # so many words every key has
+    # Every key has this number of words.
+    whole = int(counts.min())
     for index in range(whole):
         _mix(hashes, slice(None), words[starts + 4 * index])
     rows = np.flatnonzero(counts > whole)
@@ -73,7 +79,7 @@ def _mix(hashes: Array, rows: Any, words: Array) -> None:
 
 
 def _mix_tails(hashes: Array, data: Array, starts: Array, sizes: Array) -> None:
-    """The one to three bytes behind the last whole word."""
+    """Mix in the one to three bytes after the last whole word."""
     left = sizes & 3
     rows = np.flatnonzero(left)
     if not len(rows):

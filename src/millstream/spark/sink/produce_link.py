@@ -1,7 +1,8 @@
-"""A connection for Produce requests: batches go out as they are, without being copied into a message, several requests at a time.
+"""A connection for Produce requests that sends batches without copying them into a message.
 
-Always version 12: transactional batches then add their partition to the transaction by themselves (KIP-890), and topics are
-named, not numbered. ``wire/messages/produce.py`` declares the same request; a test holds both against each other.
+Several requests may be in flight. Always version 12: transactional batches then add their partition
+to the transaction automatically (KIP-890), and topics are identified by name.
+``wire/messages/produce.py`` declares the same request; a test compares the two.
 """
 
 from __future__ import annotations
@@ -20,17 +21,18 @@ from millstream.wire.link import Link
 
 VERSION = 12
 CLIENT_ID = "millstream-spark"
-MAX_ANSWER_BYTES = 16 << 20
+MAX_RESPONSE_BYTES = 16 << 20
 ACKS_ALL = -1
-_PARTS = 64  # parts of one sendmsg: well below what any system allows
+# Buffers of one sendmsg: well below the limit of any system.
+_BUFFERS = 64
 _PRODUCE = BY_NAME["Produce"]
 _ACKS = struct.Struct(">hi")
 
 Bytes = bytes | bytearray | memoryview
 
 
-class Part(NamedTuple):
-    """One batch of a request: where it goes, its stamped header, its records."""
+class PartitionBatch(NamedTuple):
+    """One batch of a request: its partition, its stamped header, its records."""
 
     topic: str
     partition: int
@@ -39,7 +41,7 @@ class Part(NamedTuple):
 
 
 class ProduceLink:
-    """Requests in order, answers in the same order; the caller counts how many are on their way."""
+    """Sends requests and receives responses in order. The caller counts those in flight."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.address = address
@@ -47,15 +49,15 @@ class ProduceLink:
         self._timeout_s = timeout_s
         self._peer.settimeout(timeout_s)
         self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._link: Link[None] = Link(CLIENT_ID, max_response_bytes=MAX_ANSWER_BYTES, in_order=True)
+        self._link: Link[None] = Link(CLIENT_ID, max_response_bytes=MAX_RESPONSE_BYTES, in_order=True)
 
     @property
     def idle(self) -> bool:
-        """No answer is due, so the next user finds the connection as a new one."""
+        """Whether no response is due, so that the connection can be reused as a new one."""
         return self._link.idle
 
     def alive(self) -> bool:
-        """The other end has neither closed nor said something that nobody asked for."""
+        """Return whether the peer has neither closed nor sent unexpected data."""
         self._peer.setblocking(False)
         try:
             self._peer.recv(1, socket.MSG_PEEK)
@@ -67,13 +69,15 @@ class ProduceLink:
         finally:
             self._peer.settimeout(self._timeout_s)
 
-    def send(self, parts: Iterable[Part], *, transactional_id: str | None, timeout_ms: int) -> None:
+    def send(
+        self, batches: Iterable[PartitionBatch], *, transactional_id: str | None, timeout_ms: int
+    ) -> None:
         header = self._link.header(_PRODUCE, VERSION, None)
-        pieces = request(header, parts, transactional_id=transactional_id, timeout_ms=timeout_ms)
+        pieces = request(header, batches, transactional_id=transactional_id, timeout_ms=timeout_ms)
         _send_all(self._peer, pieces)
 
     def receive(self) -> Any:
-        """The next ProduceResponse."""
+        """Return the next ProduceResponse."""
         link, frame = self._link, None
         while frame is None:
             frame = link.received(self._peer.recv_into(link.buffer))
@@ -84,29 +88,31 @@ class ProduceLink:
 
 
 def request(
-    header: bytes, parts: Iterable[Part], *, transactional_id: str | None, timeout_ms: int
+    header: bytes, batches: Iterable[PartitionBatch], *, transactional_id: str | None, timeout_ms: int
 ) -> list[Bytes]:
     """Return a whole request, size included, as pieces to send one after the other."""
-    by_topic: dict[str, list[Part]] = {}
-    for part in parts:
-        by_topic.setdefault(part.topic, []).append(part)
-    text = bytearray(4)  # for the size
+    by_topic: dict[str, list[PartitionBatch]] = {}
+    for batch in batches:
+        by_topic.setdefault(batch.topic, []).append(batch)
+    # The first four bytes are for the size.
+    text = bytearray(4)
     text += header
     _compact_string(text, transactional_id)
     text += _ACKS.pack(ACKS_ALL, timeout_ms)
     _uvarint(text, len(by_topic) + 1)
     pieces: list[Bytes] = []
     total = -4
-    for topic, batches in by_topic.items():
+    for topic, topic_batches in by_topic.items():
         _compact_string(text, topic)
-        _uvarint(text, len(batches) + 1)
-        for part in batches:
-            text += SIZE.pack(part.partition)
-            _uvarint(text, len(part.head) + len(part.body) + 1)
-            text += part.head
-            pieces += (text, part.body)
-            total += len(text) + len(part.body)
-            text = bytearray(b"\0")  # no tagged fields
+        _uvarint(text, len(topic_batches) + 1)
+        for batch in topic_batches:
+            text += SIZE.pack(batch.partition)
+            _uvarint(text, len(batch.head) + len(batch.body) + 1)
+            text += batch.head
+            pieces += (text, batch.body)
+            total += len(text) + len(batch.body)
+            # No tagged fields.
+            text = bytearray(b"\0")
         text += b"\0"
     text += b"\0"
     pieces.append(text)
@@ -133,7 +139,7 @@ def _uvarint(out: bytearray, number: int) -> None:
 def _send_all(peer: socket.socket, pieces: Iterable[Bytes]) -> None:
     left = deque(memoryview(piece) for piece in pieces if len(piece))
     while left:
-        sent = peer.sendmsg([left[index] for index in range(min(len(left), _PARTS))])
+        sent = peer.sendmsg([left[index] for index in range(min(len(left), _BUFFERS))])
         while sent:
             if sent >= len(left[0]):
                 sent -= len(left.popleft())

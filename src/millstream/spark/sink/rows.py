@@ -1,7 +1,8 @@
-"""The rows that a sink takes: columns named as in Spark's Kafka sink, checked once on the driver and brought into one shape.
+"""The columns that a sink takes: named as in Spark's Kafka sink, and checked once on the driver.
 
-``value`` is required; ``key``, ``headers``, ``topic``, ``partition`` and ``timestamp`` are used when they are there. Other columns are ignored, so
-that what was read can be written again. A topic given to the sink wins over the column, as it does in Spark.
+``value`` is required; ``key``, ``headers``, ``topic``, ``partition`` and ``timestamp`` are used if
+they exist. Other columns are ignored, so that rows from a topic can be written again. A topic set
+on the sink overrides the column, as it does in Spark.
 """
 
 from __future__ import annotations
@@ -28,55 +29,57 @@ TYPES: dict[str, tuple[str, ...]] = {
 }
 
 
-class Shape:
-    """Leaves out the columns that nobody wants. The schema is looked at when it changes, which is once."""
+class ColumnSelection:
+    """Selects the columns that a sink writes. Checks the schema only when it changes."""
 
     def __init__(self, topic: str | None) -> None:
-        self.columns: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """Our column names, and the names they have in the last batch."""
         self._topic = topic
         self._schema: int | None = None
-        self._others = False
+        self._has_others = False
 
-    def of(self, batch: DataFrame) -> DataFrame:
-        """Raises RowRefused where a column is missing or of another type. ``columns`` then says what each is called."""
+    def select(self, batch: DataFrame) -> DataFrame:
+        """Return the columns to write. Raise RowRefused if one is missing or has the wrong type."""
         schema = batch._jdf.schema().hashCode()
         if schema != self._schema:
-            self.columns = find_columns(batch.schema, self._topic)
-            self._others = len(self.columns) < len(batch.columns)
+            self.names = find_columns(batch.schema, self._topic)
+            self._has_others = len(self.names) < len(batch.columns)
             self._schema = schema
-        if not self._others:  # which saves Spark a plan
+        if not self._has_others:
+            # This saves Spark a plan.
             return batch
-        return batch.select(*("`" + name.replace("`", "``") + "`" for name in self.columns.values()))
+        return batch.select(*("`" + name.replace("`", "``") + "`" for name in self.names.values()))
 
 
 def find_columns(schema: StructType, topic: str | None) -> dict[str, str]:
-    """Our columns that are there, whatever the case of their names, and the names they have."""
-    found: dict[str, str] = {}
+    """Return our columns that the schema has, with the names they have there. Case is ignored."""
+    columns: dict[str, str] = {}
     for field in schema.fields:
         name = field.name.lower()
-        shown = field.dataType.simpleString()
-        if name not in TYPES or shown == "void" or (name == "topic" and topic is not None):
+        kind = field.dataType.simpleString()
+        if name not in TYPES or kind == "void" or (name == "topic" and topic is not None):
             continue
-        if shown.split("(")[0].split(" ")[0] not in TYPES[name] and shown not in TYPES[name]:
+        if kind.split("(")[0].split(" ")[0] not in TYPES[name] and kind not in TYPES[name]:
             raise RowRefused(
-                f"the column {field.name!r} is {shown}", hint=f"it must be {' or '.join(TYPES[name])}"
+                f"the column {field.name!r} has type {kind}", hint=f"it must be {' or '.join(TYPES[name])}"
             )
-        found[name] = field.name
-    if "value" not in found:
+        columns[name] = field.name
+    if "value" not in columns:
         raise RowRefused(
-            f"the column 'value' is missing (there are {', '.join(map(repr, schema.names)) or 'none'})",
-            hint="name what is to be sent 'value', for example with to_json(struct(*)) AS value",
+            f"the column 'value' is missing (columns: {', '.join(map(repr, schema.names)) or 'none'})",
+            hint="name the column to send 'value', for example with to_json(struct(*)) AS value",
         )
-    if topic is None and "topic" not in found:
+    if topic is None and "topic" not in columns:
         raise RowRefused(
-            "nobody says which topic the rows are for",
-            hint="give the sink a topic, or the rows a column 'topic'",
+            "the rows have no topic",
+            hint="set a topic on the sink, or add a column 'topic' to the rows",
         )
-    return found
+    return columns
 
 
 def shaped_arrow(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.RecordBatch:
-    """The columns that count, under our names, as bytes and numbers; ``columns`` come from ``find_columns``."""
+    """Return the columns of ``find_columns`` under our names, as bytes and numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,8 +1,9 @@
-"""Files through which the first stage hands its record batches to the second one, where both run on the same machine.
+"""Files by which the first stage passes its record batches to the second, on one machine.
 
-Bytes that go through the JVM twice (out of one Python worker, through a shuffle, into another) cost more than encoding and sending them. With a
-local master the shuffle therefore moves only where they are. The driver makes a directory for each attempt of a batch and removes it
-afterwards; what a killed driver left is removed by the next one that opens a sink.
+Passing bytes through the JVM twice (out of one Python worker, through a shuffle, into another)
+costs more than encoding and sending them. With a local master the shuffle therefore moves only
+their locations. The driver creates a directory for each attempt of a batch and removes it
+afterwards. The next driver that opens a sink removes the directories of a killed one.
 """
 
 from __future__ import annotations
@@ -19,23 +20,26 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PREFIX = "millstream-sink-"
-# Less than this is not worth a file.
+# Smaller bodies are not worth a file.
 SMALL_BYTES = 256 << 10
 
 
 def is_local(session: SparkSession) -> bool:
-    """All tasks run on this very machine; ``local-cluster`` has executors of its own, but only tests use it."""
+    """Return whether all tasks run on this machine.
+
+    ``local-cluster`` has separate executors and does not count; only tests use it.
+    """
     master = session.sparkContext.master or ""
     return master == "local" or master.startswith("local[")
 
 
 def base_of(session: SparkSession) -> Path:
-    """Where Spark, too, puts what it shuffles."""
+    """Return the directory that Spark also uses for shuffle files."""
     return Path(session.conf.get("spark.local.dir", None) or tempfile.gettempdir())
 
 
 def make_directory(session: SparkSession) -> Path:
-    """A directory for one attempt of a batch, which carries the number of this process in its name."""
+    """Create a directory for one attempt of a batch, with this process id in its name."""
     base = base_of(session)
     base.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=base))
@@ -47,7 +51,7 @@ def remove(directory: Path | None) -> None:
 
 
 def sweep(session: SparkSession) -> None:
-    """Remove the directories of drivers that are no more."""
+    """Remove the directories of drivers that no longer run."""
     for directory in base_of(session).glob(f"{PREFIX}*"):
         owner = directory.name.removeprefix(PREFIX).split("-")[0]
         if owner.isdigit() and not _alive(int(owner)):
@@ -65,7 +69,7 @@ def _alive(pid: int) -> bool:
 
 
 class SpillWriter:
-    """One task's file, made when it is first needed. Every attempt of a task has its own."""
+    """The file of one task attempt, created when it is first needed."""
 
     def __init__(self, directory: str) -> None:
         self.path = str(Path(directory) / uuid.uuid4().hex)
@@ -73,7 +77,7 @@ class SpillWriter:
         self._end = 0
 
     def add(self, body: bytes | memoryview) -> int:
-        """Where the bytes are, and they are there when this returns."""
+        """Write the bytes and return their position in the file."""
         if self._file < 0:
             self._file = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         start, left = self._end, memoryview(body)
@@ -90,14 +94,14 @@ class SpillWriter:
 
 
 class SpillReader:
-    """Views of the files that one task gets its batches from."""
+    """Views of the files from which one task gets its batches."""
 
     def __init__(self) -> None:
         self._files: dict[str, memoryview] = {}
 
     def view(self, path: str, start: int, size: int) -> memoryview:
-        found = self._files.get(path)
-        if found is None or len(found) < start + size:
+        mapped = self._files.get(path)
+        if mapped is None or len(mapped) < start + size:
             with open(path, "rb") as file:
-                found = self._files[path] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return found[start : start + size]
+                mapped = self._files[path] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return mapped[start : start + size]

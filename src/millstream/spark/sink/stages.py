@@ -1,9 +1,10 @@
-"""What the tasks of a batch do: encode rows into finished record batches, and write those.
+"""The work of the tasks of a batch: encode rows into record batches, and write those.
 
-Exactly once, there are two stages. The first encodes: few large rows leave it, each a record batch for one partition, so that the shuffle
-moves bytes and not rows. The second stage has one task for each target partition (or several partitions in one task), and only
-there anything is sent: a task that Spark runs again raises before it writes, because the first run may have written, and may even
-still be writing. At least once, one stage does both.
+Exactly once needs two stages. The first encodes: it returns few large rows, each a record batch for
+one partition, so that the shuffle moves bytes and not rows. The second stage has one task for each
+target partition, or for several of them, and only it sends anything. A task that Spark runs again
+raises before it writes, because its first attempt may have written, or may still be writing. At
+least once, one stage does both.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ from millstream.spark.sink.partitioner import partition_of, spread
 from millstream.spark.sink.rows import shaped_arrow
 from millstream.spark.sink.spill import SMALL_BYTES, SpillReader, SpillWriter
 from millstream.spark.sink.targets import Targets, missing
-from millstream.spark.sink.writer import Destination, Writer, Written
+from millstream.spark.sink.writer import Destination, Writer, WrittenPartition
 from millstream.wire.records.layout import HEADER_SIZE
 
 Array = Any
 
-# Rows are gathered up to this size before they are encoded, so that each partition gets large batches.
+# Rows are gathered up to this size before they are encoded, so that each partition gets large
+# batches.
 CHUNK_BYTES = 16 << 20
 ENCODED_SCHEMA = pa.schema(
     [
@@ -61,13 +63,14 @@ WRITTEN_SCHEMA = pa.schema(
         ("sure", pa.bool_()),
     ]
 )
-# Spark names an executor's threads after the task they run; nothing else tells a Python task the attempt of its stage.
+# Spark names an executor's threads after the task they run. A Python task can find the attempt of
+# its stage in no other way.
 RAN_BY = "reflect('java.lang.Thread', 'currentThread')"
 _THREAD = re.compile(r"task \d+\.(\d+) in stage \d+\.(\d+) \(TID (\d+)\)")
 
 
 class Payload(NamedTuple):
-    """A finished record batch and where it goes."""
+    """A finished record batch and its target partition."""
 
     target: int
     topic: str
@@ -78,7 +81,11 @@ class Payload(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodeJob:
-    """The first stage. ``columns``: what ours are called in the rows. ``topic`` None: the rows say it. ``start`` moves rows without a key on, from batch to batch."""
+    """The first stage.
+
+    ``columns`` maps our column names to those of the rows. If ``topic`` is None, the rows have a
+    column for it. ``start`` rotates the partitions of rows without a key, from batch to batch.
+    """
 
     targets: Targets
     columns: Mapping[str, str]
@@ -87,7 +94,8 @@ class EncodeJob:
     batch_bytes: int
     writers: int
     start: int
-    directory: str | None = None  # of files that the second stage can read, where there is such a place
+    directory: str | None = None
+    """Where to put files that the second stage can read, if such a directory exists."""
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         spill = SpillWriter(self.directory) if self.directory is not None else None
@@ -99,17 +107,17 @@ class EncodeJob:
                 spill.close()
 
     def _rows(self, payloads: list[Payload], spill: SpillWriter | None) -> pa.RecordBatch:
-        """What goes into the shuffle: the batches themselves, or where they are."""
-        sizes = [len(one.body) for one in payloads]
+        """Return rows for the second stage: the batches themselves, or their locations."""
+        sizes = [len(payload.body) for payload in payloads]
         spilled = spill if sum(sizes) > SMALL_BYTES else None
-        bodies = [one.body if spilled is None else None for one in payloads]
-        starts = [None if spilled is None else spilled.add(one.body) for one in payloads]
+        bodies = [payload.body if spilled is None else None for payload in payloads]
+        starts = [None if spilled is None else spilled.add(payload.body) for payload in payloads]
         files = [None if spilled is None else spilled.path] * len(payloads)
         columns: list[list[Any]] = [
-            [one.target % self.writers for one in payloads],
-            [one.topic for one in payloads],
-            [one.partition for one in payloads],
-            [one.head for one in payloads],
+            [payload.target % self.writers for payload in payloads],
+            [payload.topic for payload in payloads],
+            [payload.partition for payload in payloads],
+            [payload.head for payload in payloads],
             bodies,
             files,
             starts,
@@ -119,7 +127,7 @@ class EncodeJob:
         return pa.RecordBatch.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
     def payloads(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Payload]]:
-        """The record batches of each chunk of rows."""
+        """Yield the record batches of each chunk of rows."""
         start = self.start + _partition_id()
         for table in _chunks(shaped_arrow(batch, self.columns) for batch in batches):
             yield list(self._encode(table, start))
@@ -137,20 +145,21 @@ class EncodeJob:
             topic = names[int(np.searchsorted(firsts, targets[end - 1], side="right")) - 1]
             groups.append((end, min(self.batch_bytes, self.targets.limit(topic)) - HEADER_SIZE))
         bounds = split(sizes_of(columns), groups)
-        for first, one in zip(bounds[:-1].tolist(), encode(columns, bounds, codec=self.codec), strict=True):
+        encoded = encode(columns, bounds, codec=self.codec)
+        for first, batch in zip(bounds[:-1].tolist(), encoded, strict=True):
             target = int(targets[first])
             topic = names[int(np.searchsorted(firsts, target, side="right")) - 1]
-            if one.size > self.targets.limit(topic):
-                raise _too_large(topic, one.size, self.targets.limit(topic), columns, first)
-            yield Payload(target, topic, target - self.targets.first[topic], one.head, one.body)
+            if batch.size > self.targets.limit(topic):
+                raise _too_large(topic, batch.size, self.targets.limit(topic), columns, first)
+            yield Payload(target, topic, target - self.targets.first[topic], batch.head, batch.body)
 
     def _names(self) -> tuple[list[str], Array]:
-        """The topics in the order of their targets, and the first target of each."""
+        """Return the topics in the order of their targets, and the first target of each."""
         names = list(self.targets.first)
         return names, np.asarray([self.targets.first[name] for name in names])
 
     def _columns(self, table: pa.Table, start: int) -> tuple[Columns, Array]:
-        """The columns as they are encoded, and the target of each row."""
+        """Return the columns as they are encoded, and the target of each row."""
         rows = table.num_rows
         keys = as_binary(_column(table, "key")) if "key" in table.column_names else None
         headers = None
@@ -166,16 +175,16 @@ class EncodeJob:
             keyed = keys.is_valid().to_numpy(zero_copy_only=False)
             partitions = np.where(keyed, partition_of(keys, counts), partitions)
         if "partition" in table.column_names:
-            partitions = self._chosen(table, partitions, counts)
+            partitions = self._explicit_partitions(table, partitions, counts)
         return columns, (partitions + firsts).astype(np.int64)
 
     def _topics(self, table: pa.Table) -> tuple[int | Array, int | Array]:
-        """How many partitions the topic of each row has, and its first target."""
+        """Return the number of partitions of each row's topic, and its first target."""
         if self.topic is not None:
             return self.targets.counts[self.topic], self.targets.first[self.topic]
         column = _column(table, "topic")
         if column.null_count:
-            raise RowRefused("a row has no topic", hint="give the sink a topic, or every row one")
+            raise RowRefused("a row has no topic", hint="set a topic on the sink, or on every row")
         encoded = column.dictionary_encode()
         names = encoded.dictionary.to_pylist()
         unknown = [name for name in names if name not in self.targets.counts]
@@ -186,46 +195,47 @@ class EncodeJob:
         firsts = np.asarray([self.targets.first[name] for name in names], np.int64)
         return counts[codes], firsts[codes]
 
-    def _chosen(self, table: pa.Table, otherwise: Array, counts: int | Array) -> Array:
-        """The column partition, where it is not null."""
+    def _explicit_partitions(self, table: pa.Table, default: Array, counts: int | Array) -> Array:
+        """Return the column ``partition``, or the default partition if it is null."""
         column = _column(table, "partition")
         chosen = column.fill_null(-1).to_numpy(zero_copy_only=False)
-        given = column.is_valid().to_numpy(zero_copy_only=False)
-        wrong = np.flatnonzero(given & ((chosen < 0) | (chosen >= counts)))
+        is_set = column.is_valid().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(is_set & ((chosen < 0) | (chosen >= counts)))
         if len(wrong):
             row = int(wrong[0])
             count = counts if isinstance(counts, int) else int(counts[row])
             topic = self.topic or _column(table, "topic")[row].as_py()
             raise RowRefused(
-                f"a row is for partition {int(chosen[row])} of topic {topic!r}, which has the partitions 0 to {count - 1}",
-                hint="leave the partition null to have it chosen by the key",
+                f"a row is for partition {int(chosen[row])} of topic {topic!r}, "
+                f"which has the partitions 0 to {count - 1}",
+                hint="leave the partition null to let the key choose it",
             )
-        return np.where(given, chosen, otherwise)
+        return np.where(is_set, chosen, default)
 
 
 @dataclass(frozen=True)
 class WriteJob:
-    """The second stage: under the driver's producer, sequences from 0, and what was written as the result."""
+    """The second stage: write under the driver's producer, with sequences from 0, and report."""
 
     destination: Destination
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         self.check_task()
-        sure = True
+        is_first = True
         writer, reader = Writer(self.destination), SpillReader()
         try:
             for batch in batches:
                 if batch.num_rows and "ran_by" in batch.schema.names:
-                    sure = self.check_thread(batch.column("ran_by")[0].as_py()) and sure
+                    is_first = self.check_thread(batch.column("ran_by")[0].as_py()) and is_first
                 send_all(writer, batch, reader)
             written = writer.finish()
         except BaseException:
             writer.close()
             raise
-        yield written_rows(written, sure)
+        yield written_rows(written, is_first)
 
     def check_task(self) -> None:
-        """Spark tells a task its own attempt before it has any input."""
+        """Raise if this is not the first attempt of the task. Spark says so before there is input."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -233,21 +243,24 @@ class WriteJob:
             raise not_first(f"attempt {context.attemptNumber()} of a task")
 
     def check_thread(self, name: str | None) -> bool:
-        """And the thread that reads the input tells the attempt of the stage; False where it does not."""
+        """Raise if this is not the first attempt of the stage.
+
+        The name of the thread that reads the input says so. Return False if it does not.
+        """
         from pyspark import TaskContext
 
-        found = _THREAD.search(name or "")
+        match = _THREAD.search(name or "")
         context = TaskContext.get()
-        if found is None or context is None or int(found[3]) != context.taskAttemptId():
+        if match is None or context is None or int(match[3]) != context.taskAttemptId():
             return False
-        if int(found[1]) > 0 or int(found[2]) > 0:
-            raise not_first(f"attempt {found[1]} of a task, in attempt {found[2]} of its stage")
+        if int(match[1]) > 0 or int(match[2]) > 0:
+            raise not_first(f"attempt {match[1]} of a task, in attempt {match[2]} of its stage")
         return True
 
 
 @dataclass(frozen=True)
 class DirectJob:
-    """At least once: encode and send in one stage. What a repeated task sends again is there twice."""
+    """At least once: encode and send in one stage. A repeated task duplicates its records."""
 
     encode: EncodeJob
     destination: Destination
@@ -256,8 +269,8 @@ class DirectJob:
         writer = Writer(self.destination)
         try:
             for payloads in self.encode.payloads(batches):
-                for one in payloads:
-                    writer.send(one.topic, one.partition, one.head, one.body)
+                for payload in payloads:
+                    writer.send(payload.topic, payload.partition, payload.head, payload.body)
             written = writer.finish()
         except BaseException:
             writer.close()
@@ -265,16 +278,17 @@ class DirectJob:
         yield written_rows(written, True)
 
 
-def not_first(what: str) -> NotFirstAttempt:
-    return NotFirstAttempt(f"this is {what}: only a whole batch may be repeated, so the batch begins again")
+def not_first(attempt: str) -> NotFirstAttempt:
+    return NotFirstAttempt(f"this is {attempt}: only a whole batch may be repeated, so it starts over")
 
 
-def written_rows(written: list[Written], sure: bool) -> pa.RecordBatch:
+def written_rows(written: list[WrittenPartition], is_first: bool) -> pa.RecordBatch:
+    """Return the reports of a task as rows. ``is_first`` is False if the attempt is not known."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     stage = -1 if context is None else context.stageId()
-    rows = [{**one._asdict(), "stage": stage, "sure": sure} for one in written]
+    rows = [{**report._asdict(), "stage": stage, "sure": is_first} for report in written]
     return pa.RecordBatch.from_pylist(rows, schema=WRITTEN_SCHEMA)
 
 
@@ -320,7 +334,7 @@ def _times(table: pa.Table) -> Array:
 
 
 def _narrow(targets: Array, total: int) -> Array:
-    """The narrowest type that holds them: numpy sorts 16 bits by counting."""
+    """Convert to the narrowest type that fits: numpy sorts 16-bit numbers by counting."""
     return targets.astype(np.uint16 if total <= 1 << 16 else np.uint32)
 
 
@@ -335,7 +349,7 @@ def _too_large(topic: str, size: int, limit: int, columns: Columns, row: int) ->
     key = None if columns.keys is None else columns.keys[row].as_py()
     shown = "no key" if key is None else f"key {key[:50]!r}"
     return RecordTooLarge(
-        f"a record ({shown}) makes a batch of {size} bytes, and topic {topic!r} takes {limit}",
-        hint=f"nothing of this batch is written; raise max.message.bytes with `millstream configs alter topic {topic}`, "
-        "send smaller records, or compress them",
+        f"a record ({shown}) makes a batch of {size} bytes, and topic {topic!r} accepts {limit}",
+        hint="nothing of this batch was written; raise max.message.bytes with "
+        f"`millstream configs alter topic {topic}`, send smaller records, or compress them",
     )

@@ -1,8 +1,9 @@
-"""A topic in which the tasks of a batch write lay down finished record batches until all of them are done.
+"""The staging topic of a batch write (``df.write``).
 
-Tasks write there what they encoded, as often as Spark runs them; their commit messages name the batches that count. When the job has
-succeeded, one writer carries exactly those over to their topics in one transaction, byte for byte but for the producer. The topic
-carries the name of the job and is deleted with it.
+Tasks write their record batches there, as often as Spark runs them. Their commit messages name the
+batches of successful tasks. When the job has succeeded, one writer copies exactly those to their
+topics in one transaction. Only the producer fields of a batch change. The topic is named after the
+job and is deleted with it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FETCH_PATIENCE_S = 60.0
 
 
 class Staged(NamedTuple):
-    """A batch that was laid down, and where it is to go."""
+    """A staged batch, and the topic and partition it is for."""
 
     partition: int
     offset: int
@@ -45,7 +46,10 @@ def topic_of(job: str) -> str:
 
 
 def create(protocol: Protocol, job: str, largest: int, patience_s: float) -> Targets:
-    """The staging topic of a job, made by whichever task comes first. It deletes nothing by itself: records may be of any age."""
+    """Create the staging topic of a job; the first task does.
+
+    Its retention is unlimited, because records may have any timestamp.
+    """
     settings = {
         "cleanup.policy": "delete",
         "retention.ms": "-1",
@@ -61,40 +65,45 @@ def create(protocol: Protocol, job: str, largest: int, patience_s: float) -> Tar
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in settings.items()],
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS)
-    (made,) = ask_controller(protocol, request).topics
-    if made.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-        raise refusal(made.error_code, doing="create a staging topic", reason=made.error_message)
+    (created,) = ask_controller(protocol, request).topics
+    if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        raise refusal(created.error_code, doing="create a staging topic", reason=created.error_message)
     return take_snapshot(protocol, [topic_of(job)], others=(), patience_s=patience_s)
 
 
 def delete(protocol: Protocol, job: str) -> None:
-    """Remove the topic; one that is not there was never needed."""
+    """Delete the topic, if it exists."""
     name = topic_of(job)
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=CREATE_TIMEOUT_MS
     )
-    (gone,) = ask_controller(protocol, request).responses
-    if gone.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
-        raise refusal(gone.error_code, doing=f"delete the staging topic {name!r}", reason=gone.error_message)
+    (deleted,) = ask_controller(protocol, request).responses
+    if deleted.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        raise refusal(
+            deleted.error_code, doing=f"delete the staging topic {name!r}", reason=deleted.error_message
+        )
 
 
 def read(
     protocol: Protocol, job: str, staged: Iterable[Staged]
 ) -> Iterator[tuple[Staged, bytes, memoryview]]:
-    """The batches that count: header (as before it was sent) and records of each, in the order of their partitions."""
+    """Yield the staged batches by partition, each with its header and its records.
+
+    The header is as it was before the batch was sent.
+    """
     by_partition: dict[int, dict[int, Staged]] = {}
-    for one in staged:
-        by_partition.setdefault(one.partition, {})[one.offset] = one
-    for partition, wanted in sorted(by_partition.items()):
-        yield from _read_partition(protocol, topic_of(job), partition, wanted)
+    for batch in staged:
+        by_partition.setdefault(batch.partition, {})[batch.offset] = batch
+    for partition, by_offset in sorted(by_partition.items()):
+        yield from _read_partition(protocol, topic_of(job), partition, by_offset)
 
 
 def _read_partition(
-    protocol: Protocol, topic: str, partition: int, wanted: dict[int, Staged]
+    protocol: Protocol, topic: str, partition: int, by_offset: dict[int, Staged]
 ) -> Iterator[tuple[Staged, bytes, memoryview]]:
-    position, last = min(wanted), max(wanted)
+    position, last = min(by_offset), max(by_offset)
     deadline_s = time.monotonic() + FETCH_PATIENCE_S
-    found = 0
+    count = 0
     while position <= last:
         records = _fetch(protocol, topic, partition, position)
         at = 0
@@ -102,11 +111,11 @@ def _read_partition(
             header = parse_header(records, at)
             if at + header.size > len(records):
                 break
-            one = wanted.get(header.base_offset)
-            if one is not None:
-                found += 1
+            staged = by_offset.get(header.base_offset)
+            if staged is not None:
+                count += 1
                 yield (
-                    one,
+                    staged,
                     _unsent(records[at : at + HEADER_SIZE]),
                     records[at + HEADER_SIZE : at + header.size],
                 )
@@ -115,33 +124,35 @@ def _read_partition(
             deadline_s = time.monotonic() + FETCH_PATIENCE_S
         if time.monotonic() > deadline_s:
             raise WriteFailed(f"{topic}-{partition} cannot be read at offset {position}")
-    if found != len(wanted):
-        raise WriteFailed(f"{len(wanted) - found} batches are gone from {topic}-{partition}")
+    if count != len(by_offset):
+        raise WriteFailed(f"{topic}-{partition} has lost {len(by_offset) - count} staged batches")
 
 
 def _fetch(protocol: Protocol, topic: str, partition: int, position: int) -> memoryview:
     def attempt() -> memoryview:
         metadata = protocol.metadata([topic])
         (described,) = metadata.topics
-        leader = {one.partition_index: one.leader_id for one in described.partitions}.get(partition, -1)
-        part = FetchPartition(partition=partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES)
+        leader = {part.partition_index: part.leader_id for part in described.partitions}.get(partition, -1)
+        fetch_partition = FetchPartition(
+            partition=partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES
+        )
         request = FetchRequest(
             max_wait_ms=FETCH_WAIT_MS,
             min_bytes=1,
             max_bytes=FETCH_BYTES,
-            topics=[FetchTopic(topic=topic, topic_id=described.topic_id, partitions=[part])],
+            topics=[FetchTopic(topic=topic, topic_id=described.topic_id, partitions=[fetch_partition])],
         )
-        answer = protocol.ask(request, node=leader)
-        code = answer.error_code or answer.responses[0].partitions[0].error_code
+        response = protocol.ask(request, node=leader)
+        code = response.error_code or response.responses[0].partitions[0].error_code
         if code:
             raise refusal(code, doing=f"read {TopicPartition(topic, partition)}", subject=topic)
-        return memoryview(answer.responses[0].partitions[0].records or b"")
+        return memoryview(response.responses[0].partitions[0].records or b"")
 
     return protocol.patiently(attempt)
 
 
 def _unsent(head: memoryview) -> bytes:
-    """A header without what the broker put into it: offset and leader epoch."""
+    """Return a header without the fields that the broker set: offset and leader epoch."""
     fresh = bytearray(head)
     fresh[:LENGTH_AT] = bytes(LENGTH_AT)
     fresh[LEADER_EPOCH_AT:MAGIC_AT] = b"\xff\xff\xff\xff"

@@ -1,12 +1,55 @@
-"""The exactly-once sink: one transaction per micro-batch, whose progress is committed together with its data.
+"""Exactly-once writes from Spark: one Kafka transaction per micro-batch.
 
     sink = TopicSink("localhost:9092", "revenue.by-minute", topic="revenue")
     query = sink.start(df.writeStream.outputMode("update").option("checkpointLocation", "..."))
 
-``open`` fences: it shuts out every older driver of this sink and its tasks, and only then reads which batch was committed last. Each batch
-is then either known to be committed, and only run for the sake of its state, or written: tasks write under the driver's producer,
-each partition in one task; the driver checks what they report, adds the progress record and commits. Whatever is not sure stops the
-query, and the next start reads the truth. Each step is a method of its own: tests break them one by one.
+Spark writes the offsets of a batch to its checkpoint, runs the batch, and then marks it as done. A
+driver that dies in between runs the batch again, with the same number and offsets. The checkpoint
+cannot tell whether the records reached the topics. So the topics have to.
+
+**Progress.** Each sink has a record in a compacted topic: query id, batch number, and a hash of the
+batch's offsets. It is written in the transaction of the batch, so both are committed or neither is.
+
+**Steps.** Each is a method, so that tests can kill the driver after each of them.
+
+1. ``_fence``, once per start: InitProducerId with the sink's name as transactional id. It aborts
+   the transaction that an older driver left open and raises the epoch. From then on brokers reject
+   everything that the older driver and its tasks send.
+2. ``_read_progress``, once per start: find the batch that was committed last. The read waits for
+   open transactions on the progress topic, because until they end their records are undecided.
+3. ``_is_committed``: compare the batch with the progress (``commit_rule``).
+4. ``_write``: tasks append record batches to the target partitions under the driver's producer id
+   and epoch. The open transaction is the staging area: the records are in the logs, and
+   read_committed readers do not see them.
+5. ``_check``: every partition was written by one task, and its last sequence matches its count.
+6. ``_record_progress``: append the progress record, in the same transaction.
+7. ``_end``: EndTxn, the only commit point. The response has the epoch of the next transaction
+   (KIP-890), so a straggling task of this batch cannot write into the next one.
+
+**After kill -9.** What the next start finds depends on the step:
+
+- In steps 1 to 3, nothing is open. The query continues as if it had not been started.
+- In steps 4 to 6, a transaction is open. ``_fence`` aborts it; without a new start its timeout
+  does. The progress still names the batch before, so the batch is written again from the beginning.
+- In step 7, the coordinator has logged the commit or it has not. If it has, ``_fence`` waits until
+  the commit is complete, and the progress names this batch. The batch then runs into a no-op sink,
+  because Spark's state and watermark need it. If it has not, the case is the one above.
+
+**Exactly once.** No record is lost: Spark repeats a batch until this sink has returned, and it
+returns only after the commit. No record is duplicated: a batch is written only if the progress
+names its predecessor, and no other driver can commit after the progress was read. Within a
+transaction, sequences start at 0 and each partition has one writer, so brokers recognise repeated
+requests.
+
+**What must never happen:**
+
+- Reading the progress before fencing. An older driver could commit in between.
+- A task that opens the transactional id. It would abort what the other tasks wrote.
+- Two attempts of a task that write. A repeated task raises before it sends anything, because its
+  first attempt may still be running. The whole batch starts over in a new transaction.
+- Guessing the outcome of EndTxn. Without a response the query stops, and the next start reads it.
+- A retry after the commit. Nothing after ``_end`` may fail the attempt.
+- A batch without a progress record, even an empty one. A gap must always mean a mismatch.
 """
 
 from __future__ import annotations
@@ -14,22 +57,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from millstream.client.errors import ClientError
 from millstream.client.protocol import Protocol
 from millstream.core.types import TopicPartition
 from millstream.spark.options import SINK, Options, parse
-from millstream.spark.sink import checkpoint, jobs, spill
+from millstream.spark.sink import checkpoint
 from millstream.spark.sink.checkpoint import BatchIdentity, Checkpoint
-from millstream.spark.sink.commit_rule import CommittedBatch, Verdict, judge
-from millstream.spark.sink.driver_write import FewRows
 from millstream.spark.sink.failures import (
     JobFailed,
     NotFirstAttempt,
-    ProgressConflict,
     RowRefused,
     SinkError,
     SinkFenced,
@@ -39,14 +77,13 @@ from millstream.spark.sink.failures import (
     from_job,
     raised_by_user_code,
 )
-from millstream.spark.sink.progress import Progress, ProgressTopic
-from millstream.spark.sink.rows import Shape
-from millstream.spark.sink.stages import CHUNK_BYTES, RAN_BY, DirectJob, EncodeJob, WriteJob
-from millstream.spark.sink.targets import Targets, missing_names, take_snapshot
-from millstream.spark.sink.transaction import TransactionOwner, persist
-from millstream.spark.sink.writer import Destination, Writer, Written
+from millstream.spark.sink.progress import CommittedProgress, Progress, ProgressTopic
+from millstream.spark.sink.row_writer import NONE_BEFORE, RowWriter
+from millstream.spark.sink.stages import WriteJob
+from millstream.spark.sink.targets import missing_names
+from millstream.spark.sink.transaction import TransactionOwner, retry
+from millstream.spark.sink.writer import WrittenPartition
 from millstream.spark.source.data_loss import warn_without_effect
-from millstream.wire.records.compression import Codec
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,15 +98,20 @@ Delivery = Literal["exactly-once", "at-least-once"]
 SideOutput = Callable[["SparkSession"], Iterable["DataFrame | pa.Table"]]
 
 REQUEST_TIMEOUT_S = 30.0
-NONE_BEFORE: Mapping[TopicPartition, int] = MappingProxyType({})
-# How long an open waits for transactions of others on the progress topic: the most that a broker allows by default, and some more.
-STRANGERS_S = 960.0
+# How long an open waits for transactions of other sinks on the progress topic: a little longer than
+# the maximum transaction timeout that brokers allow by default.
+OTHER_TRANSACTIONS_S = 960.0
 
 
 class TopicSink:
-    """Writes the batches of one streaming query to topics. ``sink_id`` must stay the same from start to start."""
+    """Writes the batches of one streaming query to topics.
+
+    ``sink_id`` must stay the same from start to start.
+    """
 
     write_job = WriteJob
+    allows_gaps = False
+    """Whether batches may be missing between the committed one and the next."""
 
     def __init__(
         self,
@@ -83,39 +125,38 @@ class TopicSink:
         transaction_timeout_ms: int | None = None,
         reset_progress: bool = False,
     ) -> None:
-        """``topics``: those that the column of that name may have, where they are known. Else every batch asks for all there are."""
-        given = dict(options or {}) | {"kafka.bootstrap.servers": bootstrap, "delivery": delivery}
+        """Create a sink; ``open`` connects it.
+
+        ``topics`` are the topics that the column ``topic`` may name, if they are known. Otherwise
+        every batch requests the metadata of all topics.
+        """
+        texts = dict(options or {}) | {"kafka.bootstrap.servers": bootstrap, "delivery": delivery}
         if topic is not None:
-            given["topic"] = topic
+            texts["topic"] = topic
         if transaction_timeout_ms is not None:
-            given["transactionTimeoutMs"] = str(transaction_timeout_ms)
+            texts["transactionTimeoutMs"] = str(transaction_timeout_ms)
         if not sink_id:
-            raise SinkError(
-                "a sink needs a name of its own", hint="give it one that never changes, such as flow.topic"
-            )
+            raise SinkError("a sink needs a name", hint="use one that never changes, such as flow.topic")
         self.sink_id = sink_id
-        self.options: Options = parse(given, SINK)
-        warn_without_effect(given, SINK)
+        self.options: Options = parse(texts, SINK)
+        warn_without_effect(texts, SINK)
         self.reset_progress = reset_progress
         self.rows_written = 0
-        """Of the last batch: none where it had been committed before."""
-        self._connection = self.options.connection(REQUEST_TIMEOUT_S)
-        self._patience_s = self.options["deliveryTimeoutMs"] / 1000
-        self._protocol: Protocol | None = None
-        self._owner: TransactionOwner | None = None
-        self._progress_topic: ProgressTopic | None = None
-        self._progress: Progress | None = None
-        self._query: str | None = None  # whose batches come, once the first one came
-        self._expected = tuple(topics) or None
-        self._made_topics: set[str] = set()
-        self._shape = Shape(self.topic)
-        self._swept = False
-        self._few = FewRows()
-        self._checkpoint: checkpoint.Checkpoint | None = None
+        """Rows of the last batch; 0 if it had been committed before."""
         self.side_output: SideOutput | None = None
-        """Asked after a batch has been computed for more rows, with a column ``topic``: they are part of its transaction."""
+        """Called after a batch was computed. Returns more rows for its transaction, with a column
+        ``topic``."""
         self.side_rows = 0
         """Rows of the last batch that came from the side output."""
+        self._connection = self.options.connection(REQUEST_TIMEOUT_S)
+        self._patience_s = self.options["deliveryTimeoutMs"] / 1000
+        self._topics = tuple(topics)
+        self._protocol: Protocol | None = None
+        self._owner: TransactionOwner | None = None
+        self._rows: RowWriter | None = None
+        self._progress_topic: ProgressTopic | None = None
+        self._committed = self._no_progress()
+        self._checkpoint: Checkpoint | None = None
 
     @property
     def exactly_once(self) -> bool:
@@ -128,13 +169,16 @@ class TopicSink:
 
     @property
     def progress(self) -> Progress | None:
-        """What is committed, as far as this driver knows."""
-        return self._progress
+        """The last committed batch, as far as this driver knows."""
+        return self._committed.last
 
-    # ---- opening --------------------------------------------------------------------------------------------
+    # ---- opening ---------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Fence, then read what is committed; before the query reads its checkpoint. May be called again for a new start."""
+        """Fence older drivers, then read the committed progress.
+
+        Call it before the query reads its checkpoint, and again for a new start.
+        """
         self.close()
         self._protocol = Protocol(self._connection)
         if self.exactly_once:
@@ -144,6 +188,10 @@ class TopicSink:
                 timeout_ms=self.options["transactionTimeoutMs"],
                 patience_s=self._patience_s,
             )
+        self._rows = RowWriter(
+            self.options, self._connection, self._protocol, self._owner, self._topics, self.write_job
+        )
+        if self.exactly_once:
             self._fence()
             self._read_progress()
 
@@ -157,409 +205,223 @@ class TopicSink:
             if self.exactly_once:
                 execution = query._jsq.streamingQuery()
                 checkpoint.check_execution(execution)
-                self._check_query(query.id)
+                self._committed.check_query(query.id)
         except SinkError:
             query.stop()
             raise
         return query
 
     def close(self) -> None:
-        """Drop the connections. An open transaction is left to its timeout, or to the next open."""
+        """Close the connections. An open transaction ends with its timeout, or with the next open."""
         if self._protocol is not None:
             self._protocol.close()
-        self._protocol = self._owner = self._progress_topic = self._progress = self._query = None
-        self._checkpoint = None
+        self._protocol = self._owner = self._rows = self._progress_topic = self._checkpoint = None
+        self._committed = self._no_progress()
 
-    def _fence(self) -> None:
-        self._opened_owner().fence()
+    def _no_progress(self) -> CommittedProgress:
+        return CommittedProgress(
+            self.sink_id, None, reset_progress=self.reset_progress, allows_gaps=self.allows_gaps
+        )
 
-    def _read_progress(self) -> None:
-        assert self._protocol is not None
-        self._progress_topic = ProgressTopic(self._protocol, self._connection, self.options["progressTopic"])
-        topic = self._progress_topic
-        persist(lambda: topic.open(self._patience_s), self._patience_s)
-        self._progress = persist(lambda: topic.read(self.sink_id, STRANGERS_S), self._patience_s)
-
-    def _opened_owner(self) -> TransactionOwner:
-        if self._owner is None:
+    def _opened(self) -> tuple[TransactionOwner, RowWriter]:
+        if self._owner is None or self._rows is None:
             raise SinkError(
                 "the sink is not open",
                 hint="call open() before the query starts, or start the query with start(writer)",
             )
-        return self._owner
+        return self._owner, self._rows
 
-    # ---- one batch ------------------------------------------------------------------------------------------
+    # ---- one batch -------------------------------------------------------------------------------
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """The function for foreachBatch. Spark gets one sentence; what lies behind it is logged: long traces overflow its stack."""
+        """Write a batch; this is the function for foreachBatch.
+
+        Spark gets a one-line error, and the log gets the traceback. Long tracebacks overflow the
+        stack of Spark's error handling.
+        """
         try:
-            self._serve(batch, batch_id)
+            self._process(batch, batch_id)
         except Exception as error:
             logger.error("batch %s of sink %r failed", batch_id, self.sink_id, exc_info=True)
-            said = error if isinstance(error, ClientError) else from_job(error)
+            short = error if isinstance(error, ClientError) else from_job(error)
         else:
             return
-        raise said.with_traceback(None) from None
+        raise short.with_traceback(None) from None
 
-    def _serve(self, batch: DataFrame, batch_id: int) -> None:
+    def _process(self, batch: DataFrame, batch_id: int) -> None:
         self.rows_written = self.side_rows = 0
-        rows = self._shape.of(batch)
         if not self.exactly_once:
-            self._write_directly(rows, batch_id)
+            self._write_directly(batch, batch_id)
             return
-        self._opened_owner()
+        _, writer = self._opened()
+        rows = writer.select_columns(batch)
         self._checkpoint = checkpoint.current(batch.sparkSession, self._checkpoint)
         identity = self._checkpoint.identify(batch_id)
         if self._is_committed(batch_id, identity):
-            self._replay(batch)
+            # A committed batch runs again only because Spark's state and watermark need it.
+            batch.write.format("noop").mode("overwrite").save()
         else:
             self._transact(rows, batch_id, identity, self._checkpoint)
 
-    def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
-        """Return whether the batch is committed. Raise ProgressConflict if it is not the next one either."""
-        self._check_query(identity.query)
-        verdict = self._judge(batch_id, identity)
-        if verdict in (Verdict.COMMITTED, Verdict.NEXT):
-            return verdict is Verdict.COMMITTED
-        if self.reset_progress and self._query is None:
-            self._query = identity.query
-            return False
-        raise _conflict(verdict, self.sink_id, self._progress, batch_id, identity.query)
-
-    def _judge(self, batch_id: int, identity: BatchIdentity) -> Verdict:
-        """Apply the commit rule to a batch."""
-        last = self._progress
-        if last is None:
-            return judge(None, batch_id)
-        return judge(CommittedBatch.compare(last.batch, last.query, last.offsets, identity), batch_id)
-
-    def _check_query(self, query_id: str) -> None:
-        """A sink serves one query, and goes on with the one that wrote its progress."""
-        if self._query not in (None, query_id):
-            raise SinkError(
-                f"sink {self.sink_id!r} serves query {self._query} already", hint="give each query its own"
-            )
-        last = self._progress
-        if last is not None and last.query != query_id and not self.reset_progress:
-            raise _other_query(self.sink_id, last, query_id)
-
-    def _transact(self, rows: DataFrame, batch_id: int, identity: BatchIdentity, place: Checkpoint) -> None:
-        """Write, check, record, commit. A failed job is aborted and begins again in a new transaction."""
+    def _transact(self, rows: DataFrame, batch_id: int, identity: BatchIdentity, running: Checkpoint) -> None:
+        """Write the batch. A failed job is aborted and starts over in a new transaction."""
         attempts = self.options["batchAttempts"]
         for attempt in range(1, attempts + 1):
             started_s = time.monotonic()
             try:
-                failed = self._attempt(rows, batch_id, identity)
+                failure = self._attempt(rows, batch_id, identity)
             except SinkFenced as error:
-                raise self._explained(error, started_s) from error
-            if failed is None:
-                self._query = identity.query
+                raise self._explain_fencing(error, started_s) from error
+            if failure is None:
+                self._committed.query = identity.query
                 return
-            if attempt == attempts or not self._may_begin_again(failed, place):
-                raise failed
+            if attempt == attempts or not self._is_retriable(failure, running):
+                raise failure
 
     def _attempt(self, rows: DataFrame, batch_id: int, identity: BatchIdentity) -> Exception | None:
-        """One transaction: committed, or aborted because of what is returned."""
+        """Run one transaction.
+
+        Return None if it was committed, or the error for which it was aborted.
+        """
         try:
             written = self._write(rows, batch_id)
             counts = self._check(written)
             side = self._write_side_output(rows.sparkSession, batch_id, written)
             for topic, count in side.items():
                 counts[topic] = counts.get(topic, 0) + count
-            self._record_progress(batch_id, identity, counts)
+            progress = self._record_progress(batch_id, identity, counts)
         except SinkFenced:
             raise
         except Exception as error:
-            self._end(commit=False)
+            self._end(None)
             return error
-        self._end(commit=True)
+        self._end(progress)
         self.side_rows = sum(side.values())
         self.rows_written -= self.side_rows
         return None
 
     def _write_side_output(
-        self, session: SparkSession, batch_id: int, written: Sequence[Written]
+        self, session: SparkSession, batch_id: int, written: Sequence[WrittenPartition]
     ) -> dict[str, int]:
-        """Write the rows beside the batch, behind what the batch itself has ``written``; return the count of each topic."""
+        """Write the side output after the records of the batch; return the count of each topic."""
         counts: dict[str, int] = {}
-        if self.side_output is None:
+        if self.side_output is None or self._rows is None:
             return counts
-        before = {TopicPartition(one.topic, one.partition): one.records for one in written}
+        before = {TopicPartition(report.topic, report.partition): report.records for report in written}
         for rows in self.side_output(session):
-            more = self._write_more(rows, batch_id, before)
+            more = self._rows.write_side_output(rows, batch_id, before)
             for topic, count in self._check(more, before).items():
                 counts[topic] = counts.get(topic, 0) + count
-            for one in more:
-                place = TopicPartition(one.topic, one.partition)
-                before[place] = before.get(place, 0) + one.records
+            for report in more:
+                partition = TopicPartition(report.topic, report.partition)
+                before[partition] = before.get(partition, 0) + report.records
         return counts
 
-    def _write_more(
-        self, rows: DataFrame | pa.Table, batch_id: int, before: Mapping[TopicPartition, int]
-    ) -> list[Written]:
-        """Write rows of the side output; partitions go on with the sequence that they have."""
-        import pyarrow as pa
-
-        if isinstance(rows, pa.Table):
-            targets = self._targets()
-            columns = {name: name for name in rows.column_names if name != "topic" or self.topic is None}
-            job = self._encode_job(targets, batch_id, 1, None, columns)
-            encoded = jobs.encode_here(rows.to_batches(), job)
-            return jobs.write_here(encoded, self._destination(targets, before))
-        shape = Shape(self.topic)
-        return self._write(shape.of(rows), batch_id, shape.columns, before)
-
-    def _may_begin_again(self, error: Exception, place: Checkpoint) -> bool:
+    def _is_retriable(self, error: Exception, running: Checkpoint) -> bool:
+        """Return whether another attempt may succeed."""
         if isinstance(error, TopicMissing):
-            return self._make_topics(missing_names(error))
+            _, writer = self._opened()
+            return writer.request_creation(missing_names(error))
         if isinstance(error, RowRefused):
             return False
         if isinstance(error.__cause__, Exception) and raised_by_user_code(error.__cause__):
             return False
-        return isinstance(error, JobFailed | NotFirstAttempt | WriteFailed) and place.is_active()
+        return isinstance(error, JobFailed | NotFirstAttempt | WriteFailed) and running.is_active()
 
-    def _make_topics(self, names: Iterable[str]) -> bool:
-        """Topics that rows name and that are not there: asking for them makes them, where the broker does that. Once for each."""
-        new = set(names) - self._made_topics
-        self._made_topics |= new
-        return bool(new)
+    def _explain_fencing(self, error: SinkFenced, started_s: float) -> SinkError:
+        """Tell a transaction timeout from another driver.
 
-    def _explained(self, error: SinkFenced, started_s: float) -> SinkError:
-        """Who is to blame: the clock, or another driver. An owner that came later leaves the state of its own doings behind."""
+        If another driver fenced this one, the coordinator shows the state of that driver's
+        transaction.
+        """
         timeout_ms = self.options["transactionTimeoutMs"]
-        if (time.monotonic() - started_s) * 1000 > timeout_ms and self._opened_owner().was_aborted():
+        owner, _ = self._opened()
+        if (time.monotonic() - started_s) * 1000 > timeout_ms and owner.was_aborted():
             return TransactionTimedOut(
-                f"the batch took longer than the transaction timeout of {timeout_ms} ms, so the broker has aborted it",
+                f"the batch took longer than the transaction timeout of {timeout_ms} ms, "
+                "so the broker has aborted it",
                 hint="raise transactionTimeoutMs, or make batches smaller (maxOffsetsPerTrigger)",
             )
         return SinkFenced(
-            f"another driver has opened sink {self.sink_id!r}, and this one is shut out ({error.message})",
+            f"another driver has opened sink {self.sink_id!r} and fenced this one ({error.message})",
             hint="nothing of this batch is visible; let only one copy of the query run",
         )
 
-    # ---- the steps of a transaction -------------------------------------------------------------------------
-
-    def _write(
-        self,
-        rows: DataFrame,
-        batch_id: int,
-        columns: Mapping[str, str] | None = None,
-        before: Mapping[TopicPartition, int] = NONE_BEFORE,
-    ) -> list[Written]:
-        """Encode, bring each partition to one writer, write. ``before``: records of the transaction that are there already."""
-        context = rows.sparkSession.sparkContext
-        targets = self._targets()
-        writers = max(1, min(targets.total, context.defaultParallelism))
-        if not spill.is_local(rows.sparkSession):
-            return self._write_over_shuffle(rows, targets, batch_id, writers, columns, before)
-        if not self._swept:
-            spill.sweep(rows.sparkSession)
-            self._swept = True
-        few = self._few.collect(rows, self._shape.columns) if columns is None else None
-        if few is not None:
-            encoded = jobs.encode_here(few, self._encode_job(targets, batch_id, writers, None))
-            return self._write_encoded(rows.sparkSession, encoded, targets, writers, before)
-        directory = spill.make_directory(rows.sparkSession)
-        try:
-            job = self._encode_job(targets, batch_id, writers, directory, columns)
-            encoded = jobs.encoded_batches(jobs.map_batches(rows, job, jobs.ENCODED))
-            return self._write_encoded(rows.sparkSession, encoded, targets, writers, before)
-        finally:
-            spill.remove(directory)
-
-    def _write_over_shuffle(
-        self,
-        rows: DataFrame,
-        targets: Targets,
-        batch_id: int,
-        writers: int,
-        columns: Mapping[str, str] | None,
-        before: Mapping[TopicPartition, int],
-    ) -> list[Written]:
-        """One job of two stages. The result stage is the one that writes: no shuffle comes after it."""
-        from pyspark.sql import functions as F
-
-        session = rows.sparkSession  # this query's own, so that what is set here concerns nobody else
-        encode_job = self._encode_job(targets, batch_id, writers, None, columns)
-        encoded = jobs.map_batches(rows, encode_job, jobs.ENCODED)
-        placed = encoded.repartitionById(writers, F.col("writer")).selectExpr("*", f"{RAN_BY} AS ran_by")
-        with jobs.settings(session, {jobs.ARROW_BYTES: str(CHUNK_BYTES), jobs.ADAPTIVE: "false"}):
-            job = self.write_job(self._destination(targets, before))
-            return jobs.manifests(jobs.map_batches(placed, job, jobs.WRITTEN))
-
-    def _write_encoded(
-        self,
-        session: SparkSession,
-        encoded: pa.Table,
-        targets: Targets,
-        writers: int,
-        before: Mapping[TopicPartition, int],
-    ) -> list[Written]:
-        """On one machine: batches wait in files, and small ones are written by the driver itself."""
-        size = encoded.column("size").to_numpy().sum()
-        if self.options["driverBytes"]:
-            self._few.learn(size)
-        destination = self._destination(targets, before)
-        if size > self.options["driverBytes"]:
-            return jobs.write_in_tasks(session, encoded, self.write_job(destination), writers)
-        return jobs.write_here(encoded, destination)
-
-    def _check(
-        self, written: list[Written], before: Mapping[TopicPartition, int] = NONE_BEFORE
-    ) -> dict[str, int]:
-        """The records of each topic; every partition was written by one task, and has what its sequence says."""
-        seen: set[TopicPartition] = set()
-        counts: dict[str, int] = {}
-        for one in written:
-            place = TopicPartition(one.topic, one.partition)
-            if place in seen:
-                raise WriteFailed(f"two tasks wrote to {place}")
-            if self.exactly_once and one.last_sequence != before.get(place, 0) + one.records - 1:
-                raise WriteFailed(
-                    f"{place} has {one.records} records, and the last sequence {one.last_sequence}"
-                )
-            seen.add(place)
-            counts[one.topic] = counts.get(one.topic, 0) + one.records
-        return counts
-
-    def _record_progress(self, batch_id: int, identity: BatchIdentity, counts: Mapping[str, int]) -> None:
-        """The record that makes the batch a committed one, in the same transaction; also for a batch without rows."""
-        assert self._progress_topic is not None
-        place = self._progress_topic.home(self.sink_id)
-        commits = 1 + (0 if self._progress is None else self._progress.commits)
-        now_ms = int(time.time() * 1000)
-        progress = Progress(
-            self.sink_id,
-            identity.query,
-            batch_id,
-            identity.offsets,
-            commits,
-            dict(sorted(counts.items())),
-            now_ms,
-        )
-        owner = self._opened_owner()
-        writer = Writer(
-            Destination(
-                self._connection,
-                {place.partition: place.leader.node},
-                {place.leader.node: place.leader},
-                owner.transactional_id,
-                owner.producer,
-                self._patience_s,
-            )
-        )
-        try:
-            writer.send(place.partition.topic, place.partition.partition, *progress.to_batch())
-            writer.finish()
-        except BaseException:
-            writer.close()
-            raise
-        self._recorded = progress
-
-    def _end(self, *, commit: bool) -> None:
-        """The commit point, and nothing after it can fail the batch."""
-        self._opened_owner().end(commit=commit)
-        if commit:
-            self._progress = self._recorded
-            self.rows_written = sum(self._recorded.counts.values())
-
-    def _replay(self, batch: DataFrame) -> None:
-        """A committed batch runs again only because Spark's state and watermark need it."""
-        batch.write.format("noop").mode("overwrite").save()
-
-    # ---- jobs -----------------------------------------------------------------------------------------------
-
-    def _write_directly(self, rows: DataFrame, batch_id: int) -> None:
-        """At least once: no shuffle, no transaction."""
-        if self._protocol is None:
+    def _write_directly(self, batch: DataFrame, batch_id: int) -> None:
+        """Write at least once: no shuffle, no transaction."""
+        if self._rows is None:
             self.open()
-        targets = self._targets()
-        job = DirectJob(self._encode_job(targets, batch_id, 1, None), self._destination(targets))
+        assert self._rows is not None
+        rows = self._rows.select_columns(batch)
         try:
-            written = jobs.manifests(jobs.map_batches(rows, job, jobs.WRITTEN))
+            written = self._rows.write_directly(rows, batch_id)
         except TopicMissing as error:
-            if not self._make_topics(missing_names(error)):
+            if not self._rows.request_creation(missing_names(error)):
                 raise
-            self._write_directly(rows, batch_id)
+            self._write_directly(batch, batch_id)
             return
-        self.rows_written = sum(one.records for one in written)
+        self.rows_written = sum(report.records for report in written)
         side = self._write_side_output(rows.sparkSession, batch_id, ())
         self.side_rows = sum(side.values())
 
-    def _targets(self) -> Targets:
+    # ---- the steps of a transaction --------------------------------------------------------------
+
+    def _fence(self) -> None:
+        owner, _ = self._opened()
+        owner.fence()
+
+    def _read_progress(self) -> None:
         assert self._protocol is not None
-        protocol = self._protocol
-        topics, others = ({self.topic}, ()) if self.topic is not None else (self._made_topics, self._expected)
-        return persist(
-            lambda: take_snapshot(protocol, topics, others=others, patience_s=self._patience_s),
-            self._patience_s,
-        )
+        topic = ProgressTopic(self._protocol, self._connection, self.options["progressTopic"])
+        retry(lambda: topic.open(self._patience_s), self._patience_s)
+        last = retry(lambda: topic.read(self.sink_id, OTHER_TRANSACTIONS_S), self._patience_s)
+        self._progress_topic, self._committed.last = topic, last
 
-    def _encode_job(
-        self,
-        targets: Targets,
-        batch_id: int,
-        writers: int,
-        directory: Path | None,
-        columns: Mapping[str, str] | None = None,
-    ) -> EncodeJob:
-        return EncodeJob(
-            targets,
-            self._shape.columns if columns is None else columns,
-            self.topic,
-            int(Codec[self.options["compression"].upper()]),
-            self.options["batchBytes"],
-            writers,
-            batch_id,
-            None if directory is None else str(directory),
-        )
+    def _is_committed(self, batch_id: int, identity: BatchIdentity) -> bool:
+        """Return whether the batch is committed.
 
-    def _destination(
-        self, targets: Targets, before: Mapping[TopicPartition, int] = NONE_BEFORE
-    ) -> Destination:
-        if not self.exactly_once:
-            return Destination(self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s)
-        owner = self._opened_owner()
-        return Destination(
-            self._connection,
-            targets.leaders,
-            targets.brokers,
-            owner.transactional_id,
-            owner.producer,
-            self._patience_s,
-            dict(before),
-        )
+        Raise ProgressConflict if it is not the next either.
+        """
+        return self._committed.has(batch_id, identity)
 
+    def _write(self, rows: DataFrame, batch_id: int) -> list[WrittenPartition]:
+        _, writer = self._opened()
+        return writer.write(rows, batch_id)
 
-def _other_query(sink_id: str, last: Progress, query_id: str) -> ProgressConflict:
-    return ProgressConflict(
-        f"sink {sink_id!r} has committed batch {last.batch} of another query ({last.query}, this one is {query_id}): "
-        "the checkpoint is new, or this is a second copy",
-        hint="use the checkpoint of that query or another sink id; reset_progress=True begins anew, and repeats what "
-        "the other one wrote",
-    )
+    def _check(
+        self, written: list[WrittenPartition], before: Mapping[TopicPartition, int] = NONE_BEFORE
+    ) -> dict[str, int]:
+        """Return the count of each topic, after checking the reports of the tasks.
 
+        Every partition was written by one task, and its last sequence matches its count.
+        """
+        seen: set[TopicPartition] = set()
+        counts: dict[str, int] = {}
+        for report in written:
+            partition = TopicPartition(report.topic, report.partition)
+            if partition in seen:
+                raise WriteFailed(f"two tasks wrote to {partition}")
+            expected = before.get(partition, 0) + report.records - 1
+            if self.exactly_once and report.last_sequence != expected:
+                raise WriteFailed(
+                    f"{partition} has {report.records} records, and the last sequence {report.last_sequence}"
+                )
+            seen.add(partition)
+            counts[report.topic] = counts.get(report.topic, 0) + report.records
+        return counts
 
-def _conflict(
-    verdict: Verdict, sink_id: str, last: Progress | None, batch_id: int, query_id: str
-) -> ProgressConflict:
-    anew = "reset_progress=True goes on from here, and accepts that records are repeated or missing"
-    if last is None:
-        return ProgressConflict(
-            f"the query is at batch {batch_id}, and sink {sink_id!r} has never committed one: its name has changed, or the "
-            "query used to write in another way",
-            hint=f"use the old sink id; {anew}",
-        )
-    if verdict is Verdict.OTHER_QUERY:
-        return _other_query(sink_id, last, query_id)
-    if verdict is Verdict.GAP:
-        return ProgressConflict(
-            f"the query is at batch {batch_id}, and sink {sink_id!r} has committed up to {last.batch}: batches in between are "
-            "not in the topics",
-            hint=f"use the checkpoint that belongs to this sink; {anew}",
-        )
-    what = "with other offsets" if verdict is Verdict.OTHER_OFFSETS else f"and later ones up to {last.batch}"
-    return ProgressConflict(
-        f"batch {batch_id} comes again, but sink {sink_id!r} has committed it {what}: the checkpoint was restored or copied",
-        hint=f"use the latest checkpoint; {anew}",
-    )
+    def _record_progress(self, batch_id: int, identity: BatchIdentity, counts: Mapping[str, int]) -> Progress:
+        """Write the progress record; batches without rows have one too."""
+        assert self._progress_topic is not None
+        owner, _ = self._opened()
+        progress = self._committed.after(batch_id, identity, counts, now_ms=int(time.time() * 1000))
+        self._progress_topic.write(progress, owner.transactional_id, owner.producer, self._patience_s)
+        return progress
+
+    def _end(self, progress: Progress | None) -> None:
+        """Commit the batch with its progress, or abort it if there is none."""
+        owner, _ = self._opened()
+        owner.end(commit=progress is not None)
+        if progress is not None:
+            self._committed.last = progress
+            self.rows_written = sum(progress.counts.values())

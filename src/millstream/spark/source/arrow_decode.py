@@ -1,9 +1,10 @@
-"""Record batches to Arrow, many records at a time.
+"""Decode record batches to Arrow, many records at a time.
 
-The only thing done record by record is to follow the lengths: each says where the next record begins. All other fields are
-variable-length numbers, which numpy decodes for all records at once. Keys and values are then cut out of the buffer by
-Arrow: one binary array whose boundaries are those of keys and values, of which every fourth element is taken. ``wire``'s decoder is the
-reference: it reads whatever looks odd here, and says what is wrong with it.
+Only the lengths are followed record by record: each says where the next record begins. All other
+fields are variable-length numbers, which numpy decodes for all records at once. Then one binary
+Arrow array gets the bounds of all keys and values, and every fourth element of it is taken.
+``wire``'s decoder is the reference: it reads all input that looks unusual here, and explains what
+is wrong with it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Buffer = bytes | memoryview
 
 MAX_VARINT_BYTES = 5
 MAX_VARLONG_BYTES = 10
-# Times that a timestamp in microseconds can hold; a producer may write any number.
+# Limits of a timestamp in microseconds; a producer may write any number.
 MAX_TIMESTAMP_MS = (1 << 63) // 1000 - 1
 
 HEADER_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
@@ -41,7 +42,8 @@ TYPES: dict[str, pa.DataType] = {
 }
 COLUMNS = tuple(name for name in TYPES if name != "headers")
 WITH_HEADERS = tuple(TYPES)
-# Records of the same size are found by comparing many at a time; where sizes vary, that is not tried again for a while.
+# Runs of equally long records are found by comparing many at a time. After a failed search the next
+# records are walked one by one.
 SHORTEST_RUN = 64
 WALK = 1024
 
@@ -59,7 +61,7 @@ class Body(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Decoded records, a column each; ``headers`` is None unless asked for."""
+    """Decoded records, one field per column; ``headers`` is None unless requested."""
 
     offsets: Ints
     timestamps: Ints
@@ -70,11 +72,14 @@ class Columns(NamedTuple):
 
 
 class Odd(Exception):
-    """Bytes that the fast way does not understand."""
+    """Raised for bytes that the fast path does not understand."""
 
 
 def arrow_schema(columns: Sequence[str] = COLUMNS, json: Plan | None = None) -> pa.Schema:
-    """These columns as Spark expects them in Arrow; ``json`` is what values are parsed as, where a column is that."""
+    """Return the schema of these columns as Spark expects it.
+
+    ``json`` is the schema of parsed values.
+    """
     types = TYPES if json is None else TYPES | {PROVEN: json.kind, UNPROVEN: json.kind}
     return pa.schema([(name, types[name]) for name in columns])
 
@@ -82,7 +87,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS, json: Plan | None = None) -> 
 def to_record_batch(
     columns: Columns, topic: str, partition: int, schema: pa.Schema, json: Plan | None = None
 ) -> pa.RecordBatch:
-    """The columns that the schema names, also those that are the same in every row."""
+    """Return the columns that the schema names, including those with the same value in every row."""
     count = len(columns.offsets)
     make: dict[str, Callable[[], pa.Array]] = {
         "key": lambda: columns.keys,
@@ -106,7 +111,7 @@ def _timestamps(millis: Ints) -> pa.Array:
 
 
 def decode(bodies: Sequence[Body], start: int, end: int, include_headers: bool) -> Columns:
-    """The records of these batches whose offsets are ``start`` to ``end`` (exclusive)."""
+    """Return the records of these batches from offset ``start`` to ``end`` (exclusive)."""
     try:
         return _decode_fast(bodies, start, end, include_headers)
     except (Odd, IndexError, CorruptBatch):
@@ -117,19 +122,19 @@ def decode(bodies: Sequence[Body], start: int, end: int, include_headers: bool) 
 
 
 def decode_slowly(bodies: Sequence[Body], start: int, end: int, include_headers: bool) -> Columns:
-    """By ``wire``'s decoder, which raises CorruptBatch for what it cannot read either."""
+    """Decode with ``wire``'s decoder, which raises CorruptBatch for invalid input."""
     records, types = [], []
     for body in bodies:
         header = body.header
         append_time = header.max_timestamp if header.log_append_time else None
-        found = decode_records(
+        decoded = decode_records(
             bytes(body.buffer[body.start : body.end]),
             header.count,
             header.base_offset,
             header.base_timestamp,
             append_time,
         )
-        kept = [record for record in found if start <= record.offset < end]
+        kept = [record for record in decoded if start <= record.offset < end]
         records += kept
         types += [int(header.log_append_time)] * len(kept)
     return from_records(records, types, include_headers)
@@ -147,54 +152,56 @@ def from_records(records: Sequence[Record], types: Sequence[int], include_header
 
 
 def headers_array(headers: Sequence[tuple[tuple[str, bytes | None], ...]]) -> pa.Array:
-    """As Spark's connector has them: null for a record without headers."""
-    at = [number for number, one in enumerate(headers) if one]
+    """Return headers as Spark's connector has them: null for a record without headers."""
+    at = [number for number, record_headers in enumerate(headers) if record_headers]
     return _header_lists(len(headers), at, [headers[number] for number in at])
 
 
 def _header_lists(
     count: int, at: Sequence[int] | Ints, headers: Sequence[tuple[tuple[str, bytes | None], ...]]
 ) -> pa.Array:
-    """An array of ``count`` lists, of which those ``at`` some positions are not null."""
+    """Return an array of ``count`` lists; those not in ``at`` are null."""
     if not len(at):
         return pa.nulls(count, HEADER_TYPE)
     sizes = np.zeros(count, np.int32)
-    sizes[at] = [len(one) for one in headers]
+    sizes[at] = [len(record_headers) for record_headers in headers]
     ends = np.concatenate([np.zeros(1, np.int32), np.cumsum(sizes, dtype=np.int32)])
-    names = pa.array([_readable(name) for one in headers for name, _ in one], pa.string())
-    values = pa.array([value for one in headers for _, value in one], pa.binary())
+    names = pa.array(
+        [_readable(name) for record_headers in headers for name, _ in record_headers], pa.string()
+    )
+    values = pa.array([value for record_headers in headers for _, value in record_headers], pa.binary())
     pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE.value_type))
     return pa.ListArray.from_arrays(pa.array(ends), pairs, type=HEADER_TYPE, mask=pa.array(sizes == 0))
 
 
 def _readable(name: str) -> str:
-    """Names need not be UTF-8 in Kafka, but they are strings in Spark."""
+    """Return a name as text: in Kafka names need not be UTF-8, but in Spark they are strings."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-# ---------------------------------------------------------------- the fast way
+# ---------------------------------------------------------------- the fast path
 
 
 def _decode_fast(bodies: Sequence[Body], start: int, end: int, include_headers: bool) -> Columns:
-    buffer, spans = _one_buffer(bodies)
+    buffer, spans = _join_buffers(bodies)
     counts = np.array([body.header.count for body in bodies], np.int64)
     begins, stops = _follow_lengths(buffer, spans, counts)
     data = np.frombuffer(buffer, np.uint8)
-    time_deltas, at = _varints(
-        data, begins + 1, MAX_VARLONG_BYTES
-    )  # a byte of attributes, all of them unused
+    # The first byte has the attributes, which are unused.
+    time_deltas, at = _varints(data, begins + 1, MAX_VARLONG_BYTES)
     offset_deltas, at = _varints(data, at, MAX_VARINT_BYTES)
-    if (offset_deltas < 0).any():  # else the record would be left out as one before the range
+    # A negative delta would drop the record as one before the range.
+    if (offset_deltas < 0).any():
         raise Odd
     key_sizes, key_at = _varints(data, at, MAX_VARINT_BYTES)
     key_end = key_at + np.maximum(key_sizes, 0)
     value_sizes, value_at = _varints(data, key_end, MAX_VARINT_BYTES)
     value_end = value_at + np.maximum(value_sizes, 0)
-    _check(data, value_end, stops)
+    _check_ends(data, value_end, stops)
     offsets = np.repeat([body.header.base_offset for body in bodies], counts) + offset_deltas
     kept = (offsets >= start) & (offsets < end)
     kept_at = None if kept.all() else np.flatnonzero(kept)
-    keys, values = _cut_out(buffer, (key_at, key_end, value_at, value_end), key_sizes, value_sizes, kept_at)
+    keys, values = _slice(buffer, (key_at, key_end, value_at, value_end), key_sizes, value_sizes, kept_at)
     times, types = _times(bodies, counts, time_deltas)
     headers = _headers(buffer, value_end, stops, kept_at) if include_headers else None
     if kept_at is not None:
@@ -202,8 +209,11 @@ def _decode_fast(bodies: Sequence[Body], start: int, end: int, include_headers: 
     return Columns(offsets, times, types, keys, values, headers)
 
 
-def _one_buffer(bodies: Sequence[Body]) -> tuple[Buffer, list[tuple[int, int]]]:
-    """Bodies that lie in one buffer stay there, others are put behind each other."""
+def _join_buffers(bodies: Sequence[Body]) -> tuple[Buffer, list[tuple[int, int]]]:
+    """Return one buffer with all bodies, and their spans.
+
+    Bodies that share a buffer are not copied.
+    """
     first = bodies[0].buffer
     if all(body.buffer is first for body in bodies):
         return first, [(body.start, body.end) for body in bodies]
@@ -215,17 +225,17 @@ def _one_buffer(bodies: Sequence[Body]) -> tuple[Buffer, list[tuple[int, int]]]:
 
 
 def _follow_lengths(buffer: Buffer, spans: Sequence[tuple[int, int]], counts: Ints) -> tuple[Ints, Ints]:
-    """Where each record begins, behind its length, and where it stops."""
+    """Return where each record begins, after its length, and where it stops."""
     data = np.frombuffer(buffer, np.uint8)
     stops: list[Ints] = []
     for (pos, end), count in zip(spans, counts.tolist(), strict=True):
         while count:
-            found = _run(buffer, data, pos, min(end, len(buffer)), count)
-            if not len(found):
-                found = np.array(_walk(buffer, pos, min(count, WALK)), np.int64)
-            stops.append(found)
-            count -= len(found)
-            pos = int(found[-1])
+            ends = _run(buffer, data, pos, min(end, len(buffer)), count)
+            if not len(ends):
+                ends = np.array(_walk(buffer, pos, min(count, WALK)), np.int64)
+            stops.append(ends)
+            count -= len(ends)
+            pos = int(ends[-1])
         if pos != end:
             raise Odd
     return _begins(
@@ -234,9 +244,10 @@ def _follow_lengths(buffer: Buffer, spans: Sequence[tuple[int, int]], counts: In
 
 
 def _run(buffer: Buffer, data: Bytes, pos: int, end: int, count: int) -> Ints:
-    """The stops of the records from ``pos`` on that have the length of the first, if there are enough of them.
+    """Return the stops of the records from ``pos`` that are as long as the first.
 
-    Each has its length where the one before stops, so equal bytes at equal distances prove the whole run.
+    Return nothing if they are too few. Each record has its length where the previous one stops. So
+    equal bytes at equal distances prove the whole run.
     """
     first = buffer[pos]
     second = buffer[pos + 1] if first > 127 else 0
@@ -245,19 +256,20 @@ def _run(buffer: Buffer, data: Bytes, pos: int, end: int, count: int) -> Ints:
     step = 1 + (first >> 1) if first < 128 else 2 + ((first & 127 | second << 7) >> 1)
     size = SHORTEST_RUN
     while True:
-        most = min(size, count, (end - pos) // step)
-        starts = np.arange(pos, pos + most * step, step)
+        limit = min(size, count, (end - pos) // step)
+        starts = np.arange(pos, pos + limit * step, step)
         same = data[starts] == first
         if first > 127:
             same &= data[starts + 1] == second
-        length = most if same.all() else int(same.argmin())
-        if length < size:  # the run ends here, or the records do
+        length = limit if same.all() else int(same.argmin())
+        # The run ends here, or the records do.
+        if length < size:
             return starts[:length] + step if length >= SHORTEST_RUN else NONE
         size *= 4
 
 
 def _walk(buffer: Buffer, pos: int, count: int) -> list[int]:
-    """The stops of the next records, one by one."""
+    """Return the stops of the next records, one by one."""
     stops: list[int] = []
     append = stops.append
     for _ in range(count):
@@ -267,7 +279,8 @@ def _walk(buffer: Buffer, pos: int, count: int) -> list[int]:
         else:
             more = buffer[pos + 1]
             if more < 128:
-                pos += (number >> 1) + (more << 6) - 62  # two bytes, and half of what they say
+                # Two bytes of length, and half of their value.
+                pos += (number >> 1) + (more << 6) - 62
             else:
                 pos = _long_length(buffer, pos)
         append(pos)
@@ -288,20 +301,24 @@ def _long_length(buffer: Buffer, pos: int) -> int:
 
 
 def _begins(buffer: Buffer, stops: Ints, firsts: Sequence[int], counts: Ints) -> tuple[Ints, Ints]:
-    """A record begins where the one before stops, or where its batch does; its length comes first."""
+    """Return begins and stops.
+
+    A record begins after the previous one, or with its batch; its length comes first.
+    """
     starts = np.empty_like(stops)
     starts[1:] = stops[:-1]
     first_at = np.cumsum(counts) - counts
     filled = counts > 0
     starts[first_at[filled]] = np.array(firsts, np.int64)[filled]
     sizes, begins = _varints(np.frombuffer(buffer, np.uint8), starts, MAX_VARINT_BYTES)
-    if not np.array_equal(begins + sizes, stops):  # an odd number is a negative length
+    # An odd number is a negative length.
+    if not np.array_equal(begins + sizes, stops):
         raise Odd
     return begins, stops
 
 
 def _varints(data: Bytes, at: Ints, longest: int) -> tuple[Ints, Ints]:
-    """The zigzag numbers at these positions, and the positions behind them."""
+    """Return the zigzag numbers at these positions, and the positions after them."""
     first = data[at]
     raw = (first & 127).astype(np.uint64)
     after = at + 1
@@ -320,8 +337,11 @@ def _varints(data: Bytes, at: Ints, longest: int) -> tuple[Ints, Ints]:
     return (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64), after
 
 
-def _check(data: Bytes, value_end: Ints, stops: Ints) -> None:
-    """Behind the value come the headers, at least their number; where that is 0, the record ends."""
+def _check_ends(data: Bytes, value_end: Ints, stops: Ints) -> None:
+    """Check the bytes after each value.
+
+    Headers follow, at least their number; a record without headers ends there.
+    """
     if (value_end >= stops).any():
         raise Odd
     bare = data[value_end] == 0
@@ -329,7 +349,7 @@ def _check(data: Bytes, value_end: Ints, stops: Ints) -> None:
         raise Odd
 
 
-def _cut_out(
+def _slice(
     buffer: Buffer,
     edges: tuple[Ints, Ints, Ints, Ints],
     key_sizes: Ints,
@@ -356,7 +376,10 @@ def _take(pieces: pa.Array, at: npt.NDArray[np.int32], sizes: Ints) -> pa.Array:
 
 
 def _times(bodies: Sequence[Body], counts: Ints, deltas: Ints) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """LogAppendTime: all records of a batch have the time at which it was appended."""
+    """Return times and timestamp types.
+
+    With LogAppendTime all records of a batch have its append time.
+    """
     kinds = np.array([body.header.log_append_time for body in bodies])
     times: Ints = np.repeat([body.header.base_timestamp for body in bodies], counts) + deltas
     if kinds.any():
@@ -366,22 +389,23 @@ def _times(bodies: Sequence[Body], counts: Ints, deltas: Ints) -> tuple[Ints, np
 
 
 def _headers(buffer: Buffer, value_end: Ints, stops: Ints, kept_at: Ints | None) -> pa.Array:
-    """Headers are read one by one, but only of the records that have any."""
+    """Return the headers. They are decoded one by one, but only for records that have any."""
     begins = value_end if kept_at is None else value_end[kept_at]
     ends = stops if kept_at is None else stops[kept_at]
     at = np.flatnonzero(np.frombuffer(buffer, np.uint8)[begins])
-    found = [
+    headers = [
         _record_headers(buffer, pos, stop)
         for pos, stop in zip(begins[at].tolist(), ends[at].tolist(), strict=True)
     ]
-    return _header_lists(len(begins), at, found)
+    return _header_lists(len(begins), at, headers)
 
 
 def _record_headers(buffer: Buffer, pos: int, stop: int) -> tuple[tuple[str, bytes | None], ...]:
     try:
-        found, after = decode_headers(bytes(buffer[pos:stop]), 0, stop - pos)
+        headers, after = decode_headers(bytes(buffer[pos:stop]), 0, stop - pos)
     except ValueError:
         raise Odd from None
-    if after != stop - pos or not found:
-        raise Odd  # the reference says what is wrong
-    return found
+    if after != stop - pos or not headers:
+        # The reference decoder explains what is wrong.
+        raise Odd
+    return headers

@@ -28,12 +28,12 @@ from millstream.spark.source.planning import (
 class BatchReader(DataSourceReader):
     """Plans on the driver, reads on executors."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, texts: Mapping[str, str], schema: StructType) -> None:
         with one_line_errors():
-            self._options = parse(given, BATCH)
+            self._options = parse(texts, BATCH)
             check_subscription(self._options)
             check_batch_positions(self._options)
-            warn_without_effect(given, BATCH)
+            warn_without_effect(texts, BATCH)
             self._columns = check_columns(schema)
 
     def partitions(self) -> list[InputPartition]:
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
 
 
 def read_task(partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What every task does, of batches and streams."""
+    """Read the records of one task, of a batch or a stream."""
     assert isinstance(partition, TaskPartition)
     settle()
     if partition.task is not None:

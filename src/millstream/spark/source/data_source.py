@@ -1,4 +1,4 @@
-"""The ``millstream`` format of Spark: which columns it has, and who reads and writes them."""
+"""The ``millstream`` format of Spark: its columns, readers and writers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from pyspark.sql.types import StructType
 from millstream.client.errors import ClientError
 from millstream.spark.sink.stream_writes import refusal
 
-COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int"
+)
 HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
 class MillstreamSource(DataSource):
-    """Registered by itself (``pyspark_millstream``); columns and options are those of Spark's Kafka connector."""
+    """The data source; ``pyspark_millstream`` registers it.
+
+    Columns and options are those of Spark's Kafka connector.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -48,5 +54,8 @@ class MillstreamSource(DataSource):
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Spark makes this writer anew for every batch and tells it neither the query nor its offsets."""
+        """Reject the write.
+
+        Spark creates this writer for every batch, without the query and its offsets.
+        """
         raise refusal()

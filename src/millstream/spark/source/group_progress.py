@@ -1,7 +1,7 @@
-"""A query's progress as the offsets of a consumer group, so that its lag shows in every Kafka tool.
+"""Commit a query's progress as consumer group offsets, so that every Kafka tool shows its lag.
 
-Only a mirror: a query starts from its checkpoint, never from here. So a commit that fails costs a line in the log and nothing else, and
-commits are made by a thread of their own, which skips to the newest.
+It is only a copy: a query starts from its checkpoint, never from here. So a failed commit costs a
+line in the log. A separate thread commits, and skips to the newest offsets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millstream.wire.schema import NULL_UUID
 
 
 class GroupProgress:
-    """Commits what it is given, the newest last."""
+    """Commits the offsets it is offered, the newest last."""
 
     def __init__(self, connection: Connection, group: str) -> None:
         self.group = group
@@ -34,11 +34,11 @@ class GroupProgress:
         self._done: dict[TopicPartition, int] = {}
         self._busy = False
         self._closed = False
-        self._complained = False
+        self._has_reported = False
         self._thread: threading.Thread | None = None
 
     def offer(self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes]) -> None:
-        """Commit these in the background, unless newer ones come first."""
+        """Commit these offsets in the background, unless newer ones come first."""
         with self._changed:
             if self._closed or dict(positions) == self._done:
                 return
@@ -51,7 +51,7 @@ class GroupProgress:
                 self._thread.start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything offered is committed."""
+        """Wait until all offered offsets are committed."""
         with self._changed:
             return self._changed.wait_for(lambda: self._newest is None and not self._busy, timeout_s)
 
@@ -77,11 +77,11 @@ class GroupProgress:
         try:
             self._protocol.patiently(lambda: self._commit(positions, ids))
             self._done = positions
-            self._complained = False
+            self._has_reported = False
         except ClientError as error:
-            if not self._complained:
-                say(f"the progress of group {self.group!r} is not shown for now: {error}")
-            self._complained = True
+            if not self._has_reported:
+                say(f"the offsets of group {self.group!r} are not committed for now: {error}")
+            self._has_reported = True
 
     def _commit(self, positions: Mapping[TopicPartition, int], ids: Mapping[str, bytes]) -> None:
         by_topic = defaultdict(list)
@@ -92,12 +92,12 @@ class GroupProgress:
                 )
             )
         topics = [
-            OffsetCommitRequestTopic(name=topic, topic_id=ids.get(topic, NULL_UUID), partitions=parts)
-            for topic, parts in by_topic.items()
+            OffsetCommitRequestTopic(name=topic, topic_id=ids.get(topic, NULL_UUID), partitions=partitions)
+            for topic, partitions in by_topic.items()
         ]
         request = OffsetCommitRequest(group_id=self.group, member_id="", topics=topics)
         coordinator = self._protocol.coordinator(self.group, GROUP)
         for topic in self._protocol.ask(request, node=coordinator.node).topics:
-            for one in topic.partitions:
-                if one.error_code:
-                    raise refusal(one.error_code, doing=f"commit offsets of group {self.group!r}")
+            for result in topic.partitions:
+                if result.error_code:
+                    raise refusal(result.error_code, doing=f"commit offsets of group {self.group!r}")

@@ -1,4 +1,4 @@
-"""What the batch and the stream reader share on the driver: where to begin and end, and the tasks of a set of ranges."""
+"""Positions and tasks, for both the batch and the stream reader. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -42,50 +42,50 @@ UNCERTAIN = frozenset({"gone", "shrunk"})
 
 @dataclass
 class TaskPartition(InputPartition):
-    """One Spark task; None of a batch with nothing to read."""
+    """The partition of one Spark task; without a task if a batch has nothing to read."""
 
     task: Task | None
 
 
 def check_subscription(options: Options) -> None:
-    """Exactly one of the three ways to say what is to be read."""
-    given = [name for name in SUBSCRIPTIONS if options.given(name)]
-    if not given:
+    """Check that exactly one of the three subscription options is set."""
+    names = [name for name in SUBSCRIPTIONS if options.is_set(name)]
+    if not names:
         raise OptionError(
-            "what is to be read?", hint="give one of the options 'subscribe', 'subscribePattern' or 'assign'"
+            "no topics to read", hint="set one of the options 'subscribe', 'subscribePattern' or 'assign'"
         )
-    if len(given) > 1:
-        raise OptionError(f"{' and '.join(map(repr, given))} exclude each other", hint="give one of them")
+    if len(names) > 1:
+        raise OptionError(f"{' and '.join(map(repr, names))} exclude each other", hint="set one of them")
 
 
 def starting_positions(view: ClusterView, options: Options, default: str) -> dict[TopicPartition, int]:
-    """Where a new query begins, by the options of which Spark's connector lets the first of these win."""
+    """Return where a new query begins. Options take precedence in the order of Spark's connector."""
     strategy = options["startingOffsetsByTimestampStrategy"]
-    if options.given("startingTimestamp"):
-        times = dict.fromkeys(view.places, options["startingTimestamp"])
+    if options.is_set("startingTimestamp"):
+        times = dict.fromkeys(view.partitions, options["startingTimestamp"])
         return _by_time(view, times, strategy, "startingTimestamp")
-    if options.given("startingOffsetsByTimestamp"):
+    if options.is_set("startingOffsetsByTimestamp"):
         times = _complete(view, options["startingOffsetsByTimestamp"], "startingOffsetsByTimestamp")
         return _by_time(view, times, strategy, "startingOffsetsByTimestamp")
     return _by_mark(view, options["startingOffsets"] or default, "startingOffsets")
 
 
 def ending_positions(view: ClusterView, options: Options) -> dict[TopicPartition, int]:
-    """Where a batch ends; a time that no record has reached means latest."""
-    if options.given("endingTimestamp"):
+    """Return where a batch ends; a time after the last record means latest."""
+    if options.is_set("endingTimestamp"):
         return _by_time(
-            view, dict.fromkeys(view.places, options["endingTimestamp"]), "latest", "endingTimestamp"
+            view, dict.fromkeys(view.partitions, options["endingTimestamp"]), "latest", "endingTimestamp"
         )
-    if options.given("endingOffsetsByTimestamp"):
+    if options.is_set("endingOffsetsByTimestamp"):
         times = _complete(view, options["endingOffsetsByTimestamp"], "endingOffsetsByTimestamp")
         return _by_time(view, times, "latest", "endingOffsetsByTimestamp")
     return _by_mark(view, options["endingOffsets"], "endingOffsets")
 
 
-def _by_mark(view: ClusterView, wanted: Any, name: str) -> dict[TopicPartition, int]:
-    if isinstance(wanted, str):
-        return view.offsets(dict.fromkeys(view.places, EARLIEST if wanted == "earliest" else LATEST))
-    positions = _complete(view, wanted, name)
+def _by_mark(view: ClusterView, position: Any, name: str) -> dict[TopicPartition, int]:
+    if isinstance(position, str):
+        return view.offsets(dict.fromkeys(view.partitions, EARLIEST if position == "earliest" else LATEST))
+    positions = _complete(view, position, name)
     marks = {partition: mark for partition, mark in positions.items() if mark < 0}
     for partition, mark in marks.items():
         if mark not in (EARLIEST, LATEST):
@@ -98,82 +98,91 @@ def _by_mark(view: ClusterView, wanted: Any, name: str) -> dict[TopicPartition, 
 def _by_time(
     view: ClusterView, times: Mapping[TopicPartition, int], strategy: str, name: str
 ) -> dict[TopicPartition, int]:
-    found = view.offsets(times)
-    late = [partition for partition, offset in found.items() if offset < 0]
+    offsets = view.offsets(times)
+    late = [partition for partition, offset in offsets.items() if offset < 0]
     if late and strategy == "error":
         raise OptionError(
-            f"no record of {late[0]} is as late as {times[late[0]]}, which the option {name!r} gives",
-            hint="give an earlier time, or begin at latest with startingOffsetsByTimestampStrategy=latest",
+            f"no record of {late[0]} is as late as {times[late[0]]} (option {name!r})",
+            hint="set an earlier time, or begin at latest with startingOffsetsByTimestampStrategy=latest",
         )
-    return found | view.offsets(dict.fromkeys(late, LATEST))
+    return offsets | view.offsets(dict.fromkeys(late, LATEST))
 
 
 def _complete(
-    view: ClusterView, wanted: Mapping[str, Mapping[int, int]], name: str
+    view: ClusterView, by_topic: Mapping[str, Mapping[int, int]], name: str
 ) -> dict[TopicPartition, int]:
-    """Every partition and no other, as in Spark's connector: one forgotten would otherwise be read from anywhere."""
-    given = {
-        TopicPartition(topic, number): value for topic, one in wanted.items() for number, value in one.items()
+    """Return the position of every partition.
+
+    The option must name all partitions and no others, as in Spark's connector: a forgotten one
+    would start at an arbitrary position.
+    """
+    positions = {
+        TopicPartition(topic, number): position
+        for topic, numbers in by_topic.items()
+        for number, position in numbers.items()
     }
-    missing = sorted(set(view.places) - set(given))
-    surplus = sorted(set(given) - set(view.places))
+    missing = sorted(set(view.partitions) - set(positions))
+    surplus = sorted(set(positions) - set(view.partitions))
     if missing:
         raise OptionError(
-            f"option {name!r} says nothing about {missing[0]}", hint="name every partition that is read"
+            f"option {name!r} does not name {missing[0]}", hint="name every partition that is read"
         )
     if surplus:
         raise OptionError(
-            f"option {name!r} names {surplus[0]}, which is not read", hint="leave it out, or subscribe to it"
+            f"option {name!r} names {surplus[0]}, which is not read", hint="remove it, or subscribe to it"
         )
-    return given
+    return positions
 
 
-def handle_losses(losses: Sequence[Loss], options: Options, told: set[Loss] | None = None) -> None:
-    """Raise, or say what is skipped; what was ``told`` before is not said again."""
+def handle_losses(losses: Sequence[Loss], options: Options, reported: set[Loss] | None = None) -> None:
+    """Raise DataLoss, or report the skipped offsets. Losses in ``reported`` are not reported again."""
     if losses and options["failOnDataLoss"]:
         raise DataLoss(losses)
-    news = [loss for loss in losses if told is None or loss not in told]
-    report_skipped(news)
-    if told is not None:
-        told.update(news)
+    new = [loss for loss in losses if reported is None or loss not in reported]
+    report_skipped(new)
+    if reported is not None:
+        reported.update(new)
 
 
 def confirmed_losses(
     view: ClusterView, offset: Offset, logs: Mapping[TopicPartition, LogState]
 ) -> tuple[list[Loss], Mapping[TopicPartition, LogState]]:
-    """What is lost, and the logs as last seen. A missing topic or a short log is looked at again for a while first, since a
-    broker that is just starting, or a leader that is new, may not know everything yet."""
-    give_up_s = time.monotonic() + CONFIRM_S
+    """Return the losses, and the logs as last seen.
+
+    A missing topic or a short log is looked up again for a while first. A broker that is starting,
+    or a new leader, may not know everything yet.
+    """
+    deadline_s = time.monotonic() + CONFIRM_S
     while True:
         losses = find_losses(offset, logs, view.ids)
-        if not any(loss.kind in UNCERTAIN for loss in losses) or time.monotonic() > give_up_s:
+        if not any(loss.kind in UNCERTAIN for loss in losses) or time.monotonic() > deadline_s:
             return losses, logs
         time.sleep(RETRY_S)
-        logs = look(view, offset)
+        logs = refresh_logs(view, offset)
 
 
-def look(view: ClusterView, offset: Offset | None = None) -> dict[TopicPartition, LogState]:
-    """The partitions there are and their logs; a subscription whose topic is gone has none."""
+def refresh_logs(view: ClusterView, offset: Offset | None = None) -> dict[TopicPartition, LogState]:
+    """Return the logs of the existing partitions; a subscription whose topic is gone has none."""
     try:
         view.refresh()
     except ClientError as error:
         if offset is None or error.code is None or not offset.positions:
             raise
-        view.forget_missing()
+        view.drop_missing()
     return view.logs()
 
 
 class Columns(NamedTuple):
-    """What is read of a record."""
+    """The columns to read of a record."""
 
     named: tuple[tuple[str, bool], ...]
     """Each with whether it may be null."""
     json: Plan | None = None
-    """How values are parsed on the way, if they are."""
+    """How to parse values while reading, if at all."""
 
 
 def all_columns() -> StructType:
-    """What a record has, as Spark's Kafka connector calls it."""
+    """Return all columns of a record, as Spark's Kafka connector names them."""
     header = StructType().add("key", StringType()).add("value", BinaryType())
     return (
         StructType()
@@ -189,7 +198,11 @@ def all_columns() -> StructType:
 
 
 def check_columns(schema: StructType) -> Columns:
-    """The columns to read: all, or those of a schema that the user gave, or of a pipeline that has values parsed on the way."""
+    """Return the columns to read.
+
+    The schema has all columns, those that a user named, or those of a pipeline that has values
+    parsed.
+    """
     known = {field.name: field.dataType.simpleString() for field in all_columns()}
     json = None
     for field in schema:
@@ -212,11 +225,11 @@ def make_tasks(
 
 
 def make_task(view: ClusterView, options: Options, piece: Range, columns: Columns) -> Task:
-    place = view.places[piece.partition]
+    info = view.partitions[piece.partition]
     return Task(
         span=piece,
-        leader=place.leader,
-        topic_id=place.topic_id,
+        leader=info.leader,
+        topic_id=info.topic_id,
         connection=view.connection,
         isolation=view.isolation,
         columns=columns.named,

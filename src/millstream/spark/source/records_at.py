@@ -1,6 +1,7 @@
 """Read single records of a topic by their offsets, on the driver.
 
-A few records are fetched faster this way than by a Spark job, which starts a Python process to plan it.
+A few records are fetched faster this way than by a Spark job, which starts a Python process to plan
+it.
 """
 
 from __future__ import annotations
@@ -38,28 +39,29 @@ class StoredRecord(NamedTuple):
 def records_at(
     options: Mapping[str, str], offsets: Mapping[TopicPartition, Iterable[int]]
 ) -> Iterator[StoredRecord]:
-    """Yield the records at these offsets, in order. Records that were removed in the meantime are left out.
+    """Yield the records at these offsets, in order. Deleted records are left out.
 
-    ``options`` are those of a source: how to connect, and which isolation level to read at.
+    ``options`` are those of a source: the connection and the isolation level.
     """
     assign: dict[str, list[int]] = {}
-    for one in sorted(offsets):
-        assign.setdefault(one.topic, []).append(one.partition)
+    for partition in sorted(offsets):
+        assign.setdefault(partition.topic, []).append(partition.partition)
     parsed = parse({**options, "assign": json.dumps(assign)}, BATCH)
     columns = check_columns(all_columns())
     view = ClusterView(parsed)
     try:
         view.refresh()
         logs = view.logs()
-        for partition, wanted in sorted(offsets.items()):
-            chosen = set(wanted)
+        for partition, numbers in sorted(offsets.items()):
+            chosen = set(numbers)
             for span in spans(partition, sorted(chosen)):
                 start = max(span.start, logs[partition].earliest)
                 if start >= span.end:
                     continue
                 piece = Range(partition, start, span.end)
                 task = replace(make_task(view, parsed, piece, columns), fail_on_data_loss=False)
-                # With connections of its own: the batches of several flows are written at the same time.
+                # Separate connections, because the batches of several flows are written at the same
+                # time.
                 for batch in Fetcher(task, view.protocol).batches():
                     yield from _records(batch, chosen)
     finally:
@@ -67,7 +69,7 @@ def records_at(
 
 
 def spans(partition: TopicPartition, offsets: Sequence[int]) -> Iterator[Range]:
-    """Yield few ranges that cover these offsets, which are in ascending order."""
+    """Yield few ranges that cover these ascending offsets."""
     first = 0
     for at in range(1, len(offsets) + 1):
         if at == len(offsets) or offsets[at] - offsets[at - 1] > CLOSE:
@@ -81,7 +83,7 @@ def _records(batch: pa.RecordBatch, chosen: set[int]) -> Iterator[StoredRecord]:
     times = picked.column("timestamp").cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
     rows: list[dict[str, Any]] = picked.to_pylist()
     for row, timestamp_ms in zip(rows, times.to_pylist(), strict=True):
-        headers = tuple((one["key"], one["value"]) for one in row["headers"] or ())
+        headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
         yield StoredRecord(
             row["topic"], row["partition"], row["offset"], timestamp_ms, row["key"], row["value"], headers
         )

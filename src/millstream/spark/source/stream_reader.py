@@ -1,8 +1,9 @@
 """``spark.readStream.format("millstream")``: micro-batches from where the last one ended.
 
-Lives in a Python process beside the driver for as long as the query runs. ``latestOffset`` is asked again and again: after a batch it
-answers at once, but when there was nothing new the time before either, it waits at the brokers for the first record to come
-(``pollTimeoutMs``), so that an idle query neither spins nor sleeps past a record.
+The reader lives in a Python process beside the driver for as long as the query runs. Spark calls
+``latestOffset`` repeatedly. After a batch it answers at once. If the previous call found nothing
+new either, it waits at the brokers for the first record (``pollTimeoutMs``). So an idle query
+neither spins nor sleeps past a record.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from millstream.spark.source.offsets import (
     Loss,
     Offset,
     next_offset,
+    pending_offsets,
     ranges_between,
-    waiting,
 )
 from millstream.spark.source.planning import (
     Columns,
@@ -42,20 +43,19 @@ from millstream.spark.source.planning import (
     check_subscription,
     confirmed_losses,
     handle_losses,
-    look,
     make_tasks,
+    refresh_logs,
     starting_positions,
 )
 
-SPINNING_S = (
-    0.1  # asked again so soon after an answer without news: the query is idle, and does nothing but ask
-)
+# A query that calls again this soon after an answer without news is idle.
+SPINNING_S = 0.1
 FLUSH_S = 2.0
 FRESH_S = 1.0
 
 
 class RefusedReader(DataSourceStreamReader):
-    """Says why there is no reader when it is asked for the first time: Spark 4.3 loses what is raised while one is made."""
+    """Raises on its first use why there is no reader: Spark 4.3 loses errors of the constructor."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -72,13 +72,13 @@ class RefusedReader(DataSourceStreamReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The driver's side is an object that lives as long as the query; ``read`` runs on executors, on a copy."""
+    """On the driver this object lives as long as the query; ``read`` runs on executors, on a copy."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
+    def __init__(self, texts: Mapping[str, str], schema: StructType) -> None:
         with one_line_errors():
-            self._options = parse(given, STREAM)
+            self._options = parse(texts, STREAM)
             check_subscription(self._options)
-            warn_without_effect(given, STREAM)
+            warn_without_effect(texts, STREAM)
             self._columns = check_columns(schema)
         self._driver: Driver | None = None
 
@@ -96,10 +96,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self.driver.initial().render()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of the two limits, as more cannot be said; both hold whenever the engine does not ask for everything."""
-        if self._options.given("maxOffsetsPerTrigger"):
+        """Return one of the two limits, because Spark takes only one.
+
+        Both apply unless the engine asks for everything.
+        """
+        if self._options.is_set("maxOffsetsPerTrigger"):
             return ReadMaxRows(self._options["maxOffsetsPerTrigger"])
-        if self._options.given("minOffsetsPerTrigger"):
+        if self._options.is_set("minOffsetsPerTrigger"):
             return ReadMinRows(self._options["minOffsetsPerTrigger"])
         return ReadAllAvailable()
 
@@ -131,50 +134,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class Driver:
-    """What the reader knows while the query runs."""
+    """The state of the reader while the query runs."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
         self._view = ClusterView(options)
         self._group = GroupProgress(options.connection(REQUEST_TIMEOUT_S), group_of(options))
         self._target: dict[TopicPartition, int] | None = None
-        self._idle_since_s: float | None = None  # when the last answer without news was given
-        self._held_since_s: float | None = None  # since when minOffsetsPerTrigger holds records back
+        # When the last answer without news was given.
+        self._idle_since_s: float | None = None
+        # Since when minOffsetsPerTrigger holds records back.
+        self._held_since_s: float | None = None
         self._seen: tuple[float, Mapping[TopicPartition, LogState]] = (float("-inf"), {})
-        self._told: set[Loss] = set()
+        self._reported: set[Loss] = set()
         self.newest: Offset | None = None
 
     def initial(self) -> Offset:
         self._view.refresh()
         positions = starting_positions(self._view, self._options, default="latest")
-        if isinstance(self._options["startingOffsets"], Mapping):  # which may be any numbers
+        # These offsets may be any numbers.
+        if isinstance(self._options["startingOffsets"], Mapping):
             logs = self._view.logs()
             ahead = [
-                Loss(one, "ahead", at, logs[one].latest)
-                for one, at in positions.items()
-                if at > logs[one].latest
+                Loss(partition, "ahead", position, logs[partition].latest)
+                for partition, position in positions.items()
+                if position > logs[partition].latest
             ]
-            handle_losses(ahead, self._options, self._told)
+            handle_losses(ahead, self._options, self._reported)
         return Offset(positions, self._view.ids)
 
     def fix_target(self) -> None:
-        """For Trigger.AvailableNow: what comes later is not read, nor are partitions that come later."""
+        """For Trigger.AvailableNow: later records and later partitions are not read."""
         self._view.refresh()
         self._target = {partition: log.latest for partition, log in self._view.logs().items()}
 
     # ---------------------------------------------------------------- the next batch
 
     def latest(self, start: Offset, everything: bool) -> Offset:
-        # Whatever is before ``start`` is done, also after the last batch, for which ``commit`` is never called.
-        self._show_progress(start)
+        # Everything before ``start`` is done, even after the last batch, for which ``commit`` is
+        # never called.
+        self._commit_progress(start)
         end = self._next(start, everything)
         if end == start and self._target is None and self._is_spinning():
-            # At the ends of the logs, not at the start: records that are held back are no news.
+            # Wait at the ends of the logs, not at the start: records that are held back are not
+            # new.
             self._view.wait_for_records(self._ends(), self._options["pollTimeoutMs"])
             end = self._next(start, everything)
         self._idle_since_s = time.monotonic() if end == start else None
         if end == start and self._target is not None:
-            self._group.flush(FLUSH_S)  # the query ends now, and its process with it
+            # The query ends now, and its process with it.
+            self._group.flush(FLUSH_S)
         return end
 
     def _ends(self) -> Mapping[TopicPartition, int]:
@@ -184,10 +193,10 @@ class Driver:
         return self._idle_since_s is not None and time.monotonic() - self._idle_since_s < SPINNING_S
 
     def _next(self, start: Offset, everything: bool) -> Offset:
-        losses, logs = confirmed_losses(self._view, start, look(self._view, start))
-        handle_losses(losses, self._options, self._told)
+        losses, logs = confirmed_losses(self._view, start, refresh_logs(self._view, start))
+        handle_losses(losses, self._options, self._reported)
         self._seen = time.monotonic(), logs
-        self.newest = Offset({one: log.latest for one, log in logs.items()}, self._view.ids)
+        self.newest = Offset({partition: log.latest for partition, log in logs.items()}, self._view.ids)
         logs = self._up_to_target(logs)
         if not losses and not everything and self._is_held_back(start, logs):
             return start
@@ -205,12 +214,15 @@ class Driver:
         }
 
     def _is_held_back(self, start: Offset, logs: Mapping[TopicPartition, LogState]) -> bool:
-        """Fewer records than minOffsetsPerTrigger, and none of them waits for longer than maxTriggerDelay."""
-        wanted = self._options["minOffsetsPerTrigger"]
-        if wanted is None or self._target is not None:
+        """Return whether the pending records wait for more.
+
+        They are fewer than minOffsetsPerTrigger, and none waits longer than maxTriggerDelay.
+        """
+        minimum = self._options["minOffsetsPerTrigger"]
+        if minimum is None or self._target is not None:
             return False
-        there = waiting(start, logs)
-        if there == 0 or there >= wanted:
+        pending = pending_offsets(start, logs)
+        if pending == 0 or pending >= minimum:
             return False
         if self._held_since_s is None:
             self._held_since_s = time.monotonic()
@@ -219,35 +231,43 @@ class Driver:
     # ---------------------------------------------------------------- a batch
 
     def plan(self, start: Offset, end: Offset, columns: Columns) -> list[InputPartition]:
-        """The tasks of a batch, be it new or one that is repeated after a restart."""
+        """Return the tasks of a batch, new or repeated after a restart."""
         ranges = ranges_between(start, end)
         if not ranges:
             return []
-        begins = Offset({one.partition: one.start for one in ranges}, end.ids)
+        begins = Offset({span.partition: span.start for span in ranges}, end.ids)
         losses, logs = confirmed_losses(self._view, begins, self._fresh_logs(begins))
-        handle_losses(losses, self._options, self._told)
+        handle_losses(losses, self._options, self._reported)
         unreadable = {loss.partition for loss in losses if loss.kind != "deleted"}
-        left = [
-            one._replace(start=min(max(one.start, logs[one.partition].earliest), one.end))
-            for one in ranges
-            if one.partition not in unreadable
+        readable = [
+            span._replace(start=min(max(span.start, logs[span.partition].earliest), span.end))
+            for span in ranges
+            if span.partition not in unreadable
         ]
-        return list(make_tasks(self._view, self._options, left, columns))
+        return list(make_tasks(self._view, self._options, readable, columns))
 
     def _fresh_logs(self, begins: Offset) -> Mapping[TopicPartition, LogState]:
-        """As just seen for this batch; asked for again where a batch is repeated. Tasks find out what happens after."""
+        """Return the logs as just seen for this batch, or look them up for a repeated batch.
+
+        Tasks handle later changes.
+        """
         seen_s, logs = self._seen
-        if time.monotonic() - seen_s < FRESH_S and all(one in logs for one in begins.positions):
+        if time.monotonic() - seen_s < FRESH_S and all(partition in logs for partition in begins.positions):
             return logs
-        return look(self._view, begins)
+        return refresh_logs(self._view, begins)
 
     def finished(self, end: Offset) -> None:
-        self._idle_since_s = None  # a batch has run: the query is not idle
-        self._show_progress(end)
+        # A batch has run, so the query is not idle.
+        self._idle_since_s = None
+        self._commit_progress(end)
 
-    def _show_progress(self, offset: Offset) -> None:
-        ids = {place.partition.topic: place.topic_id for place in self._view.places.values()}
-        known = {one: at for one, at in offset.positions.items() if one.topic in ids or not ids}
+    def _commit_progress(self, offset: Offset) -> None:
+        ids = {info.partition.topic: info.topic_id for info in self._view.partitions.values()}
+        known = {
+            partition: position
+            for partition, position in offset.positions.items()
+            if partition.topic in ids or not ids
+        }
         if known and ids:
             self._group.offer(known, ids)
 
@@ -258,15 +278,16 @@ class Driver:
 
 
 def group_of(options: Options) -> str:
-    """groupId, else the name of the query where it is given, else a name made of what is read.
+    """Return groupId, else the name of the query if it is set, else a name made of the topics.
 
-    Spark tells a source nothing about the query that reads it, so the name has to be given: ``.option("queryName", ...)``.
+    Spark does not tell a source which query reads it, so the name has to be an option:
+    ``.option("queryName", ...)``.
     """
-    if options.given("groupId"):
+    if options.is_set("groupId"):
         return str(options["groupId"])
-    if options.given("queryName"):
+    if options.is_set("queryName"):
         return str(options["queryName"])
-    if options.given("subscribePattern"):
+    if options.is_set("subscribePattern"):
         return f"spark-{options['subscribePattern']}"
-    topics = options["assign"] if options.given("assign") else options["subscribe"]
+    topics = options["assign"] if options.is_set("assign") else options["subscribe"]
     return "spark-" + ",".join(sorted(topics))

@@ -1,9 +1,9 @@
 """Connect a source's Python process to Spark before it imports PySpark.
 
-Spark gives the process of a streaming source ten seconds to connect, and no setting changes that. The
-process imports PySpark first, which takes half a second of a core and much longer on a busy machine.
-Python imports this module at startup, since its directory is the first one of ``PYTHONPATH``
-(``environment_map``). Every other process goes on as it would without it.
+Spark gives the process of a streaming source ten seconds to connect, and no setting changes that.
+The process imports PySpark first, which takes half a second of a core, and much longer on a busy
+machine. Python imports this module at startup, since its directory is the first one of
+``PYTHONPATH`` (``environment_map``). Other processes are not affected.
 """
 
 from __future__ import annotations
@@ -50,5 +50,6 @@ if __name__ == "sitecustomize":
         try:
             connect_early(os.environ["PYTHON_WORKER_FACTORY_SOCK_PATH"])
         except OSError:
-            pass  # PySpark says it better when it tries
+            # PySpark reports the error better when it tries.
+            pass
     import_shadowed()

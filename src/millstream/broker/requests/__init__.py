@@ -1,0 +1,1 @@
+"""Shared by the handlers of several APIs, by subject."""

@@ -1,0 +1,1 @@
+"""Making a log durable: when, how, and in the background."""

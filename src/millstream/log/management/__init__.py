@@ -1,0 +1,1 @@
+"""All logs of a broker: creating, opening and deleting them, failures, and background work."""

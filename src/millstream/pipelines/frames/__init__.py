@@ -1,0 +1,4 @@
+"""Declarations as DataFrames.
+
+Building reads no records, and ``check`` builds every flow without starting a query.
+"""
