@@ -109,7 +109,9 @@ class _Partition:
     report: Report
     checksums: Checksums | None = None
     epochs: LeaderEpochs | None = None
-    open_since: dict[int, int] = field(default_factory=dict)  # producer id -> first offset of its transaction
+    open_since: dict[int, int] = field(
+        default_factory=dict
+    )  # producer id -> first offset of its transaction
     end: int = -1
 
     def path(self, name: str) -> str:
@@ -118,7 +120,9 @@ class _Partition:
     def verify(self, names: list[str]) -> Iterator[Finding]:
         self.report.partitions += 1
         yield from self._small_files(names)
-        bases = sorted(base for name in names if (base := file_names.segment_base(name)) is not None)
+        bases = sorted(
+            base for name in names if (base := file_names.segment_base(name)) is not None
+        )
         yield from self._missing(bases)
         for base, following in zip(bases, [*bases[1:], None], strict=True):
             self.report.segments += 1
@@ -132,7 +136,9 @@ class _Partition:
         except (CorruptFile, CorruptSnapshot, CorruptBatch, ValueError) as error:
             yield Finding(self.path(name), _reason(error, self.path(name)))
         except OSError as error:
-            yield Finding(error.filename or self.path(name), f"cannot be read: {error.strerror or error}")
+            yield Finding(
+                error.filename or self.path(name), f"cannot be read: {error.strerror or error}"
+            )
 
     def _small_files(self, names: list[str]) -> Iterator[Finding]:
         for name in names:
@@ -160,7 +166,9 @@ class _Partition:
             return
         for base in self.checksums.segments:
             if bases and base not in bases and base > bases[0]:
-                yield Finding(self.path(file_names.segment_name(base) + file_names.LOG), "is missing")
+                yield Finding(
+                    self.path(file_names.segment_name(base) + file_names.LOG), "is missing"
+                )
 
     def _segment(self, base: int, following: int | None) -> Iterator[Finding]:
         stem, last = file_names.segment_name(base), following is None
@@ -223,7 +231,9 @@ class _Partition:
         if not crc_matches(data, at, header):
             return f"the batch at offset {header.base_offset} does not match its checksum"
         if header.base_offset < end or header.next_offset > limit:
-            return f"a batch at offset {header.base_offset}, which does not lie between its neighbours"
+            return (
+                f"a batch at offset {header.base_offset}, which does not lie between its neighbours"
+            )
         self._follow_transaction(data[at : at + header.size], header, aborts)
         epoch = self.epochs.epoch_of(header.base_offset) if self.epochs is not None else -1
         if 0 <= header.leader_epoch < epoch:
@@ -231,7 +241,9 @@ class _Partition:
             return f"the batch at offset {header.base_offset} has {epochs}"
         return ""
 
-    def _follow_transaction(self, batch: bytes, header: BatchHeader, aborts: set[tuple[int, int]]) -> None:
+    def _follow_transaction(
+        self, batch: bytes, header: BatchHeader, aborts: set[tuple[int, int]]
+    ) -> None:
         if not header.transactional:
             return
         if not header.control:
@@ -255,7 +267,9 @@ class _Partition:
         for kind in file_names.INDEXES:
             path = self.path(stem + kind)
             data = _read(path) if os.path.exists(path) else b""
-            problem = _sum_problem(data, sums[kind], last) if sums is not None and kind in sums else None
+            problem = (
+                _sum_problem(data, sums[kind], last) if sums is not None and kind in sums else None
+            )
             if problem is None and kind == file_names.OFFSET_INDEX:
                 problem = _offsets_problem(OffsetIndex.parse(data, base), headers)
             elif problem is None and kind == file_names.TIME_INDEX:
