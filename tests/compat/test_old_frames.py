@@ -17,6 +17,7 @@ import lz4.block
 import lz4.frame
 import pytest
 import zstandard
+from confluent_kafka import Producer
 
 from compat.crafted import GZIP, LZ4, SNAPPY, ZSTD, batch, message, record
 from compat.edge_case import AGAINST_KAFKA
@@ -380,6 +381,23 @@ def test_a_limit_below_the_first_message_does_not_block_its_reader(client: Clien
         seen += [m.value for m in found]
         offset = found[-1].offset + 1
     assert seen == [b"0" * 1000, b"1" * 1000, b"2" * 1000]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_small_limit_does_not_stop_a_reader_at_a_control_batch(
+    client: Client, shared_broker: LocalBroker, version: int
+):
+    """A control batch converts to nothing, so it must not use up the limit."""
+    settings = {"bootstrap.servers": shared_broker.bootstrap, "transactional.id": client.topic}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(client.topic, b"first")
+    producer.commit_transaction(30)
+    client.produce(message(b"k", b"second", magic=0), version=0)
+    [first] = messages_in(client.fetch(0, version=version, max_bytes=10)[2])
+    [second] = messages_in(client.fetch(1, version=version, max_bytes=10)[2])
+    assert (first.value, second.value, second.offset) == (b"first", b"second", 2)
 
 
 def test_zstd_is_refused_to_readers_that_cannot_know_it(client: Client):

@@ -61,6 +61,7 @@ class TableSink:
         if self._first:
             with self._db.connection.transaction():
                 if (last := self._committed(batch_id, identity)) is not None:
+                    self._reset_progress = False  # it was for this batch, which needs no reset
                     return WriteResult(0, replayed=True, rejected=_refused(last))
         stored = self._stored(batch)
         self._check(stored.schema)

@@ -42,6 +42,10 @@ _WINDOW: Final = 4 << 20
 _NO_BASE: Final = 1 << 63
 
 
+class _Torn(str):
+    """The fault of a batch whose end is not in the file."""
+
+
 class Finding(NamedTuple):
     """A fault of a file."""
 
@@ -179,7 +183,8 @@ class _Partition:
         for position, header, problem in self._batches(path, base, following, aborts):
             if header is not None:
                 headers[position] = header
-            if problem and not (last and "of which" in problem):  # a broker may be writing it
+            # A broker may be writing the last batch.
+            if problem and not (last and isinstance(problem, _Torn)):
                 yield Finding(path, f"at byte {position}: {problem}")
         size = os.path.getsize(path)
         if sums is not None and file_names.LOG in sums and size < sums[file_names.LOG].size:
@@ -227,7 +232,9 @@ class _Partition:
         aborts: set[tuple[int, int]],
     ) -> str:
         if at + header.size > len(data):
-            return f"a batch of {header.size} bytes, of which {len(data) - at} are in the file"
+            return _Torn(
+                f"a batch of {header.size} bytes, of which {len(data) - at} are in the file"
+            )
         if not crc_matches(data, at, header):
             return f"the batch at offset {header.base_offset} does not match its checksum"
         if header.base_offset < end or header.next_offset > limit:
