@@ -228,7 +228,10 @@ def errors_page() -> str:
             "",
             table(
                 ("code", "name", "retriable", "meaning"),
-                ((str(e.value), e.name, "yes" if e.retriable else "", e.message) for e in ErrorCode),
+                (
+                    (str(e.value), e.name, "yes" if e.retriable else "", e.message)
+                    for e in ErrorCode
+                ),
             ),
         ]
     )
@@ -249,7 +252,9 @@ def placeholder(hint: Any, option: Any) -> str:
     kind = one_type(hint)
     if option.metavar or kind is bool:
         return option.metavar or ""
-    return "|".join(kind) if isinstance(kind, type) and issubclass(kind, Enum) else PLACEHOLDERS[kind]
+    return (
+        "|".join(kind) if isinstance(kind, type) and issubclass(kind, Enum) else PLACEHOLDERS[kind]
+    )
 
 
 def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
@@ -271,7 +276,11 @@ def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
 
 def spelling(name: str, kind: Any, option: Any, *, on: bool) -> str:
     """Return ``-p, --partitions N``. Typer keeps the first name in place of the default."""
-    first = [option.default] if isinstance(option.default, str) and option.default.startswith("-") else []
+    first = (
+        [option.default]
+        if isinstance(option.default, str) and option.default.startswith("-")
+        else []
+    )
     names = [*first, *(option.param_decls or ())] or [f"--{name.replace('_', '-')}"]
     names.sort(key=lambda word: word.startswith("--"))
     if on:
@@ -305,11 +314,17 @@ def noun_section(command: Command) -> list[str]:
     """Return the section of a noun with its verbs, or of a command without verbs."""
     app = import_module(command.module).app
     functions = {verb_of(verb): verb.callback for verb in app.registered_commands}
-    about = inspect.getdoc(app.registered_callback.callback) if app.registered_callback else app.info.help
+    about = (
+        inspect.getdoc(app.registered_callback.callback)
+        if app.registered_callback
+        else app.info.help
+    )
     if not isinstance(about, str):
         # A command without verbs.
         return command_section([command.name], *functions.values())
-    verbs = [command_section([command.name, verb], function) for verb, function in functions.items()]
+    verbs = [
+        command_section([command.name, verb], function) for verb, function in functions.items()
+    ]
     return [
         f"## {command.name}",
         "",

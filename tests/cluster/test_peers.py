@@ -51,7 +51,9 @@ def serving(monkeypatch: pytest.MonkeyPatch, key: int, newest: int | None) -> No
 
 def test_only_brokers_see_inter_broker_apis(broker: InProcessBroker) -> None:
     async def test(peers: Peers, host: str, port: int) -> None:
-        answer = await peers.ask("feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120)
+        answer = await peers.ask(
+            "feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120
+        )
         assert answer.error_code == 0 and answer.begins_snapshot
 
     asked(broker, test)
@@ -61,7 +63,9 @@ def test_only_brokers_see_inter_broker_apis(broker: InProcessBroker) -> None:
     assert FETCH in keys and FEED not in keys
 
 
-def test_the_newest_common_version_is_used(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_common_version_is_used(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serving(monkeypatch, MARKERS, 1)
 
     async def test(peers: Peers, host: str, port: int) -> None:
@@ -103,7 +107,9 @@ def test_dropping_a_connection_fails_its_requests_at_once(
         answer = await peers.ask("feed", host, port, poll(), timeout_s=120)
         epoch, position = answer.controller_epoch, answer.position
         waiting = asyncio.ensure_future(peers.ask("feed", host, port, poll(), timeout_s=600))
-        kept = asyncio.ensure_future(peers.ask("fetch 1", host, port, FetchRequest(), timeout_s=600))
+        kept = asyncio.ensure_future(
+            peers.ask("fetch 1", host, port, FetchRequest(), timeout_s=600)
+        )
         await asyncio.sleep(0.1)
         peers.drop(("feed",), keep=(host, port))
         await asyncio.sleep(0)

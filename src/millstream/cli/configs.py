@@ -112,7 +112,8 @@ def describe(
         print_table(("NAME", "VALUE", "SOURCE", "SYNONYMS", "READ-ONLY"), rows)
     elif shown:
         print_table(
-            ("NAME", "VALUE", "SOURCE"), [(config.name, _value(config), config.source) for config in shown]
+            ("NAME", "VALUE", "SOURCE"),
+            [(config.name, _value(config), config.source) for config in shown],
         )
     else:
         note(f"{kind.value} {name} has only default settings; show them with --all")
@@ -122,7 +123,9 @@ def describe(
 def alter(
     kind: KindArgument,
     name: NameArgument,
-    set: Annotated[Pairs, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Set a value.")] = None,
+    set: Annotated[
+        Pairs, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Set a value.")
+    ] = None,
     delete: Annotated[
         Pairs, typer.Option("--delete", "-d", metavar="NAME", help="Reset to the default.")
     ] = None,
@@ -132,7 +135,9 @@ def alter(
     subtract: Annotated[
         Pairs, typer.Option("--subtract", metavar="NAME=VALUE", help="Remove from a list setting.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the change without making it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the change without making it.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -156,7 +161,9 @@ def alter(
         _note_unknown(changes["set"])
     if kind is Kind.topic:
         note_unknown_deletions(delete or ())
-    print(f"{'would alter' if dry_run else 'altered'} settings of {kind.value} {name}: {', '.join(named)}")
+    print(
+        f"{'would alter' if dry_run else 'altered'} settings of {kind.value} {name}: {', '.join(named)}"
+    )
 
 
 def _note_unknown(names: Iterable[str]) -> None:
@@ -188,7 +195,9 @@ def _value(config: Config) -> str | None:
 
 
 def _synonyms(config: Config) -> str:
-    return ", ".join(f"{synonym.source}:{synonym.name}={synonym.value}" for synonym in config.synonyms)
+    return ", ".join(
+        f"{synonym.source}:{synonym.name}={synonym.value}" for synonym in config.synonyms
+    )
 
 
 def _as_json(config: Config) -> dict[str, Any]:

@@ -50,7 +50,9 @@ def connect(
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option("--value", metavar="FORMAT", help="Format of the topic's values. [default: json]"),
+        typer.Option(
+            "--value", metavar="FORMAT", help="Format of the topic's values. [default: json]"
+        ),
     ] = None,
     key: Annotated[
         str | None,
@@ -78,7 +80,9 @@ def connect(
     ] = None,
     starting: Annotated[
         str | None,
-        typer.Option("--starting", help="Start position of a new flow in a topic: earliest or latest."),
+        typer.Option(
+            "--starting", help="Start position of a new flow in a topic: earliest or latest."
+        ),
     ] = None,
     tombstones: Annotated[
         Tombstones | None,
@@ -92,7 +96,9 @@ def connect(
     once: Once = False,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="Name of the flow and its checkpoint. [default: from the two addresses]"),
+        typer.Option(
+            "--name", help="Name of the flow and its checkpoint. [default: from the two addresses]"
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     master: Master = "local[*]",
@@ -111,7 +117,15 @@ def connect(
     from millstream.pipelines.runner import RunOptions, preflight
 
     connect_options = ConnectOptions(
-        bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting, tombstones
+        bootstrap,
+        name,
+        value,
+        schema,
+        columns_in(key),
+        by,
+        columns_in(partition_by),
+        starting,
+        tombstones,
     )
     pipeline = connection(parse_address(source), parse_address(target), connect_options)
     spark_conf = pairs(conf, "--conf")

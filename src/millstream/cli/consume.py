@@ -50,10 +50,13 @@ def consume(
     ] = "earliest",
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", metavar="NAME", help="Join this group and commit the printed records."),
+        typer.Option(
+            "--group", "-g", metavar="NAME", help="Join this group and commit the printed records."
+        ),
     ] = None,
     subscribe: Annotated[
-        bool, typer.Option("--subscribe", help="Join a group; without --group it is named after you.")
+        bool,
+        typer.Option("--subscribe", help="Join a group; without --group it is named after you."),
     ] = False,
     exit_at_end: Annotated[
         bool, typer.Option("--exit", "-e", help="Stop at the current end instead of following.")
@@ -68,15 +71,20 @@ def consume(
     format: Annotated[
         str, typer.Option("--format", "-f", metavar="FORMAT", help="Format of a record, or `json`.")
     ] = r"%s\n",
-    as_json: Annotated[bool, typer.Option("-J", "--json", help="The same as --format json.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("-J", "--json", help="The same as --format json.")
+    ] = False,
     null: Annotated[str, typer.Option(metavar="TEXT", help="Text for a null key or value.")] = "",
     isolation: Annotated[
         str,
         typer.Option(
-            metavar="LEVEL", help="read_committed, or read_uncommitted to include aborted transactions."
+            metavar="LEVEL",
+            help="read_committed, or read_uncommitted to include aborted transactions.",
         ),
     ] = "read_committed",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only records and errors.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only records and errors.")
+    ] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -143,7 +151,9 @@ def _position(text: str) -> Position:
         raise typer.BadParameter(str(error), param_hint="--from") from None
 
 
-def _print_records(consumer: Consumer, render: Callable[[Record], bytes], count: int | None) -> None:
+def _print_records(
+    consumer: Consumer, render: Callable[[Record], bytes], count: int | None
+) -> None:
     left = count
     while not consumer.finished and left != 0:
         records = consumer.poll(BATCH if left is None else min(BATCH, left))

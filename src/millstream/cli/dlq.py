@@ -56,13 +56,17 @@ DeadTopic = Annotated[
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", metavar="TEXT", help="Only dead letters whose reason contains this text."),
+    typer.Option(
+        "--reason", metavar="TEXT", help="Only dead letters whose reason contains this text."
+    ),
 ]
 PipelineName = Annotated[
-    str | None, typer.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline.")
+    str | None,
+    typer.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline."),
 ]
 FlowName = Annotated[
-    str | None, typer.Option("--flow", metavar="NAME", help="Only dead letters of flows with this name.")
+    str | None,
+    typer.Option("--flow", metavar="NAME", help="Only dead letters of flows with this name."),
 ]
 
 
@@ -128,7 +132,10 @@ def list_topics(
 def show(
     topic: DeadTopic,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Maximum number of records to show, from the end.")
+        int,
+        typer.Option(
+            "--limit", "-n", min=1, help="Maximum number of records to show, from the end."
+        ),
     ] = 20,
     reason: Reason = None,
     pipeline: PipelineName = None,
@@ -178,7 +185,9 @@ def redrive(
     topic: DeadTopic,
     to: Annotated[
         str | None,
-        typer.Option("--to", metavar="TOPIC", help="Target topic. [default: the origin of each record]"),
+        typer.Option(
+            "--to", metavar="TOPIC", help="Target topic. [default: the origin of each record]"
+        ),
     ] = None,
     reason: Reason = None,
     pipeline: PipelineName = None,
@@ -207,7 +216,9 @@ def redrive(
     run: Annotated[
         bool, typer.Option("--execute", help="Send the records; without this they are only listed.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the records (the default).")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the records (the default).")
+    ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -234,10 +245,15 @@ def redrive(
             overwrite_newer,
             again,
         )
-        progress, newer_progress = Progress(f"redriving {name}"), Progress("looking for newer records")
+        progress, newer_progress = (
+            Progress(f"redriving {name}"),
+            Progress("looking for newer records"),
+        )
         try:
             if run:
-                result = execute(admin, request, each=progress.update, looking=newer_progress.update)
+                result = execute(
+                    admin, request, each=progress.update, looking=newer_progress.update
+                )
             else:
                 result = plan(admin, request, looking=newer_progress.update)
         finally:
@@ -274,10 +290,15 @@ def _show_redriven(name: str, result: Redriven, executed: bool, format: Format) 
         )
         return
     if result.count:
-        rows = [(name, target.topic, target.partition, count) for target, count in result.sent.items()]
+        rows = [
+            (name, target.topic, target.partition, count) for target, count in result.sent.items()
+        ]
         print_table(("FROM", "TO", "PARTITION", "RECORDS"), rows)
     if not result.count:
-        note(f"nothing to send from {name}" + (f" ({result.kept:,} do not match)" if result.kept else ""))
+        note(
+            f"nothing to send from {name}"
+            + (f" ({result.kept:,} do not match)" if result.kept else "")
+        )
     elif not executed:
         note("nothing sent yet; add --execute to send")
     elif result.kept:
@@ -300,7 +321,9 @@ def _note_newer(result: Redriven) -> None:
     )
     for example in result.examples:
         origin = (
-            f"{example.dead_letter}:{example.offset}" if example.origin is None else _origin(example.origin)
+            f"{example.dead_letter}:{example.offset}"
+            if example.origin is None
+            else _origin(example.origin)
         )
         newer = (
             ""
@@ -331,7 +354,9 @@ def _row(letter: DeadLetter) -> tuple[object, ...]:
     record = letter.record
     return (
         f"{record.partition}:{record.offset}",
-        letter.source if letter.topic is None else f"{letter.topic}-{letter.partition}:{letter.offset}",
+        letter.source
+        if letter.topic is None
+        else f"{letter.topic}-{letter.partition}:{letter.offset}",
         _time(record.timestamp_ms if letter.timestamp_ms is None else letter.timestamp_ms),
         _truncate(str(letter.refused_by), NAME_CHARACTERS) or None,
         letter.redriven,
@@ -357,7 +382,9 @@ def _json(letter: DeadLetter) -> dict[str, Any]:
         "key": record["key"],
         "value": record["value"],
         "headers": record["headers"],
-        "dead_letter": {name: record[name] for name in ("topic", "partition", "offset", "timestamp")},
+        "dead_letter": {
+            name: record[name] for name in ("topic", "partition", "offset", "timestamp")
+        },
     }
 
 

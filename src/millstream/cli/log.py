@@ -30,10 +30,13 @@ def dump(
     files: Annotated[
         list[Path],
         typer.Argument(
-            exists=True, help="Segments, indexes, snapshots, or the directory of a partition or broker."
+            exists=True,
+            help="Segments, indexes, snapshots, or the directory of a partition or broker.",
         ),
     ],
-    deep: Annotated[bool, typer.Option("--deep", help="Include the records inside the batches.")] = False,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Include the records inside the batches.")
+    ] = False,
     format: OutputFormat = Format.table,
 ) -> None:
     """Print the contents of segment, index and snapshot files. Exit code 1 if a file is damaged."""
@@ -83,7 +86,9 @@ def _row(line: Line) -> dict[str, Any] | None:
 def verify(
     directories: Annotated[
         list[Path],
-        typer.Argument(exists=True, file_okay=False, help="Data directories, or directories of partitions."),
+        typer.Argument(
+            exists=True, file_okay=False, help="Data directories, or directories of partitions."
+        ),
     ],
     format: OutputFormat = Format.table,
 ) -> None:

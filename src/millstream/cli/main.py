@@ -57,12 +57,19 @@ def _complete(option: str, shell: str) -> int:
     Without a name typer handles the option itself, for the current shell.
     """
     if shell not in SHELLS:
-        print(f"error: no completion for {shell!r}; choose one of {', '.join(SHELLS)}", file=sys.stderr)
+        print(
+            f"error: no completion for {shell!r}; choose one of {', '.join(SHELLS)}",
+            file=sys.stderr,
+        )
         return MISUSE
     from typer.completion import get_completion_script, install  # type: ignore[attr-defined]
 
     if option == "--show-completion":
-        print(get_completion_script(prog_name="millstream", complete_var=COMPLETION_VARIABLE, shell=shell))
+        print(
+            get_completion_script(
+                prog_name="millstream", complete_var=COMPLETION_VARIABLE, shell=shell
+            )
+        )
     else:
         name, path = install(shell=shell, prog_name="millstream", complete_var=COMPLETION_VARIABLE)
         print(f"{name} completion installed in {path}; it takes effect in the next terminal")

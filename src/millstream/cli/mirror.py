@@ -58,13 +58,23 @@ class Starting(StrEnum):
 
 @app.command()
 def mirror(
-    source: Annotated[str, typer.Option("--from", metavar=CLUSTER, help="The source cluster, and its name.")],
-    target: Annotated[str, typer.Option("--to", metavar=CLUSTER, help="The target cluster, and its name.")],
-    topics: Annotated[str, typer.Option("--topics", "-t", metavar=PATTERNS, help="Topics to mirror.")],
-    exclude: Annotated[str, typer.Option("--exclude", metavar=PATTERNS, help="Topics to leave out.")] = "",
+    source: Annotated[
+        str, typer.Option("--from", metavar=CLUSTER, help="The source cluster, and its name.")
+    ],
+    target: Annotated[
+        str, typer.Option("--to", metavar=CLUSTER, help="The target cluster, and its name.")
+    ],
+    topics: Annotated[
+        str, typer.Option("--topics", "-t", metavar=PATTERNS, help="Topics to mirror.")
+    ],
+    exclude: Annotated[
+        str, typer.Option("--exclude", metavar=PATTERNS, help="Topics to leave out.")
+    ] = "",
     groups: Annotated[
         str,
-        typer.Option("--groups", "-g", metavar=PATTERNS, help="Consumer groups whose offsets are copied."),
+        typer.Option(
+            "--groups", "-g", metavar=PATTERNS, help="Consumer groups whose offsets are copied."
+        ),
     ] = ".*",
     no_groups: Annotated[
         bool, typer.Option("--no-groups", help="Do not copy offsets of consumer groups.")
@@ -79,7 +89,9 @@ def mirror(
     ] = Names.prefix,
     forward: Annotated[
         bool,
-        typer.Option("--forward", help="With --names identity: also mirror copies from a third cluster."),
+        typer.Option(
+            "--forward", help="With --names identity: also mirror copies from a third cluster."
+        ),
     ] = False,
     name: Annotated[
         str | None,
@@ -89,10 +101,14 @@ def mirror(
             help="Name of checkpoints and progress. [default: from the clusters' names]",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Mirror the available records, then exit.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Mirror the available records, then exit.")
+    ] = False,
     interval: Annotated[
         str,
-        typer.Option("--interval", metavar="TIME", help="How often to check topics, settings and groups."),
+        typer.Option(
+            "--interval", metavar="TIME", help="How often to check topics, settings and groups."
+        ),
     ] = "5 seconds",
     resume: Annotated[
         bool,
@@ -105,10 +121,15 @@ def mirror(
     ] = Starting.earliest,
     on_loss: Annotated[
         OnLoss,
-        typer.Option("--on-loss", help="Reaction to records that were deleted before they were mirrored."),
+        typer.Option(
+            "--on-loss", help="Reaction to records that were deleted before they were mirrored."
+        ),
     ] = OnLoss.stop,
     most_records: Annotated[
-        int, typer.Option("--most-records", metavar="N", min=1, help="Maximum records of one transaction.")
+        int,
+        typer.Option(
+            "--most-records", metavar="N", min=1, help="Maximum records of one transaction."
+        ),
     ] = 500_000,
     master: Master = "local[*]",
     checkpoint: Checkpoint = None,
@@ -145,7 +166,11 @@ def mirror(
     )
     spark_conf = pairs(conf, "--conf")
     options = RunOptions(
-        once=once, checkpoint=checkpoint, reset_progress=resume, stop_timeout_s=stop_timeout, conf=spark_conf
+        once=once,
+        checkpoint=checkpoint,
+        reset_progress=resume,
+        stop_timeout_s=stop_timeout,
+        conf=spark_conf,
     )
     if resume:
         mirrored = _resumed(pipeline, mirrored, checkpoint)
@@ -157,7 +182,9 @@ def mirror(
         run_and_show(pipeline, spark, options, master, format)
 
 
-def _resumed(pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | None) -> list[Direction]:
+def _resumed(
+    pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | None
+) -> list[Direction]:
     """Return the directions with start positions taken from the target.
 
     Refuse an existing checkpoint, because it could disagree with the target.
@@ -168,7 +195,9 @@ def _resumed(pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | No
 
     layout = Layout.of(pipeline, checkpoint)
     started = [
-        direction for direction in mirrored if (layout.checkpoint(direction.name) / "offsets").exists()
+        direction
+        for direction in mirrored
+        if (layout.checkpoint(direction.name) / "offsets").exists()
     ]
     for direction in started:
         # After a restart this command made the checkpoint itself, before its JVM failed.
@@ -178,7 +207,9 @@ def _resumed(pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | No
                 hint="omit --resume to continue from it, or choose another directory with --checkpoint",
             )
     return [
-        direction if direction in started else resumed(direction, progress_name(pipeline, direction))
+        direction
+        if direction in started
+        else resumed(direction, progress_name(pipeline, direction))
         for direction in mirrored
     ]
 

@@ -12,12 +12,15 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, typer.Option(metavar="FILE", help="A server.properties file.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A server.properties file.")
+    ] = None,
     set: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting; overrides the file.")
     ] = None,
     existing: Annotated[
-        bool, typer.Option("--existing", help="Refuse to start if a data directory is new or empty.")
+        bool,
+        typer.Option("--existing", help="Refuse to start if a data directory is new or empty."),
     ] = False,
 ) -> None:
     """Run a broker in the foreground."""
@@ -25,4 +28,6 @@ def serve(
 
     words = ["--config", str(config)] if config else []
     words += ["--existing"] if existing else []
-    raise typer.Exit(serve_command([*words, *(word for pair in set or [] for word in ("--set", pair))]))
+    raise typer.Exit(
+        serve_command([*words, *(word for pair in set or [] for word in ("--set", pair))])
+    )

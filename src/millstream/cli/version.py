@@ -14,4 +14,6 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @app.command()
 def version(format: OutputFormat = Format.table) -> None:
     """Print the version."""
-    print_json({"version": __version__}) if format is Format.json else print(f"millstream {__version__}")
+    print_json({"version": __version__}) if format is Format.json else print(
+        f"millstream {__version__}"
+    )

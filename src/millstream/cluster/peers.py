@@ -46,7 +46,9 @@ class Peer:
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
-        self._link: Link[asyncio.Future[Any]] = Link(client_id, max_response_bytes=MAX_RESPONSE_BYTES)
+        self._link: Link[asyncio.Future[Any]] = Link(
+            client_id, max_response_bytes=MAX_RESPONSE_BYTES
+        )
         self._link.versions[API_VERSIONS_KEY] = _FIRST_VERSION, _FIRST_VERSION
         self._unsent: list[memoryview] = []
         self._broken: Exception | None = None

@@ -54,7 +54,9 @@ def doctor(
                     findings += check(view)
                 except ClientError as error:
                     name = check.__name__.removeprefix("check_")
-                    findings.append(Finding(Level.fail, name, f"check failed: {error.message}", error.hint))
+                    findings.append(
+                        Finding(Level.fail, name, f"check failed: {error.message}", error.hint)
+                    )
     if format is Format.json:
         print_json([asdict(finding) for finding in findings])
     else:

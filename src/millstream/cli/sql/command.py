@@ -62,11 +62,14 @@ Catalog = Annotated[
 @app.command(DEFAULT_VERB)
 def query(
     statement: Annotated[
-        str | None, typer.Argument(metavar="[STATEMENT]", help="Statement to run. [default: open a prompt]")
+        str | None,
+        typer.Argument(metavar="[STATEMENT]", help="Statement to run. [default: open a prompt]"),
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Read statements from a file; - is stdin."),
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="Read statements from a file; - is stdin."
+        ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept guessed columns.")] = False,
     limit: Annotated[
@@ -152,7 +155,9 @@ def run(
             try:
                 run.change(pipeline_of(follower.catalog, bootstrap, name=name))
             except ClientError as error:
-                note(f"the new declarations cannot be run, and the running flows stay unchanged: {error}")
+                note(
+                    f"the new declarations cannot be run, and the running flows stay unchanged: {error}"
+                )
 
     try:
         with spark_session(name, master, spark_conf) as spark:

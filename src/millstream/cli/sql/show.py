@@ -16,7 +16,16 @@ from millstream.cli.support.output import note, print_json, print_table, printab
 from millstream.client.errors import ClientError
 from millstream.sql.errors import SqlError
 from millstream.sql.live import Live
-from millstream.sql.results import Cells, Confirmation, Details, Listing, LiveRows, Outcome, Plan, Rows
+from millstream.sql.results import (
+    Cells,
+    Confirmation,
+    Details,
+    Listing,
+    LiveRows,
+    Outcome,
+    Plan,
+    Rows,
+)
 
 if TYPE_CHECKING:
     from millstream.sql.engine import Engine
@@ -115,7 +124,9 @@ class StatementRunner:
         cells = interruptibly(rows, lambda: rows.cells(self._limit + 1), stop)
         print_table(rows.columns, cells[: self._limit])
         if len(cells) > self._limit:
-            note(f"showing the first {self._limit:,} rows; use --limit N for more, or --format json for all")
+            note(
+                f"showing the first {self._limit:,} rows; use --limit N for more, or --format json for all"
+            )
 
     def _live(self, rows: LiveRows, stop: threading.Event) -> None:
         live = Live(rows, self._engine.bootstrap, self._engine.checkpoint)
@@ -189,7 +200,10 @@ class _Screen:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._live.stop()
 
@@ -209,7 +223,10 @@ class Interrupts:
         return self._seen
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         signal.signal(signal.SIGINT, self._before)
 

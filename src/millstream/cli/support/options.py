@@ -32,7 +32,9 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     from millstream.client.errors import ClientError
 
     try:
-        with Admin(ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, timeout_s=COMPLETION_TIMEOUT_S) as admin:
+        with Admin(
+            ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, timeout_s=COMPLETION_TIMEOUT_S
+        ) as admin:
             return [name for name in admin.topics.names() if name.startswith(incomplete)]
     except ClientError:
         return []
@@ -41,29 +43,45 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 Bootstrap = Annotated[
     str,
     typer.Option(
-        "--bootstrap", "-b", envvar="MILLSTREAM_BOOTSTRAP", metavar="HOST:PORT", help="Address of a broker."
+        "--bootstrap",
+        "-b",
+        envvar="MILLSTREAM_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Address of a broker.",
     ),
 ]
 Timeout = Annotated[
     float,
     typer.Option(
-        "--timeout", metavar="SECONDS", min=0.1, help="How long to wait for a response, including fail-over."
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="How long to wait for a response, including fail-over.",
     ),
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]
-TopicNames = Annotated[list[str], typer.Argument(help="Names of topics.", autocompletion=complete_topics)]
+TopicName = Annotated[
+    str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)
+]
+TopicNames = Annotated[
+    list[str], typer.Argument(help="Names of topics.", autocompletion=complete_topics)
+]
 ClientOptions = Annotated[
     list[str] | None,
     typer.Option(
-        "--client-option", "-X", metavar="NAME=VALUE", help="A librdkafka property, passed on unchanged."
+        "--client-option",
+        "-X",
+        metavar="NAME=VALUE",
+        help="A librdkafka property, passed on unchanged.",
     ),
 ]
 # Options of every command that runs on Spark.
 Master = Annotated[
     str,
     typer.Option(
-        "--master", metavar="URL", help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://..."
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://...",
     ),
 ]
 Checkpoint = Annotated[
@@ -74,7 +92,9 @@ Checkpoint = Annotated[
         help="Directory of the checkpoints. [default: ./millstream-checkpoints]",
     ),
 ]
-Conf = Annotated[list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting.")]
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting.")
+]
 Once = Annotated[bool, typer.Option("--once", help="Process the available records, then exit.")]
 ResetProgress = Annotated[
     bool,
@@ -83,7 +103,10 @@ ResetProgress = Annotated[
 StopTimeout = Annotated[
     float,
     typer.Option(
-        "--stop-timeout", metavar="SECONDS", min=0, help="How long to wait for running batches at the end."
+        "--stop-timeout",
+        metavar="SECONDS",
+        min=0,
+        help="How long to wait for running batches at the end.",
     ),
 ]
 

@@ -27,7 +27,10 @@ class Status:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         pass
 
@@ -97,7 +100,9 @@ class LiveStatus(Status):
             entry = node.entry
             colour = _COLOURS.get(entry.state, "")
             state = f"[{colour}]{_state(node)}[/]" if colour else _state(node)
-            table.add_row(node.name, entry.address, str(entry.pid or "-"), state, os.path.relpath(entry.log))
+            table.add_row(
+                node.name, entry.address, str(entry.pid or "-"), state, os.path.relpath(entry.log)
+            )
         return table
 
     def __enter__(self) -> Self:
@@ -105,7 +110,10 @@ class LiveStatus(Status):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._live.stop()
 
@@ -131,9 +139,7 @@ def status_for(format_json: bool, nodes: Callable[[], list[LocalNode]]) -> Statu
 def line(node: LocalNode) -> str:
     """Return a line with name, address, pid and state of a process."""
     entry = node.entry
-    return (
-        f"{node.name:<12} {entry.address:<16} {f'pid {entry.pid}' if entry.pid else '-':<12} {_state(node)}"
-    )
+    return f"{node.name:<12} {entry.address:<16} {f'pid {entry.pid}' if entry.pid else '-':<12} {_state(node)}"
 
 
 def _state(node: LocalNode) -> str:
