@@ -42,7 +42,9 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         help="names of peers: run the scenarios with a target versus one of them, "
         "and those that such a peer names",
     )
-    parser.add_argument("--peers", default="", help="names of peers (default: those that run by default)")
+    parser.add_argument(
+        "--peers", default="", help="names of peers (default: those that run by default)"
+    )
     parser.add_argument(
         "--rounds",
         type=int,
@@ -56,7 +58,10 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--scratch", help="directory for the data of the brokers")
     parser.add_argument(
-        "--results", type=Path, default=HERE / "results", help="directory for the JSON and the plots"
+        "--results",
+        type=Path,
+        default=HERE / "results",
+        help="directory for the JSON and the plots",
     )
     parser.add_argument(
         "--docs",
@@ -81,13 +86,20 @@ class Runner:
         measures: Mapping[str, Measure],
         patience_s: float = 0.0,
     ) -> None:
-        self.workshop, self.peers, self.measures, self.patience_s = workshop, peers, measures, patience_s
+        self.workshop, self.peers, self.measures, self.patience_s = (
+            workshop,
+            peers,
+            measures,
+            patience_s,
+        )
         self.busy: list[float] = []
 
     def scenario(self, scenario: Scenario, rounds: int, progress: str) -> Outcome:
         outcome, measure = Outcome(), self.measures[scenario.measure]
         relevant = [p for p in self.peers if scenario.concerns(p)]
-        outcome.absent = {p.name: p.cannot[measure.name] for p in relevant if measure.name in p.cannot}
+        outcome.absent = {
+            p.name: p.cannot[measure.name] for p in relevant if measure.name in p.cannot
+        }
         if reason := missing(scenario.requires):
             outcome.absent = {p.name: reason for p in relevant}
         runnable = [p for p in relevant if p.name not in outcome.absent]
@@ -119,7 +131,9 @@ class Runner:
         except Exception as error:  # keep the other measurements
             if not isinstance(error, BenchFailed):
                 traceback.print_exc()
-            reason = str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
+            reason = (
+                str(error) if isinstance(error, BenchFailed) else f"{type(error).__name__}: {error}"
+            )
             outcome.absent[peer.name] = f"failed: {reason}"
             say(f"{label}: FAILED: {reason}")
             return
@@ -181,11 +195,15 @@ def run(options: argparse.Namespace) -> int:
         return 0
     runnable, absent = choose_peers(peers, options, chosen)
     if not chosen:
-        raise BadDeclaration(f"no scenario has a target versus {options.against}: name some with --only")
+        raise BadDeclaration(
+            f"no scenario has a target versus {options.against}: name some with --only"
+        )
     workshop, started = Workshop(options.scratch), time.perf_counter()
     try:
         rounds = options.rounds or ROUNDS
-        results = Run(machine.facts(workshop.folder), {p.name: version(p) for p in runnable}, absent, rounds)
+        results = Run(
+            machine.facts(workshop.folder), {p.name: version(p) for p in runnable}, absent, rounds
+        )
         runner = Runner(workshop, runnable, measures, options.patience)
         complete = _measure(results, runner, chosen)
     finally:

@@ -65,10 +65,23 @@ class Cluster:
         os.kill(self.pid(node), signal.SIGTERM)
 
     def start(self, node: int) -> None:
-        command = [sys.executable, "-m", "millstream", "up", "--data", str(self.broker.data), "--start"]
+        command = [
+            sys.executable,
+            "-m",
+            "millstream",
+            "up",
+            "--data",
+            str(self.broker.data),
+            "--start",
+        ]
         self.wait(lambda: not self._runs(node), "the broker to exit", 30)
         done = subprocess.run(
-            [*command, str(node)], capture_output=True, text=True, cwd=ROOT, env=environment({}), check=False
+            [*command, str(node)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=environment({}),
+            check=False,
         )
         if done.returncode:
             raise BenchFailed(f"broker {node} did not restart: {done.stderr.strip()}")
@@ -94,7 +107,9 @@ class Cluster:
         with self.failures_explained(), Admin(self.addresses(), timeout_s=60) as admin:
             admin.reassignments.elect_leaders()
         self.wait(
-            lambda: all(row.leader == row.replicas[0] for row in self.partitions()), "preferred leaders", 30
+            lambda: all(row.leader == row.replicas[0] for row in self.partitions()),
+            "preferred leaders",
+            30,
         )
 
     def _last_errors(self) -> str:
@@ -132,13 +147,21 @@ class Cluster:
         metadata = self._metadata()
         topics = {} if metadata is None else metadata.topics
         return [
-            Partition(name, partition.id, partition.leader, tuple(partition.isrs), tuple(partition.replicas))
+            Partition(
+                name,
+                partition.id,
+                partition.leader,
+                tuple(partition.isrs),
+                tuple(partition.replicas),
+            )
             for name, topic in topics.items()
             if not name.startswith("__")
             for partition in topic.partitions.values()
         ]
 
-    def wait_led(self, count: int, *, without: int = -1, in_sync: int = 1, timeout_s: float = 120) -> None:
+    def wait_led(
+        self, count: int, *, without: int = -1, in_sync: int = 1, timeout_s: float = 120
+    ) -> None:
         """Wait until ``count`` partitions have a leader other than ``without``, and enough in-sync
         replicas.
         """
@@ -165,7 +188,8 @@ class Cluster:
 
         failed: list[str] = []
         producer = Producer(
-            {"bootstrap.servers": self.addresses(without=without), "acks": "all", "linger.ms": 5} | QUIET
+            {"bootstrap.servers": self.addresses(without=without), "acks": "all", "linger.ms": 5}
+            | QUIET
         )
         for row in partitions:
             producer.produce(

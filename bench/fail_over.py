@@ -56,7 +56,9 @@ class Writer:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            self._producer.produce(TOPIC, str(number), partition=0, on_delivery=self._reporter(number))
+            self._producer.produce(
+                TOPIC, str(number), partition=0, on_delivery=self._reporter(number)
+            )
             self._producer.poll(EVERY_S)
             number += 1
 
@@ -70,7 +72,7 @@ class Writer:
         return report
 
     def gap_s(self, since: float) -> float:
-        """Return the longest time between acknowledgements, of which the second is after ``since``."""
+        """Return the longest time between acknowledgements, the second of them after ``since``."""
         times = [at for at, _ in self.acknowledged]
         return max(later - at for at, later in itertools.pairwise(times) if later > since)
 
@@ -97,7 +99,9 @@ class Trial:
             "zookeeper.connect": zookeeper.address,
             "auto.leader.rebalance.enable": "false",
         }
-        self.brokers = [LocalBroker(directory / f"b{n}", settings | {"node.id": str(n)}) for n in range(3)]
+        self.brokers = [
+            LocalBroker(directory / f"b{n}", settings | {"node.id": str(n)}) for n in range(3)
+        ]
         for broker in self.brokers:
             self._stack.callback(broker.kill)
             broker.spawn()

@@ -65,7 +65,9 @@ def _copy_jars(maven: str, libs: Path) -> str | None:
     command = [maven, "-q", "-B", "-f", str(POM), *goal]
     try:
         partial.mkdir(parents=True)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
         if done.returncode:
             output = (done.stdout + done.stderr).strip().splitlines()
             return f"Maven could not fetch Apache Kafka: {output[0] if output else done.returncode}"

@@ -42,9 +42,7 @@ FOREIGN = (
     "PIP_NO_CACHE_DIR",
 )
 # Ends when the process that started it is gone, however that ended.
-LOOP = (
-    "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    for _ in range(1_000_000):\n        pass\n"
-)
+LOOP = "import os, sys\nwhile os.getppid() == int(sys.argv[1]):\n    for _ in range(1_000_000):\n        pass\n"
 
 Record = dict[str, Any]
 
@@ -75,7 +73,11 @@ class Output(NamedTuple):
 
 def plan(runs: int, busy: int, tests: int) -> list[tuple[Kind, int]]:
     """Return how often to run each kind; `busy` of the `runs` of the demo are beside busy loops."""
-    return [(Kind("demo", False), runs - busy), (Kind("demo", True), busy), (Kind("test", True), tests)]
+    return [
+        (Kind("demo", False), runs - busy),
+        (Kind("demo", True), busy),
+        (Kind("test", True), tests),
+    ]
 
 
 def read_records(path: Path) -> list[Record]:
@@ -104,7 +106,8 @@ def done(records: Sequence[Record], commit: str, kind: Kind) -> list[Record]:
     return [
         record
         for record in records
-        if (record["commit"], record["command"], record["load"]) == (commit, kind.command, kind.load)
+        if (record["commit"], record["command"], record["load"])
+        == (commit, kind.command, kind.load)
     ]
 
 
@@ -169,7 +172,9 @@ def run_command(
 def has_row(log: Path) -> bool:
     """Return whether the output has a row below the head of a table of flows."""
     lines = log.read_text(errors="replace").splitlines(keepends=True)
-    heads = [number for number, line in enumerate(lines) if line.startswith("flow ") and "rows/s" in line]
+    heads = [
+        number for number, line in enumerate(lines) if line.startswith("flow ") and "rows/s" in line
+    ]
     return bool(heads) and len(lines) > heads[0] + 1 and lines[heads[0] + 1].endswith("\n")
 
 
@@ -189,7 +194,13 @@ class Series:
     """Runs of one commit of one repository."""
 
     def __init__(
-        self, repository: Path, commit: str, results: Path, scratch: Path, timeout_s: float, python: str
+        self,
+        repository: Path,
+        commit: str,
+        results: Path,
+        scratch: Path,
+        timeout_s: float,
+        python: str,
     ) -> None:
         self.repository, self.commit, self.results = repository, commit, results
         self.scratch, self.timeout_s, self.python = scratch, timeout_s, python
@@ -222,7 +233,9 @@ class Series:
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
         make = ["make", "--no-print-directory", f"PYTHON={self.python}"]
-        setup = run_command([*make, SETUP[kind.target]], clone, env, self.timeout_s, folder / "setup.log")
+        setup = run_command(
+            [*make, SETUP[kind.target]], clone, env, self.timeout_s, folder / "setup.log"
+        )
         record["setup_seconds"] = setup.seconds
         if setup.exit_code:
             return record | {"exit_code": setup.exit_code, "seconds": 0.0, "tail": setup.tail}
@@ -240,7 +253,13 @@ class Series:
 
 def table(records: Sequence[Record], commit: str, kinds: Sequence[tuple[Kind, int]]) -> str:
     """Return a table with a row for each kind: how many passed, and their times."""
-    heads = ("command", "load", "passed", "seconds (min, median, max)", "first row (min, median, max)")
+    heads = (
+        "command",
+        "load",
+        "passed",
+        "seconds (min, median, max)",
+        "first row (min, median, max)",
+    )
     rows = [heads]
     for kind, planned in kinds:
         finished = done(records, commit, kind)
@@ -248,7 +267,9 @@ def table(records: Sequence[Record], commit: str, kinds: Sequence[tuple[Kind, in
         passed = f"{len(successful)} of {len(finished)}" + (
             f", {planned} planned" if planned > len(finished) else ""
         )
-        first = [record["first_row_seconds"] for record in successful if "first_row_seconds" in record]
+        first = [
+            record["first_row_seconds"] for record in successful if "first_row_seconds" in record
+        ]
         rows.append(
             (
                 kind.command,
@@ -260,7 +281,8 @@ def table(records: Sequence[Record], commit: str, kinds: Sequence[tuple[Kind, in
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     )
 
 
@@ -273,15 +295,23 @@ def _range(values: Sequence[float]) -> str:
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.first_run", description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="runs of make demo")
-    parser.add_argument("--busy", type=int, default=10, help="how many of them beside two busy loops")
-    parser.add_argument("--tests", type=int, default=5, help="runs of make test, all beside two busy loops")
+    parser.add_argument(
+        "--busy", type=int, default=10, help="how many of them beside two busy loops"
+    )
+    parser.add_argument(
+        "--tests", type=int, default=5, help="runs of make test, all beside two busy loops"
+    )
     parser.add_argument("--commit", default="HEAD", help="the commit to clone")
     parser.add_argument("--repository", type=Path, default=ROOT, help="the repository to clone")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "first-run.jsonl")
     parser.add_argument("--scratch", type=Path, help="directory for the clones")
-    parser.add_argument("--timeout", type=float, default=3600, help="timeout of one command in seconds")
     parser.add_argument(
-        "--python", default=getattr(sys, "_base_executable", sys.executable), help="the PYTHON of make"
+        "--timeout", type=float, default=3600, help="timeout of one command in seconds"
+    )
+    parser.add_argument(
+        "--python",
+        default=getattr(sys, "_base_executable", sys.executable),
+        help="the PYTHON of make",
     )
     options = parser.parse_args(argv)
     if not 0 <= options.busy <= options.runs:
@@ -297,16 +327,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("uncommitted changes are not in the clones", file=sys.stderr)
     scratch = (options.scratch or Path(tempfile.gettempdir())).resolve()
     series = Series(
-        options.repository.resolve(), commit, options.results, scratch, options.timeout, options.python
+        options.repository.resolve(),
+        commit,
+        options.results,
+        scratch,
+        options.timeout,
+        options.python,
     )
     kinds = plan(options.runs, options.busy, options.tests)
     interrupted = False
     try:
         for kind, planned in kinds:
-            for number in range(len(done(read_records(options.results), commit, kind)) + 1, planned + 1):
+            for number in range(
+                len(done(read_records(options.results), commit, kind)) + 1, planned + 1
+            ):
                 record = series.run(kind, number)
                 result = (
-                    "passed" if record["exit_code"] == 0 else f"FAILED with exit code {record['exit_code']}"
+                    "passed"
+                    if record["exit_code"] == 0
+                    else f"FAILED with exit code {record['exit_code']}"
                 )
                 print(
                     f"{kind.command}, load: {kind.load}, {number} of {planned}: {result}, {record['seconds']:.0f} s",
@@ -322,7 +361,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for record in failed:
         last = "\n    ".join(record["tail"][-5:])
         where = f", kept in {record['kept']}" if "kept" in record else ""
-        print(f"\n{record['command']}, load: {record['load']}, run {record['number']}{where}:\n    {last}")
+        print(
+            f"\n{record['command']}, load: {record['load']}, run {record['number']}{where}:\n    {last}"
+        )
     return 130 if interrupted else int(bool(failed))
 
 

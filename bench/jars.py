@@ -71,7 +71,13 @@ def jars(*coordinates: str) -> tuple[str, ...]:
         raise Missing(f"{coordinates[0]} needs Maven, and the program mvn does not exist")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pom.xml").write_text(_pom(coordinates), encoding="utf-8")
-    command = [maven, "-q", "-B", "dependency:build-classpath", f"-Dmdep.outputFile={folder / 'jars'}"]
+    command = [
+        maven,
+        "-q",
+        "-B",
+        "dependency:build-classpath",
+        f"-Dmdep.outputFile={folder / 'jars'}",
+    ]
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

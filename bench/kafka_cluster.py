@@ -41,7 +41,11 @@ def server_properties(node: int, ports: Sequence[int], data: Path) -> str:
 def java(libs: str, properties: Path) -> list[str]:
     """Return the command of the peer `kafka`, so that each node runs as a single broker does."""
     peer = load_peers()["kafka"]
-    words = {"{KAFKA_LIBS}": libs, "{heap}": peer.words["heap"], "{work}/server.properties": str(properties)}
+    words = {
+        "{KAFKA_LIBS}": libs,
+        "{heap}": peer.words["heap"],
+        "{work}/server.properties": str(properties),
+    }
     command = []
     for part in peer.command:
         for word, value in words.items():
@@ -72,12 +76,21 @@ class Nodes:
             self._format(properties)
             with (home / "output").open("wb") as output:
                 command = [*java(self.libs, properties), *self.overrides]
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                )
                 self.processes.append(process)
 
     def _format(self, properties: Path) -> None:
         tool = ["java", "-cp", f"{self.libs}/*", "kafka.tools.StorageTool", "format"]
-        command = [*tool, "--cluster-id", CLUSTER_ID, "--config", str(properties), "--ignore-formatted"]
+        command = [
+            *tool,
+            "--cluster-id",
+            CLUSTER_ID,
+            "--config",
+            str(properties),
+            "--ignore-formatted",
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
     def wait_ready(self) -> None:

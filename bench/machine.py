@@ -56,7 +56,9 @@ def _priority() -> int:
 
 
 def _file_system(path: Path) -> str:
-    mounts = [p for p in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(p.mountpoint)]
+    mounts = [
+        p for p in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(p.mountpoint)
+    ]
     return max(mounts, key=lambda p: len(p.mountpoint)).fstype if mounts else "unknown"
 
 

@@ -73,7 +73,9 @@ class Scenario:
     measure: str
     load: Mapping[str, Any]  # the baseline with the changed factor or the values of the activity
     factor: Mapping[str, Any] = field(default_factory=dict)
-    activity: Mapping[str, Any] = field(default_factory=dict)  # its `name`, and any values of the baseline
+    activity: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # its `name`, and any values of the baseline
     amount: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # broker settings, by Kafka's names
     topic_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -110,7 +112,9 @@ class Peer:
     files: Mapping[str, str] = field(default_factory=dict)  # written below {work} before `prepare`
     environment: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)  # for {names} in commands and files
-    requires: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # programs, modules, fetched
+    requires: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # programs, modules, fetched
     version: tuple[str, ...] = ()
     topics: str = "admin"  # or "stdin"
     stores: bool = True  # stores messages in files
@@ -133,7 +137,10 @@ def load_scenarios(
 ) -> list[Scenario]:
     base = _read(baseline)["load"]
     scenarios = [_scenario(path, base) for path in folder.glob("*.toml")]
-    return [scenario for _, scenario in sorted(scenarios, key=lambda row: (row[0], _natural(row[1].name)))]
+    return [
+        scenario
+        for _, scenario in sorted(scenarios, key=lambda row: (row[0], _natural(row[1].name)))
+    ]
 
 
 def _natural(name: str) -> str:
@@ -144,15 +151,23 @@ def _natural(name: str) -> str:
 def _scenario(path: Path, base: Mapping[str, Any]) -> tuple[int, Scenario]:
     table = _read(path)
     order, factor = table.pop("order", 100), table.get("factor", {})
-    changed = factor | {name: value for name, value in table.get("activity", {}).items() if name != "name"}
+    changed = factor | {
+        name: value for name, value in table.get("activity", {}).items() if name != "name"
+    }
     if len(factor) > 1:
-        raise BadDeclaration(f"{path.name}: {len(factor)} factors differ from the baseline, at most one may")
+        raise BadDeclaration(
+            f"{path.name}: {len(factor)} factors differ from the baseline, at most one may"
+        )
     if unknown := set(changed) - set(base):
-        raise BadDeclaration(f"{path.name}: the baseline has no factor {', '.join(sorted(unknown))}")
+        raise BadDeclaration(
+            f"{path.name}: the baseline has no factor {', '.join(sorted(unknown))}"
+        )
     table["peers"] = tuple(table.get("peers", ()))
     table["requires"] = _requires(table)
     table["targets"] = tuple(_checked(Target, path, row) for row in table.pop("target", []))
-    return order, _checked(Scenario, path, table | {"name": path.stem, "load": dict(base) | changed})
+    return order, _checked(
+        Scenario, path, table | {"name": path.stem, "load": dict(base) | changed}
+    )
 
 
 def load_peers(folder: Path = HERE / "peers") -> dict[str, Peer]:

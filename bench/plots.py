@@ -38,7 +38,9 @@ class Panel:
     lines: Sequence[Line]
 
 
-def draw(run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]) -> dict[str, bytes]:
+def draw(
+    run: Run, scenarios: Sequence[Scenario], measures: Mapping[str, Measure]
+) -> dict[str, bytes]:
     """Return PNG files by subject; subjects without data are left out."""
     colours = dict(zip(run.peers, COLOURS * (1 + len(run.peers) // len(COLOURS)), strict=False))
     chosen = [scenario for scenario in scenarios if scenario.name in run.outcomes]
@@ -81,7 +83,9 @@ def _figures(run: Run, outcome: Outcome, metric: Metric) -> dict[str, float]:
     return {peer: summary.value for peer, summary in summaries.items() if summary is not None}
 
 
-def _bars(groups: Sequence[tuple[str, Metric, dict[str, float]]], colours: Mapping[str, Colour]) -> bytes:
+def _bars(
+    groups: Sequence[tuple[str, Metric, dict[str, float]]], colours: Mapping[str, Colour]
+) -> bytes:
     """Draw the bars of a scenario relative to its longest: ratios count, and units differ."""
     bars = sum(len(figures) for _, _, figures in groups)
     canvas = Canvas(WIDTH, HEAD + bars * (BAR + BAR_GAP) + len(groups) * GROUP_GAP + MARGIN)
@@ -130,7 +134,9 @@ def _memory(run: Run, scenarios: Sequence[Scenario]) -> list[Panel]:
 
 
 def _lines(
-    run: Run, scenario: Scenario, points_of: Callable[[Sequence[Reading]], list[tuple[float, float]]]
+    run: Run,
+    scenario: Scenario,
+    points_of: Callable[[Sequence[Reading]], list[tuple[float, float]]],
 ) -> list[Line]:
     readings = run.outcomes[scenario.name].readings
     lines = [Line(peer, points_of(readings[peer])) for peer in run.peers if peer in readings]
@@ -148,9 +154,13 @@ def _percentiles(readings: Sequence[Reading]) -> list[tuple[float, float]]:
 
 def _resident(readings: Sequence[Reading]) -> list[tuple[float, float]]:
     """Return the median of the rounds at each moment, for as long as the longest round."""
-    series = [reading.detail["resident_mib"] for reading in readings if "sample_s" in reading.detail]
+    series = [
+        reading.detail["resident_mib"] for reading in readings if "sample_s" in reading.detail
+    ]
     moments = zip_longest(*series)
-    step_s = next((reading.detail["sample_s"] for reading in readings if "sample_s" in reading.detail), 0.0)
+    step_s = next(
+        (reading.detail["sample_s"] for reading in readings if "sample_s" in reading.detail), 0.0
+    )
     return [
         (i * step_s, median(value for value in moment if value is not None))
         for i, moment in enumerate(moments)
@@ -175,7 +185,11 @@ def _percentile_axis(panels: Sequence[Panel]) -> Axis:
 
 def _time_axis(panels: Sequence[Panel]) -> Axis:
     maximum = _largest_x(panels)
-    return Axis(maximum, [(maximum * i / 5, f"{maximum * i / 5:.1f} s") for i in range(6)], logarithmic=False)
+    return Axis(
+        maximum,
+        [(maximum * i / 5, f"{maximum * i / 5:.1f} s") for i in range(6)],
+        logarithmic=False,
+    )
 
 
 def _largest_x(panels: Sequence[Panel]) -> float:
@@ -184,7 +198,9 @@ def _largest_x(panels: Sequence[Panel]) -> float:
 
 def _panels(panels: Sequence[Panel], colours: Mapping[str, Colour], axis: Axis) -> bytes:
     canvas = Canvas(WIDTH, HEAD + len(panels) * (PANEL + PANEL_GAP))
-    present = [peer for peer in colours if any(line.peer == peer for p in panels for line in p.lines)]
+    present = [
+        peer for peer in colours if any(line.peer == peer for p in panels for line in p.lines)
+    ]
     title = "latency by percentile" if axis.logarithmic else "resident memory over time"
     _head(canvas, title, present, colours)
     for i, panel in enumerate(panels):
@@ -192,7 +208,9 @@ def _panels(panels: Sequence[Panel], colours: Mapping[str, Colour], axis: Axis) 
     return canvas.png()
 
 
-def _panel(canvas: Canvas, top: int, panel: Panel, colours: Mapping[str, Colour], axis: Axis) -> None:
+def _panel(
+    canvas: Canvas, top: int, panel: Panel, colours: Mapping[str, Colour], axis: Axis
+) -> None:
     values = [value for line in panel.lines for _, value in line.points]
     scale = _Scale(min(values), max(values), axis.logarithmic)
     bottom, width = top + PANEL, WIDTH - LEFT - MARGIN
@@ -206,11 +224,15 @@ def _panel(canvas: Canvas, top: int, panel: Panel, colours: Mapping[str, Colour]
         x_position = LEFT + round(width * x / axis.maximum)
         canvas.line(x_position, top, x_position, bottom, LIGHT)
         canvas.text(
-            min(x_position - text_width(label) // 2, WIDTH - text_width(label)), bottom + 8, label, GREY
+            min(x_position - text_width(label) // 2, WIDTH - text_width(label)),
+            bottom + 8,
+            label,
+            GREY,
         )
     for line in panel.lines:
         points = [
-            (LEFT + width * x / axis.maximum, bottom - PANEL * scale.share(value)) for x, value in line.points
+            (LEFT + width * x / axis.maximum, bottom - PANEL * scale.share(value))
+            for x, value in line.points
         ]
         for before, after in zip(points, points[1:] or points, strict=False):
             canvas.line(*before, *after, colours[line.peer], thick=3)
@@ -223,7 +245,9 @@ class _Scale:
         self.logarithmic = logarithmic
         self.low = math.floor(math.log10(max(smallest, 1e-3))) if logarithmic else 0.0
         self.high = (
-            math.ceil(math.log10(max(largest, 1e-3)) + 1e-9) if logarithmic else (largest or 1.0) * 1.05
+            math.ceil(math.log10(max(largest, 1e-3)) + 1e-9)
+            if logarithmic
+            else (largest or 1.0) * 1.05
         )
 
     def share(self, value: float) -> float:

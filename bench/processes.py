@@ -34,8 +34,13 @@ def environment(extra: Mapping[str, str]) -> dict[str, str]:
     It caches compiled modules, as an installed package does, but apart from the sources.
     """
     paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    own = {"PYTHONPATH": os.pathsep.join(p for p in paths if p), "PYTHONPYCACHEPREFIX": str(BYTECODE)}
-    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | own | dict(extra)
+    own = {
+        "PYTHONPATH": os.pathsep.join(p for p in paths if p),
+        "PYTHONPYCACHEPREFIX": str(BYTECODE),
+    }
+    return (
+        {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"} | own | dict(extra)
+    )
 
 
 class Output:
@@ -113,7 +118,11 @@ class Load:
         self.process.wait()
         self.errors.close()
         last = self.errors.lines[-1] if self.errors.lines else ""
-        return f"the {self.name} generator {event}: {last}" if last else f"the {self.name} generator {event}"
+        return (
+            f"the {self.name} generator {event}: {last}"
+            if last
+            else f"the {self.name} generator {event}"
+        )
 
     def close(self) -> None:
         assert self.process.stdin is not None

@@ -33,7 +33,9 @@ def merged(runs: Sequence[Run]) -> Run:
         result.outcomes |= run.outcomes
         result.seconds += run.seconds
         result.busy += run.busy
-    result.missing = {name: reason for name, reason in result.missing.items() if name not in result.peers}
+    result.missing = {
+        name: reason for name, reason in result.missing.items() if name not in result.peers
+    }
     return result
 
 
@@ -43,13 +45,17 @@ def publish(run: Run, page: Path) -> list[Path]:
     ordered = [scenario for scenario in scenarios if scenario.name in run.outcomes]
     drawn = plots.write(plots.draw(run, ordered, measures), page.parent, page.stem)
     rows = list(report.rows(run, ordered, measures))
-    report.write_docs(page, report.markdown(run, rows, ordered, load_peers(), [path.name for path in drawn]))
+    report.write_docs(
+        page, report.markdown(run, rows, ordered, load_peers(), [path.name for path in drawn])
+    )
     return [page, run.save(page.with_suffix(".json")), *drawn]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.publish", description=__doc__)
-    parser.add_argument("results", nargs="+", type=Path, help="JSON files of runs, the earliest first")
+    parser.add_argument(
+        "results", nargs="+", type=Path, help="JSON files of runs, the earliest first"
+    )
     parser.add_argument("--page", type=Path, default=DOCS, help="the page to write")
     options = parser.parse_args()
     for path in publish(merged([read_run(path) for path in options.results]), options.page):

@@ -46,7 +46,10 @@ def number(value: float) -> str:
 
 def _figure(outcome: Outcome, peer: str, metric: Metric) -> str:
     """Format a figure. A peer that failed in a later round is marked."""
-    summary, failed = outcome.summary(peer, metric), outcome.absent.get(peer, "").startswith("failed")
+    summary, failed = (
+        outcome.summary(peer, metric),
+        outcome.absent.get(peer, "").startswith("failed"),
+    )
     if summary is None:
         return "failed" if failed else "–"
     spread = f" ±{summary.spread:.0%}" if summary.high > summary.low else ""
@@ -112,7 +115,9 @@ def show(run: Run, table_rows: Sequence[Row], console: Console) -> None:
     visible = [row for row in table_rows if any(figure != "–" for figure in row.figures)]
     for heads in dict.fromkeys(row.heads for row in visible):
         title = f"medians of {run.rounds} interleaved rounds, ± half the range"
-        console.print(_table(title, heads, [row for row in visible if row.heads == heads], run.rounds))
+        console.print(
+            _table(title, heads, [row for row in visible if row.heads == heads], run.rounds)
+        )
     for name, wall, cpu, callback, position in stalls(run):
         suffix = f"({position})" if position else ""
         line = f"{name}: {wall:.1f} ms, {cpu:.1f} ms on CPU: {callback} {suffix}"
@@ -142,7 +147,13 @@ def _table(title: str, heads: Sequence[str], table_rows: Sequence[Row], rounds: 
         if last is not None and row.name != last:
             table.add_section()
         name = "" if row.name == last else f"{row.name} {_rounds(row, rounds)}".rstrip()
-        style = "bold red" if "MISSED" in row.verdict else "green" if "met" in row.verdict.split("; ") else ""
+        style = (
+            "bold red"
+            if "MISSED" in row.verdict
+            else "green"
+            if "met" in row.verdict.split("; ")
+            else ""
+        )
         verdict = f"[{style}]{row.verdict}[/]" if style else row.verdict
         table.add_row(name, row.metric, *row.figures, *row.ratios, row.goal, verdict)
         last = row.name
@@ -233,7 +244,9 @@ def markdown(
         note = next((s.note for s in scenarios if s.title == title), "")
         mine = [row for row in table_rows if row.title == title]
         heads = mine[0].heads
-        head = " ".join(word for word in (f"**{title}.**", _rounds(mine[0], run.rounds), note) if word)
+        head = " ".join(
+            word for word in (f"**{title}.**", _rounds(mine[0], run.rounds), note) if word
+        )
         out += ["", _wrapped(head), "", _line(heads), _line(["---"] * len(heads))]
         for row in mine:
             out.append(_line([row.metric, *row.figures, *row.ratios, row.goal, row.verdict]))
@@ -257,7 +270,9 @@ def markdown(
 def _wrapped(text: str) -> str:
     """Return a paragraph or a list item, wrapped at 100 columns."""
     indent = "  " if text.startswith("- ") else ""
-    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -284,11 +299,11 @@ def _neighbours(run: Run) -> str:
     """Describe the load by other programs just before each measurement."""
     if not run.busy:
         return "the load by other programs is not known"
-    raised = f", the bench ran at priority {run.facts['priority']}" if run.facts.get("priority") else ""
-    typical, maximum = median(run.busy), max(run.busy)
-    return (
-        f"other programs used {typical:.0%} of the cores before a measurement (at most {maximum:.0%}){raised}"
+    raised = (
+        f", the bench ran at priority {run.facts['priority']}" if run.facts.get("priority") else ""
     )
+    typical, maximum = median(run.busy), max(run.busy)
+    return f"other programs used {typical:.0%} of the cores before a measurement (at most {maximum:.0%}){raised}"
 
 
 def write_docs(path: Path, figures: str, begin: str = BEGIN) -> None:

@@ -84,7 +84,9 @@ class Run:
     seconds: float = 0.0
     # Share of the cores that other programs used before each measurement.
     busy: list[float] = field(default_factory=list)
-    parts: dict[str, int] = field(default_factory=dict)  # scenario -> which of several runs it is from
+    parts: dict[str, int] = field(
+        default_factory=dict
+    )  # scenario -> which of several runs it is from
 
     def achieved(self, scenario: Scenario, target: Target, metric: Metric) -> float | None:
         """Return the subject's value for a target, or None if it was not measured."""
@@ -116,7 +118,10 @@ def read_run(path: Path) -> Run:
     table = json.loads(path.read_text(encoding="utf-8"))
     outcomes = {
         name: Outcome(
-            {peer: [Reading(**r) for r in readings] for peer, readings in outcome["readings"].items()},
+            {
+                peer: [Reading(**r) for r in readings]
+                for peer, readings in outcome["readings"].items()
+            },
             outcome["absent"],
         )
         for name, outcome in table.pop("outcomes").items()

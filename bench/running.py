@@ -92,7 +92,9 @@ class Broker:
         times = [_read(p, lambda p: p.cpu_times()) or (0.0,) for p in self._family()]
         return float(sum(sum(t[:4]) for t in times))
 
-    def create_topic(self, name: str, partitions: int, settings: Mapping[str, Any] | None = None) -> None:
+    def create_topic(
+        self, name: str, partitions: int, settings: Mapping[str, Any] | None = None
+    ) -> None:
         if self.peer.topics == "stdin":
             self._command(f"topic {name} {partitions}")
         elif self.peer.protocol != KAFKA:
@@ -210,7 +212,12 @@ class Workshop:
         broker.create_topic(WARM_UP, partitions)
         for request in ("produce", "fetch"):
             count = broker.peer.warm_up_requests
-            job: dict[str, Any] = {"message_bytes": 100, "connections": 1, "depth": 64, "warmup_requests": 1}
+            job: dict[str, Any] = {
+                "message_bytes": 100,
+                "connections": 1,
+                "depth": 64,
+                "warmup_requests": 1,
+            }
             job |= {"routes": broker.leaders(WARM_UP, partitions), "topic": WARM_UP}
             with self.load("requests", job | {"request": request, "requests": count}) as load:
                 load.wait_ready()
@@ -234,7 +241,9 @@ def _words(peer: Peer) -> dict[str, str]:
 
 
 def _filled(command: tuple[str, ...], words: Mapping[str, str]) -> list[str]:
-    return [re.sub(r"\{(\w+)\}", lambda m: words.get(m.group(1), m.group(0)), part) for part in command]
+    return [
+        re.sub(r"\{(\w+)\}", lambda m: words.get(m.group(1), m.group(0)), part) for part in command
+    ]
 
 
 def _start(peer: Peer, settings: Mapping[str, Any], work: Path, timed: bool) -> Broker:
@@ -243,10 +252,14 @@ def _start(peer: Peer, settings: Mapping[str, Any], work: Path, timed: bool) -> 
     for name, text in peer.files.items():
         (work / name).write_text(_filled((text,), words)[0])
     for step in peer.prepare:
-        done = subprocess.run(_filled(step, words), capture_output=True, text=True, cwd=work, check=False)
+        done = subprocess.run(
+            _filled(step, words), capture_output=True, text=True, cwd=work, check=False
+        )
         if done.returncode:
             output = (done.stdout + done.stderr).strip().splitlines()
-            raise BenchFailed(f"{peer.title} cannot be prepared: {output[-1] if output else done.returncode}")
+            raise BenchFailed(
+                f"{peer.title} cannot be prepared: {output[-1] if output else done.returncode}"
+            )
     command = _filled(peer.command, words)
     for name, value in settings.items():
         command += _filled(peer.setting, {"name": name, "value": str(value)})
@@ -308,7 +321,9 @@ def _wait_response(broker: Broker) -> None:
             return
         except OSError:
             time.sleep(0.001)
-    raise BenchFailed(f"{broker.peer.title} did not answer on {broker.address}: {_last_line(broker)}")
+    raise BenchFailed(
+        f"{broker.peer.title} did not answer on {broker.address}: {_last_line(broker)}"
+    )
 
 
 def _probe(broker: Broker) -> None:
@@ -321,7 +336,9 @@ def _probe(broker: Broker) -> None:
 
 
 def _last_line(broker: Broker) -> str:
-    lines = (broker.work / "stderr").read_text(errors="replace").strip().splitlines() or broker.output.lines
+    lines = (broker.work / "stderr").read_text(
+        errors="replace"
+    ).strip().splitlines() or broker.output.lines
     return lines[-1] if lines else "no output"
 
 

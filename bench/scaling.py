@@ -36,7 +36,11 @@ from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerEndpoint, BrokerRegistration, PartitionState
 from millstream.core.types import TopicPartition
 from millstream.ports.coordination import Check, Create, Delete, Node, Put, Write
-from millstream.wire.messages.controller_feed import ControllerFeedRequest, ControllerFeedResponse, nodes_of
+from millstream.wire.messages.controller_feed import (
+    ControllerFeedRequest,
+    ControllerFeedResponse,
+    nodes_of,
+)
 
 DOCS = HERE.parent / "docs" / "scaling.md"
 BEGIN = "<!-- figures: begin (written by `python -m bench.scaling --docs`) -->"
@@ -76,10 +80,17 @@ def topics(size: Size) -> Iterator[list[tuple[str, bytes]]]:
             for i in range(PARTITIONS_PER_TOPIC)
         }
         name = f"topic-{topic_number:06}"
-        nodes = [(znodes.topic_path(name), znodes.encode_topic(topic_number.to_bytes(16, "big"), replicas))]
+        nodes = [
+            (
+                znodes.topic_path(name),
+                znodes.encode_topic(topic_number.to_bytes(16, "big"), replicas),
+            )
+        ]
         for index, on in replicas.items():
             state = PartitionState(on[0], 3, on)
-            nodes.append((znodes.partition_state_path(name, index), znodes.encode_partition_state(state)))
+            nodes.append(
+                (znodes.partition_state_path(name, index), znodes.encode_partition_state(state))
+            )
         yield nodes
 
 
@@ -94,7 +105,9 @@ class Counting:
         for write in writes:
             if not isinstance(write, Check):
                 self.writes += 1
-                self.bytes += len(write.path) + (0 if isinstance(write, Delete) else len(write.data))
+                self.bytes += len(write.path) + (
+                    0 if isinstance(write, Delete) else len(write.data)
+                )
 
 
 class Clock:
@@ -247,11 +260,15 @@ class World:
         replicas = topic.replicas[tp.partition]
         topic.replicas[tp.partition] = (*replicas[1:], replicas[0])
         # Do not wait for brokers, which do not exist here.
-        await inspect.unwrap(LeaderElections.elect_leaders)(self.control.elections, [tp], unclean=False)
+        await inspect.unwrap(LeaderElections.elect_leaders)(
+            self.control.elections, [tp], unclean=False
+        )
 
     async def _remove_broker(self) -> None:
         node = self.size.brokers // 2
-        leaders = sum(s.leader == node for t in self.image.topics.values() for s in t.states.values())
+        leaders = sum(
+            s.leader == node for t in self.image.topics.values() for s in t.states.values()
+        )
         self.figures["failure_leaders"] = leaders
         remaining = {n: broker for n, broker in self.image.brokers.items() if n != node}
         await self.control.brokers.brokers_changed(remaining)
@@ -263,7 +280,9 @@ class World:
     async def _reassign(self, tp: TopicPartition) -> None:
         """Move one replica: the write contains the replicas of the whole topic."""
         replicas = (*self._state(tp).isr[:2], self.size.brokers)
-        await inspect.unwrap(PartitionReassignments.reassign)(self.control.reassignments, {tp: replicas})
+        await inspect.unwrap(PartitionReassignments.reassign)(
+            self.control.reassignments, {tp: replicas}
+        )
 
     def _some(self, topic_number: int) -> list[TopicPartition]:
         return [TopicPartition(f"topic-{topic_number:06}", i) for i in range(CHANGES)]
@@ -399,7 +418,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(results))
     if options.docs:
         machine = facts(Path(tempfile.gettempdir()))
-        description = f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}."
+        description = (
+            f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}."
+        )
         write_docs(DOCS, f"{table(results)}\n{description}\n", BEGIN)
     return 0
 

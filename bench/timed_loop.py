@@ -40,7 +40,9 @@ class Watch:
         self.line = ""
         self.turn_cpu_s = 0.0
         self.busiest: tuple[float, str, str] = (0.0, "", "")
-        self.slowest: list[tuple[float, int, float, str, str]] = [(0.0, -i, 0.0, "", "") for i in range(KEEP)]
+        self.slowest: list[tuple[float, int, float, str, str]] = [
+            (0.0, -i, 0.0, "", "") for i in range(KEEP)
+        ]
 
     def record(self, wall_s: float, cpu_s: float, callback: Any) -> None:
         self.count += 1

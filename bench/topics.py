@@ -9,7 +9,11 @@ OFFSETS_TIMEOUT_S = 30
 
 
 def create_topics(
-    address: str, names: list[str], partitions: int, settings: Mapping[str, Any], replication: int = 1
+    address: str,
+    names: list[str],
+    partitions: int,
+    settings: Mapping[str, Any],
+    replication: int = 1,
 ) -> None:
     """Create topics in requests of 100."""
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
@@ -18,7 +22,8 @@ def create_topics(
     config = {name: str(value) for name, value in settings.items()}
     for start in range(0, len(names), 100):
         topics = [
-            NewTopic(name, partitions, replication, config=config) for name in names[start : start + 100]
+            NewTopic(name, partitions, replication, config=config)
+            for name in names[start : start + 100]
         ]
         _wait(admin.create_topics(topics, request_timeout=60).values(), "create topics")
 
@@ -26,7 +31,10 @@ def create_topics(
 def delete_topics(address: str, names: list[str]) -> None:
     """Delete all topics in one request."""
     admin = _admin(address)
-    _wait(admin.delete_topics(names, operation_timeout=60, request_timeout=60).values(), "delete topics")
+    _wait(
+        admin.delete_topics(names, operation_timeout=60, request_timeout=60).values(),
+        "delete topics",
+    )
 
 
 def alter_topic(address: str, topic: str, settings: Mapping[str, str]) -> None:
@@ -85,7 +93,9 @@ def leaders(address: str, topic: str, partitions: int) -> list[str]:
         metadata = _admin(address).list_topics(topic, timeout=10)
         for row in metadata.topics[topic].partitions.values():
             if row.leader in metadata.brokers:
-                addresses[row.id] = f"{metadata.brokers[row.leader].host}:{metadata.brokers[row.leader].port}"
+                addresses[row.id] = (
+                    f"{metadata.brokers[row.leader].host}:{metadata.brokers[row.leader].port}"
+                )
         return len(addresses) >= partitions
 
     wait_for(all_led, f"a leader for each of {partitions} partitions")

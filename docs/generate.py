@@ -227,7 +227,10 @@ def errors_page() -> str:
             "",
             table(
                 ("code", "name", "retriable", "meaning"),
-                ((str(e.value), e.name, "yes" if e.retriable else "", e.message) for e in ErrorCode),
+                (
+                    (str(e.value), e.name, "yes" if e.retriable else "", e.message)
+                    for e in ErrorCode
+                ),
             ),
         ]
     )
@@ -248,7 +251,9 @@ def placeholder(hint: Any, option: Any) -> str:
     kind = one_type(hint)
     if option.metavar or kind is bool:
         return option.metavar or ""
-    return "|".join(kind) if isinstance(kind, type) and issubclass(kind, Enum) else PLACEHOLDERS[kind]
+    return (
+        "|".join(kind) if isinstance(kind, type) and issubclass(kind, Enum) else PLACEHOLDERS[kind]
+    )
 
 
 def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
@@ -306,7 +311,9 @@ def noun_section(command: Command) -> list[str]:
     if not app.help:
         # A command without verbs.
         return command_section([command.name], *functions.values())
-    verbs = [command_section([command.name, verb], function) for verb, function in functions.items()]
+    verbs = [
+        command_section([command.name, verb], function) for verb, function in functions.items()
+    ]
     return [
         f"## {command.name}",
         "",

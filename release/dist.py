@@ -35,9 +35,14 @@ def commit_time_s(repository: Path) -> str:
 
 
 def build(repository: Path, workplace: Path, surroundings: dict[str, object]) -> list[Path]:
-    """Clone the last commit into the workplace and build it there. Return the sdist and the wheel."""
+    """Clone the last commit into the workplace and build it there.
+
+    Return the sdist and the wheel.
+    """
     clone, made = workplace / "clone", workplace / "dist"
-    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", str(repository), str(clone)], check=True)
+    subprocess.run(
+        ["git", "clone", "--quiet", "--no-hardlinks", str(repository), str(clone)], check=True
+    )
     umask = surroundings["umask"]
     assert isinstance(umask, int)
     variables = {name: str(value) for name, value in surroundings.items() if name != "umask"}
@@ -70,7 +75,9 @@ def build_twice(repository: Path, out: Path) -> list[Path]:
 
 def check(files: Sequence[Path]) -> None:
     """Check the metadata and the rendered README as PyPI would."""
-    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *map(str, files)], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)], check=True
+    )
 
 
 def _output(*command: str) -> str:
@@ -79,7 +86,9 @@ def _output(*command: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "dist", help="the directory for the files")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "dist", help="the directory for the files"
+    )
     out = parser.parse_args().out
     if _output("git", "-C", str(ROOT), "status", "--porcelain"):
         print("note: this builds the last commit, without the uncommitted changes", file=sys.stderr)

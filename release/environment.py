@@ -11,20 +11,31 @@ from pathlib import Path
 
 # Variables of the developer's environment that a new user does not have. pip's own variables stay:
 # they say where packages come from.
-FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "MILLSTREAM_BOOTSTRAP", "SPARK_HOME", "JAVA_HOME")
+FOREIGN = (
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "MILLSTREAM_BOOTSTRAP",
+    "SPARK_HOME",
+    "JAVA_HOME",
+)
 # `millstream ready: node 0, ...` of a broker, `ready: HOST:PORT, ...` of a cluster.
 READY = "ready: "
 STOP_S = 60.0
 
 
 class Environment:
-    """A virtual environment in ``directory``. Programs run in ``home``, an empty directory beside it."""
+    """A virtual environment in ``directory``. Programs run in ``home``, an empty directory beside
+    it.
+    """
 
     def __init__(self, directory: Path, python: str = sys.executable) -> None:
         self.directory = directory / "venv"
         self.home = directory / "home"
         self.home.mkdir(parents=True)
-        subprocess.run([python, "-m", "venv", str(self.directory)], env=self._variables(), check=True)
+        subprocess.run(
+            [python, "-m", "venv", str(self.directory)], env=self._variables(), check=True
+        )
 
     def install(self, *requirements: str) -> None:
         pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -34,7 +45,9 @@ class Environment:
         return self._run([str(self.directory / "bin" / "python"), *words], "", variables)
 
     def millstream(self, *words: str, stdin: str = "", **variables: str) -> str:
-        """Run a command and return its output; raise RuntimeError with all of it if the command fails."""
+        """Run a command and return its output; raise RuntimeError with all of it if the command
+        fails.
+        """
         return self._run([str(self.directory / "bin" / "millstream"), *words], stdin, variables)
 
     def shell(self, script: Path) -> str:
@@ -44,7 +57,9 @@ class Environment:
 
     @contextmanager
     def running(self, *words: str) -> Iterator[str]:
-        """Run ``millstream`` with these words in the background. Yield the output until it is ready."""
+        """Run ``millstream`` with these words in the background. Yield the output until it is
+        ready.
+        """
         command = [str(self.directory / "bin" / "millstream"), *words]
         log = self.home / f"{words[0]}.log"
         with log.open("w") as output:

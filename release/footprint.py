@@ -61,7 +61,10 @@ def cpu_s(command: Sequence[str], directory: Path) -> float:
         subprocess.run(command, cwd=directory, stdout=subprocess.DEVNULL, check=True)
         after = os.times()
         times.append(
-            after.children_user + after.children_system - before.children_user - before.children_system
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
         )
     return min(times)
 
@@ -75,7 +78,10 @@ def ready_s(environment: Environment) -> tuple[float, float]:
             wall.append(time.monotonic() - started)
         after = os.times()
         cpu.append(
-            after.children_user + after.children_system - before.children_user - before.children_system
+            after.children_user
+            + after.children_system
+            - before.children_user
+            - before.children_system
         )
     return min(cpu), min(wall)
 
@@ -89,7 +95,8 @@ def report(environment: Environment) -> str:
         "| -- | -- |",
     ]
     lines += [
-        f"| {name} | {size / 1e6:.1f} |" for name, size in sorted(found.items(), key=lambda row: -row[1])
+        f"| {name} | {size / 1e6:.1f} |"
+        for name, size in sorted(found.items(), key=lambda row: -row[1])
     ]
     lines += ["", "| command | CPU seconds |", "| -- | -- |"]
     program = str(environment.directory / "bin" / "millstream")

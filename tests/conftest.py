@@ -1,12 +1,16 @@
-"""Fixtures for every test: a real broker process on a free port, shared or one's own.
+"""Fixtures for every test: a real broker process on a free port, shared or for one test.
 
-``shared_broker``  one broker for the session: use it with topics of your own (``topic_name``) and do not kill it.
-``quick_broker``   the same, but its groups begin at once instead of waiting three seconds for more members.
-``broker``         a factory: ``b = broker()`` or ``broker({"num.partitions": 4})``; then ``b.bootstrap``, ``b.kill()``,
-                   ``b.restart()`` (same port, same data), ``b.stop()``, ``b.output()``, ``b.data_dir``, ``b.pid``.
-With ``MILLSTREAM_TEST_BOOTSTRAP=host:port`` the shared broker is that one, an Apache Kafka for example: it tells whether a
-test asks for what Kafka does.
-Processes are ended by their pid when the fixture ends, whether the test passed or not.
+``shared_broker``  One broker for the session. Use it with your own topics (``topic_name``), and do
+                   not kill it.
+``quick_broker``   The same, but its groups begin at once instead of waiting three seconds for more
+                   members.
+``broker``         A factory: ``b = broker()`` or ``broker({"num.partitions": 4})``; then
+                   ``b.bootstrap``, ``b.kill()``, ``b.restart()`` (same port, same data),
+                   ``b.stop()``, ``b.output()``, ``b.data_dir``, ``b.pid``.
+
+With ``MILLSTREAM_TEST_BOOTSTRAP=host:port`` the shared broker is that one, for example an Apache
+Kafka: this shows whether a test expects what Kafka does. Processes are stopped by their pid when
+the fixture ends, whether the test passed or not.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ import pytest
 
 from millstream.local.broker import LocalBroker
 
-# The fixtures that users get: `millstream` and `millstream_cluster`. tests/cli has a `millstream` of its own, which wins there.
+# The fixtures that users get: `millstream` and `millstream_cluster`. tests/cli has a `millstream`
+# of its own, which wins there.
 pytest_plugins = ("millstream.testing.plugin", "pytester")
 
 # How long examples take says how busy the machine is, nothing about what is tested.
@@ -32,8 +37,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("any machine")
 
-# Folders of tests that mostly wait, for processes and timeouts. They run first: a long file that begins last
-# would keep one worker busy and the others idle.
+# Folders of tests that mostly wait, for processes and timeouts. They run first: a long file that
+# begins last would keep one worker busy and the others idle.
 SLOW = tuple(
     f"tests/{folder}/"
     for folder in (
@@ -52,7 +57,8 @@ SLOW = tuple(
 
 BrokerFactory = Callable[..., LocalBroker]
 
-# A shared broker lives for minutes, and tests write records with fixed times of long ago: retention would delete them under a test.
+# A shared broker lives for minutes, and tests write records with fixed times of long ago: retention
+# would delete them under a test.
 SHARED = {"log.retention.check.interval.ms": 86_400_000}
 
 _started: list[LocalBroker] = []
@@ -110,10 +116,14 @@ def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBrok
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerFactory]:
-    """A factory of brokers that belong to one test; each gets a directory of its own unless one is given."""
+    """A factory of brokers that belong to one test; each gets a directory of its own unless one is
+    given.
+    """
     mine: list[LocalBroker] = []
 
-    def start(settings: Mapping[str, object] | None = None, *, directory: Path | None = None) -> LocalBroker:
+    def start(
+        settings: Mapping[str, object] | None = None, *, directory: Path | None = None
+    ) -> LocalBroker:
         mine.append(_start(directory or tmp_path / f"broker-{len(mine)}", settings))
         return mine[-1]
 

@@ -1,4 +1,6 @@
-"""Every block of code in the documents runs as it stands there, and prints what is shown. Those that need Spark: tests/stories/documents/test_doc_blocks_spark.py."""
+"""Every block of code in the documents runs as it stands there, and prints what is shown. Those
+that need Spark: tests/stories/documents/test_doc_blocks_spark.py.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def test_every_document_with_programs_is_run(document: str) -> None:
     assert {one.language for one in found} <= PROGRAMS or PLANS[document].covered_by, (
         f"{document}: blocks of other languages are not run"
     )
-    assert not found or document in PLANS, f"{document} has no entry in tests/support/document_plan.py"
+    assert not found or document in PLANS, (
+        f"{document} has no entry in tests/support/document_plan.py"
+    )
 
 
 def test_what_others_run_is_run_by_a_test_that_names_the_document() -> None:
@@ -34,7 +38,10 @@ def test_what_others_run_is_run_by_a_test_that_names_the_document() -> None:
 def test_every_exception_is_still_needed() -> None:
     commands = {
         document: [
-            step.command for block in blocks(document) if block.language == "console" for step in steps(block)
+            step.command
+            for block in blocks(document)
+            if block.language == "console"
+            for step in steps(block)
         ]
         for document in documents()
     }
@@ -46,20 +53,26 @@ def test_every_exception_is_still_needed() -> None:
 
 @pytest.mark.documents
 @pytest.mark.parametrize("part", all_parts(spark=False), ids=str)
-def test_it_runs_as_it_is_written(part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs_as_it_is_written(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with session(tmp_path, monkeypatch, PLANS[part.document].replaced) as running:
         run_part(part, running)
 
 
 @pytest.mark.documents
 def test_the_tests_in_documents_pass(pytester: pytest.Pytester, millstream: Kafka) -> None:
-    found = [one for document in PLANS for one in blocks(document) if one.tests or "testing" in document]
+    found = [
+        one for document in PLANS for one in blocks(document) if one.tests or "testing" in document
+    ]
     programs = {
         f"test_block_{number}": one.text.replace("localhost:9092", millstream.bootstrap)
         for number, one in enumerate(found)
     }
     pytester.makepyfile(**programs)
-    result = pytester.runpytest_subprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        "-p", "millstream.testing.plugin", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(passed=sum(one.tests for one in found))
 
 

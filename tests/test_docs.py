@@ -1,4 +1,6 @@
-"""The documents: generated pages are current, links and named files exist, the site builds without warnings."""
+"""The documents: generated pages are current, links and named files exist, the site builds without
+warnings.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ import pytest
 from test_tidy import LAYERS
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "changelog.d").glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+)
 SOURCE = ROOT / "src" / "millstream"
 # Folders that documents name from the root of the repository.
 FOLDERS = ("bench", "changelog.d", "docs", "examples", "release", "src", "tests")
@@ -90,7 +94,16 @@ def test_fragments_become_a_release_of_the_changelog(tmp_path: Path) -> None:
 
 
 def test_site_builds_without_warnings_and_needs_no_network(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "sphinx", "-q", "--fail-on-warning", "--keep-going", "-b", "html"]
+    build = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-q",
+        "--fail-on-warning",
+        "--keep-going",
+        "-b",
+        "html",
+    ]
     result = subprocess.run(
         [*build, "-d", str(tmp_path / "doctrees"), str(ROOT / "docs"), str(tmp_path / "site")],
         capture_output=True,
@@ -98,7 +111,9 @@ def test_site_builds_without_warnings_and_needs_no_network(tmp_path: Path) -> No
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     pages = list((tmp_path / "site").rglob("*.html"))
-    assert {"tutorial.html", "settings.html", "replication.html", "sql.html"} <= {page.name for page in pages}
+    assert {"tutorial.html", "settings.html", "replication.html", "sql.html"} <= {
+        page.name for page in pages
+    }
     for page in pages:
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(

@@ -27,10 +27,14 @@ def run(tmp_path: Path, path: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "core").mkdir()
     (tmp_path / "core" / "sitecustomize.py").write_text(ONLY_THE_CORE)
     (tmp_path / "scratch").mkdir()
-    environment = {name: value for name, value in os.environ.items() if name != "MILLSTREAM_BOOTSTRAP"}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "MILLSTREAM_BOOTSTRAP"
+    }
     environment |= {"PATH": path, "TMPDIR": str(tmp_path / "scratch")}
     environment |= {"PYTHONPATH": os.pathsep.join([str(tmp_path / "core"), str(ROOT / "src")])}
-    return subprocess.run(["sh", str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=110)
+    return subprocess.run(
+        ["sh", str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=110
+    )
 
 
 def command(tmp_path: Path, text: str) -> str:
@@ -45,7 +49,10 @@ def command(tmp_path: Path, text: str) -> str:
 def test_first_minute_needs_the_core_only_and_leaves_nothing_behind(tmp_path: Path) -> None:
     ran = run(tmp_path, command(tmp_path, f'exec "{sys.executable}" -m millstream "$@"'))
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "ada ordered 1 tea (partition " in ran.stdout and "100,000 records to numbers in" in ran.stdout
+    assert (
+        "ada ordered 1 tea (partition " in ran.stdout
+        and "100,000 records to numbers in" in ran.stdout
+    )
     assert re.search(r"^orders +3 ", ran.stdout, re.M)
     assert list((tmp_path / "scratch").iterdir()) == []
 

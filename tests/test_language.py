@@ -158,7 +158,9 @@ def text_of(document: Path) -> Iterator[tuple[int, str]]:
 
 def dialect(number: int, text: str, where: Path) -> list[str]:
     spoken = re.sub(r"``?[^`]*``?", "", text)
-    matches = [match.group(0) for pattern in (WORDS, RELATIVE) for match in pattern.finditer(spoken)]
+    matches = [
+        match.group(0) for pattern in (WORDS, RELATIVE) for match in pattern.finditer(spoken)
+    ]
     return [f"{where.relative_to(ROOT)}:{number}: {match.strip()[:60]!r}" for match in matches]
 
 

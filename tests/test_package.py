@@ -1,7 +1,7 @@
 """The package: its metadata, its version, and what users get when they install it.
 
-`make test` runs the quick half. `make package` builds the sdist and the wheel, installs the core and
-each extra into clean environments, and runs the main command of each.
+`make test` runs the quick half. `make package` builds the sdist and the wheel, installs the core
+and each extra into clean environments, and runs the main command of each.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from millstream.cli.support.extras import EXTRA_OF
 from millstream.local.zookeeper import LocalZooKeeper
 
 ROOT = Path(__file__).parents[1]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 DEVELOPERS = {"all", "docs", "dev"}
@@ -130,7 +132,10 @@ def test_workflows_are_pinned_and_test_every_supported_python(path: Path) -> Non
     for job in workflow["jobs"].values():
         matrix = job.get("strategy", {}).get("matrix")
         if matrix is not None:
-            assert matrix == {"os": ["ubuntu-latest", "macos-latest"], "python": supported_pythons()}
+            assert matrix == {
+                "os": ["ubuntu-latest", "macos-latest"],
+                "python": supported_pythons(),
+            }
         for step in job["steps"]:
             assert re.search(r"@(release/)?v\d+$", step.get("uses", "@v1")), step
             for target in re.findall(r"^make ([a-z-]+)", step.get("run", ""), re.M):
@@ -148,7 +153,9 @@ def test_only_the_publishing_job_may_ask_for_an_identity() -> None:
     assert jobs["publish"]["if"] == "startsWith(github.ref, 'refs/tags/v')"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=str)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=str
+)
 def test_issue_templates_are_forms(path: Path) -> None:
     form = yaml.safe_load(path.read_text(encoding="utf-8"))
     if path.name != "config.yml":
@@ -171,7 +178,13 @@ def test_sources_without_build_and_installation_have_an_unknown_version(tmp_path
     shutil.copy(ROOT / "src" / "millstream" / "__init__.py", tmp_path / "millstream.py")
     program = "import millstream; print(millstream.__version__)"
     ran = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}"],
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {program}",
+        ],
         capture_output=True,
         text=True,
         check=True,
@@ -213,7 +226,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {path.suffix: path for path in files}
 
 
-def install(tmp_path: Path, wheel: Path, extras: str = "", python: str = sys.executable) -> Environment:
+def install(
+    tmp_path: Path, wheel: Path, extras: str = "", python: str = sys.executable
+) -> Environment:
     environment = Environment(tmp_path, python)
     environment.install(f"{wheel}[{extras}]" if extras else str(wheel))
     return environment
@@ -221,8 +236,12 @@ def install(tmp_path: Path, wheel: Path, extras: str = "", python: str = sys.exe
 
 @pytest.mark.long
 @pytest.mark.parametrize("python", ["", *PYTHONS])
-def test_core_starts_produces_consumes_and_stops(built: dict[str, Path], tmp_path: Path, python: str) -> None:
-    environment = install(tmp_path, built[".whl"], python=f"python{python}" if python else sys.executable)
+def test_core_starts_produces_consumes_and_stops(
+    built: dict[str, Path], tmp_path: Path, python: str
+) -> None:
+    environment = install(
+        tmp_path, built[".whl"], python=f"python{python}" if python else sys.executable
+    )
     assert environment.millstream("--version") == f"millstream {built['.whl'].name.split('-')[1]}\n"
     ran = environment.shell(ROOT / "examples" / "first_minute.sh")
     assert "ada ordered 1 tea (partition " in ran and "100,000 records to numbers in" in ran
@@ -231,7 +250,9 @@ def test_core_starts_produces_consumes_and_stops(built: dict[str, Path], tmp_pat
 
 
 @pytest.mark.long
-def test_sdist_installs_in_isolation_with_its_version(built: dict[str, Path], tmp_path: Path) -> None:
+def test_sdist_installs_in_isolation_with_its_version(
+    built: dict[str, Path], tmp_path: Path
+) -> None:
     environment = Environment(tmp_path)
     environment.install(str(built[".gz"]))
     version = built[".whl"].name.split("-")[1]
@@ -246,11 +267,14 @@ def test_sdist_installs_in_isolation_with_its_version(built: dict[str, Path], tm
 def test_clone_without_tags_installs_editable(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(
-        ["git", "clone", "-q", "--depth", "1", "--no-tags", f"file://{ROOT}", str(clone)], check=True
+        ["git", "clone", "-q", "--depth", "1", "--no-tags", f"file://{ROOT}", str(clone)],
+        check=True,
     )
     environment = Environment(tmp_path / "installed")
     environment.install("--editable", str(clone))
-    assert re.fullmatch(r"millstream 0\.1\.dev\d+\+g[0-9a-f]+\n", environment.millstream("--version"))
+    assert re.fullmatch(
+        r"millstream 0\.1\.dev\d+\+g[0-9a-f]+\n", environment.millstream("--version")
+    )
     where = environment.python("-c", "import millstream; print(millstream.__file__)")
     assert where.startswith(str(clone))
 
@@ -332,7 +356,16 @@ def use_connect(environment: Environment) -> None:
     """A topic to a Delta table, and the driver of PostgreSQL."""
     with environment.broker() as bootstrap:
         environment.millstream("produce", "orders", "-b", bootstrap, stdin='{"id": 1}\n{"id": 2}\n')
-        words = ("connect", "topic:orders", "delta:lake", "--schema", "id int", "--once", "-b", bootstrap)
+        words = (
+            "connect",
+            "topic:orders",
+            "delta:lake",
+            "--schema",
+            "id int",
+            "--once",
+            "-b",
+            bootstrap,
+        )
         environment.millstream(*words)
     program = "import psycopg; from deltalake import DeltaTable; print(len(DeltaTable('lake').file_uris()))"
     assert int(environment.python("-c", program)) >= 1
@@ -340,7 +373,9 @@ def use_connect(environment: Environment) -> None:
 
 def use_all(environment: Environment) -> None:
     """A cluster with its ZooKeeper, which needs the jars and the Java of Spark."""
-    with environment.running("up", "--brokers", "2", "--port", "0", "--zookeeper-port", "0") as output:
+    with environment.running(
+        "up", "--brokers", "2", "--port", "0", "--zookeeper-port", "0"
+    ) as output:
         check_cluster(environment, output)
 
 

@@ -46,10 +46,21 @@ LAYERS: dict[str, set[str]] = {
     "cli": {"core", "client", "local", "broker", "log", "spark", "pipelines", "connect", "sql"},
     # a broker in every test, and what a test does with it
     "testing": {"core", "wire", "ports", "broker", "client", "local"},
-    "sim": {"core", "wire", "replication", "control", "ports", "log", "cluster", "broker", "client"},
+    "sim": {
+        "core",
+        "wire",
+        "replication",
+        "control",
+        "ports",
+        "log",
+        "cluster",
+        "broker",
+        "client",
+    },
 }
 PURE = {"core", "wire", "replication", "control", "groups", "transactions"}
-# What a decision may not touch: it gets time and randomness as arguments and returns what is to be done.
+# What a decision may not touch: it gets time and randomness as arguments and returns what is to be
+# done.
 IMPURE_MODULES = {
     "asyncio",
     "random",
@@ -68,8 +79,8 @@ MOST_METHODS = 25
 # package -> its classes that are still wider; a package without an entry keeps to the rule
 WIDE_CLASSES_ALLOWED: dict[str, set[str]] = {}
 
-# Folders of tests that mirror no package: stories by subject, helpers, and suites with a purpose and a
-# target of the Makefile.
+# Folders of tests that mirror no package: stories by subject, helpers, and suites with a purpose
+# and a target of the Makefile.
 STORIES, SUPPORT = "stories", "support"
 SUITES = {"bench", "chaos", "compat", "fuzz", "interop", "nemesis", "robust"}
 # One file for each API: tests reach them through the broker or through the declarations.
@@ -130,14 +141,18 @@ def test_pure_packages_have_no_io_no_clock_no_chance() -> None:
                 and node.func.id in IMPURE_NAMES
             ):
                 wrong.append(f"{relative(path)}:{node.lineno} {node.func.id}()")
-        impure = [name for name in imports_of(path) if name.split(".")[0] in IMPURE_MODULES | {"os"}]
+        impure = [
+            name for name in imports_of(path) if name.split(".")[0] in IMPURE_MODULES | {"os"}
+        ]
         wrong += [f"{relative(path)} imports {name}" for name in impure]
     assert wrong == []
 
 
 def test_every_file_says_what_it_is_for() -> None:
     opened = {path: path.read_text().lstrip()[:5] for path in FILES + TESTS}
-    assert [relative(path) for path, text in opened.items() if not text.startswith(('"""', 'r"""'))] == []
+    assert [
+        relative(path) for path, text in opened.items() if not text.startswith(('"""', 'r"""'))
+    ] == []
 
 
 def test_files_keep_to_one_subject() -> None:
@@ -146,13 +161,18 @@ def test_files_keep_to_one_subject() -> None:
 
 
 def test_classes_have_one_responsibility() -> None:
-    """A class with more methods wants to be split. The list of those that are not yet only shrinks."""
+    """A class with more methods wants to be split.
+
+    The list of those that are not yet only shrinks.
+    """
     wide: dict[str, set[str]] = {}
     for path in FILES:
         for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 methods = [
-                    item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+                    item
+                    for item in node.body
+                    if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
                 ]
                 if len(methods) > MOST_METHODS:
                     wide.setdefault(package_of(path), set()).add(node.name)
@@ -196,7 +216,9 @@ def test_the_simulation_is_used_by_tests_only() -> None:
 def mirrored_tests() -> list[Path]:
     """Return the Python files below `tests/<package>`."""
     packages = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()}
-    return [path for path in TESTS if path.is_relative_to(TEST_ROOT) and folder_of(path) in packages]
+    return [
+        path for path in TESTS if path.is_relative_to(TEST_ROOT) and folder_of(path) in packages
+    ]
 
 
 def folder_of(path: Path) -> str:
@@ -210,12 +232,16 @@ def subject_of(test: Path) -> Path | None:
     folder = SOURCE / test.parent.relative_to(TEST_ROOT)
     words = test.stem.removeprefix("test_").split("_")
     names = ["_".join(words[:count]) for count in range(len(words), 0, -1)]
-    modules = [made for name in names for made in (folder / f"{name}.py", folder / name / "__init__.py")]
+    modules = [
+        made for name in names for made in (folder / f"{name}.py", folder / name / "__init__.py")
+    ]
     return next((module for module in modules if module.exists()), None)
 
 
 def test_tests_of_a_package_are_named_after_its_modules() -> None:
-    """Whoever looks for the tests of `log/segments/open_files.py` finds `tests/log/segments/test_open_files.py`."""
+    """Whoever looks for the tests of `log/segments/open_files.py` finds
+    `tests/log/segments/test_open_files.py`.
+    """
     mirrored = mirrored_tests()
     assert len(mirrored) > len(LAYERS)
     wrong = [
@@ -236,7 +262,9 @@ def test_other_tests_are_stories_by_subject_or_a_suite() -> None:
         for path, folder in below.items()
         if folder not in {"", STORIES, SUPPORT, *SUITES}
     ]
-    stories = [path for path, folder in below.items() if folder == STORIES and path.name != "conftest.py"]
+    stories = [
+        path for path, folder in below.items() if folder == STORIES and path.name != "conftest.py"
+    ]
     wrong += [
         f"{relative(path)} is not tests/{STORIES}/<subject>/test_*.py"
         for path in stories

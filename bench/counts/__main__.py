@@ -20,9 +20,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", help="names of pieces of work, separated by commas (default: all)"
     )
-    parser.add_argument("--where", metavar="NAME", choices=WORK, help="the functions of one piece, by count")
+    parser.add_argument(
+        "--where", metavar="NAME", choices=WORK, help="the functions of one piece, by count"
+    )
     parser.add_argument("--update", action="store_true", help="make the current counts the budget")
-    parser.add_argument("--strace", action="store_true", help="system calls of a broker process, by strace")
+    parser.add_argument(
+        "--strace", action="store_true", help="system calls of a broker process, by strace"
+    )
     parser.add_argument(
         "--callgrind", action="store_true", help="instructions of a broker process, by valgrind"
     )
@@ -58,7 +62,9 @@ def show(results: dict[str, Counts]) -> int:
         table.add_row(f"{name}: {WORK[name].title}", *cells)
     Console(width=None if sys.stdout.isatty() else 150).print(table)
     grown = [
-        line for name, counts in results.items() for line in budgets.excess(name, counts, declared[name])
+        line
+        for name, counts in results.items()
+        for line in budgets.excess(name, counts, declared[name])
     ]
     print("\n".join(grown), end="\n" if grown else "")
     return int(bool(grown))

@@ -24,7 +24,9 @@ def load() -> dict[str, Counts]:
 
 def save(results: Mapping[str, Counts]) -> None:
     rows = [
-        "\n".join([f"[{name}]", *(f"{field} = {value}" for field, value in counts._asdict().items())])
+        "\n".join(
+            [f"[{name}]", *(f"{field} = {value}" for field, value in counts._asdict().items())]
+        )
         for name, counts in results.items()
     ]
     FILE.write_text(_HEAD + "\n" + "\n\n".join(rows) + "\n")

@@ -51,7 +51,9 @@ class Calls:
 
     def where(self) -> Counter[str]:
         """Return how often each function was called; C functions with their caller."""
-        calls: Counter[str] = Counter({_location(code): count for code, count in self.python.items()})
+        calls: Counter[str] = Counter(
+            {_location(code): count for code, count in self.python.items()}
+        )
         for (code, name), count in self.c.items():
             calls[f"{_location(code)} -> {name}"] += count
         return calls

@@ -41,7 +41,8 @@ def error_of(work: Work, response: bytes) -> int:
 
 def _topic(world: Broker, name: str) -> str:
     request = CreateTopicsRequest(
-        topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)], timeout_ms=30_000
+        topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1)],
+        timeout_ms=30_000,
     )
     world.ask(frames.request(CREATE_TOPICS, 4, 1, request.encode(4)))
     # It exists when the response arrives, and gets a leader a moment later.
@@ -94,7 +95,10 @@ def _waiting_fetch(topic: str, offset: int) -> bytes:
 
 
 def _coordinator(world: Broker) -> None:
-    for frame in (group_frames.find_coordinator(GROUP), group_frames.heartbeat(GROUP, -1, "nobody")):
+    for frame in (
+        group_frames.find_coordinator(GROUP),
+        group_frames.heartbeat(GROUP, -1, "nobody"),
+    ):
         while group_frames.heartbeat_error(world.ask(frame)) in group_frames.NOT_YET:
             time.sleep(0.01)
 
@@ -104,7 +108,9 @@ def _beating(world: Broker) -> Frames:
     topic = _topic(world, "heartbeat")
     metadata = group_frames.subscription(topic)
     first_join = group_frames.joined(world.ask(group_frames.join(GROUP, "", "range", metadata)))
-    joined = group_frames.joined(world.ask(group_frames.join(GROUP, first_join.member_id, "range", metadata)))
+    joined = group_frames.joined(
+        world.ask(group_frames.join(GROUP, first_join.member_id, "range", metadata))
+    )
     plan = {joined.member_id: group_frames.assignment(topic, [0])}
     world.ask(group_frames.sync(GROUP, joined.generation, joined.member_id, plan))
     frame = group_frames.heartbeat(GROUP, joined.generation, joined.member_id)
@@ -131,7 +137,9 @@ WORK: dict[str, Work] = {
         frames.error_position(frames.PRODUCE, "tail"),
     ),
     "heartbeat": Work("a heartbeat of a member", _beating, group_frames.BODY_AT + 4),
-    "offset-commit": Work("an offset, committed", _committing, group_frames.offset_commit_error_at("commit")),
+    "offset-commit": Work(
+        "an offset, committed", _committing, group_frames.offset_commit_error_at("commit")
+    ),
 }
 
 

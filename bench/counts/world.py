@@ -74,7 +74,9 @@ class _Memory:
         self._arrived = memoryview(frame)
         while self._arrived:
             if self._read is None:
-                raise ConnectionError("the broker has closed the connection, or has stopped reading")
+                raise ConnectionError(
+                    "the broker has closed the connection, or has stopped reading"
+                )
             self._read()
 
     async def answers(self, count: int) -> list[bytes]:
@@ -88,7 +90,9 @@ class _Memory:
 def _split(data: bytearray) -> list[bytes]:
     """Return the complete responses, each with its length."""
     responses, at = [], 0
-    while len(data) - at >= 4 and len(data) - at >= (size := 4 + struct.unpack_from(">i", data, at)[0]):
+    while len(data) - at >= 4 and len(data) - at >= (
+        size := 4 + struct.unpack_from(">i", data, at)[0]
+    ):
         responses.append(bytes(data[at : at + size]))
         at += size
     return responses
@@ -100,7 +104,9 @@ class _Tapped(SocketNetwork):
     def __init__(self) -> None:
         self.accept: Callable[[Stream], None] | None = None
 
-    def listen(self, host: str, port: int, accept: Callable[[Stream], None], **more: Any) -> Listener:
+    def listen(
+        self, host: str, port: int, accept: Callable[[Stream], None], **more: Any
+    ) -> Listener:
         self.accept = accept
         return super().listen(host, port, accept, **more)
 
@@ -146,7 +152,9 @@ class World:
             calls.turns,
         )
 
-    def _run(self, frames: Sequence[bytes], answers: int, calls: Calls | None = None) -> list[bytes]:
+    def _run(
+        self, frames: Sequence[bytes], answers: int, calls: Calls | None = None
+    ) -> list[bytes]:
         async def run() -> list[bytes]:
             if calls is not None:
                 calls.start()

@@ -31,7 +31,9 @@ def seconds(
             consumer.stop()
 
     group = GROUP.format(name=name, workers=workers, turn=turn)
-    with Consumer(job["address"], job["topic"], group=group, start="earliest", until_end=True) as consumer:
+    with Consumer(
+        job["address"], job["topic"], group=group, start="earliest", until_end=True
+    ) as consumer:
         consumer.run(timed, workers=workers)
     return ends[records] - ends[0]
 
@@ -42,7 +44,10 @@ def speedup(job: Job, name: str, handle: Callable[..., object]) -> Job:
         min(seconds(job, name, amount["records"], workers, turn, handle) for turn in range(2))
         for workers in (1, amount["workers"])
     )
-    return {f"{name}_speedup": alone / together, f"{name}_records_per_s": amount["records"] / together}
+    return {
+        f"{name}_speedup": alone / together,
+        f"{name}_records_per_s": amount["records"] / together,
+    }
 
 
 def work(job: Job) -> Job:

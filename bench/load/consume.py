@@ -28,23 +28,35 @@ class Reader:
     def __init__(self, job: Job, number: int) -> None:
         settings = {"bootstrap.servers": job["address"], "group.id": f"bench-{number}"}
         self.kafka = Rdkafka(CONSUMER, settings | job["settings"])
-        self.topic, self.partitions, self.messages = job["topic"], job["partitions"], job["messages"]
+        self.topic, self.partitions, self.messages = (
+            job["topic"],
+            job["partitions"],
+            job["messages"],
+        )
         self.queue = self.kafka.lib.rd_kafka_queue_new(self.kafka.handle)
         self.ignore = c.cast(self.kafka.lib.rd_kafka_version, c.c_void_p)
         self.served = self.read = 0
-        self.kafka.end_offset(self.topic, 0)  # connect and get metadata, so that only fetches are timed
+        self.kafka.end_offset(
+            self.topic, 0
+        )  # connect and get metadata, so that only fetches are timed
 
     def start(self) -> None:
         topic = self.kafka.topic(self.topic)
         for partition in range(self.partitions):
-            self.kafka.lib.rd_kafka_consume_start_queue(topic, partition, OFFSET_BEGINNING, self.queue)
+            self.kafka.lib.rd_kafka_consume_start_queue(
+                topic, partition, OFFSET_BEGINNING, self.queue
+            )
 
     def serve(self, wait_ms: int) -> bool:
         """Serve the queue; return whether anything arrived."""
-        served = self.kafka.lib.rd_kafka_consume_callback_queue(self.queue, wait_ms, self.ignore, None)
+        served = self.kafka.lib.rd_kafka_consume_callback_queue(
+            self.queue, wait_ms, self.ignore, None
+        )
         self.served += max(0, served)
         if self.served >= self.messages:
-            self.read = sum(max(0, offset) for offset in self.kafka.positions(self.topic, self.partitions))
+            self.read = sum(
+                max(0, offset) for offset in self.kafka.positions(self.topic, self.partitions)
+            )
         return bool(served > 0)
 
 
@@ -74,7 +86,12 @@ def work(job: Job) -> Job:
     if read != expected:
         raise RuntimeError(f"expected {expected} messages, read {read}")
     megabytes = read * job["message_bytes"] / 1e6
-    return {"seconds": seconds, "messages": read, "megabytes": megabytes, "client_cpu_s": client_cpu_s}
+    return {
+        "seconds": seconds,
+        "messages": read,
+        "megabytes": megabytes,
+        "client_cpu_s": client_cpu_s,
+    }
 
 
 if __name__ == "__main__":

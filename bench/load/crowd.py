@@ -23,7 +23,8 @@ class Crowd:
     def __init__(self, job: Job) -> None:
         partitions = job["partitions"]
         self.members = [
-            ConsumerMember(index, job["group"], job["topic"], partitions) for index in range(job["members"])
+            ConsumerMember(index, job["group"], job["topic"], partitions)
+            for index in range(job["members"])
         ]
         self.lines = [Line(job["address"]) for _ in range(job["connections"])]
         self.interval_s = job["interval_ms"] / 1000

@@ -33,7 +33,16 @@ def adopt_orphans() -> bool:
 def command(job: Job) -> list[str]:
     amount = [str(job["seconds"]), str(job["rate"])]
     if job["side"] == "ours":
-        return [sys.executable, "-m", "millstream", "demo", "--seconds", amount[0], "--rate", amount[1]]
+        return [
+            sys.executable,
+            "-m",
+            "millstream",
+            "demo",
+            "--seconds",
+            amount[0],
+            "--rate",
+            amount[1],
+        ]
     return [sys.executable, "-m", "bench.load.demo_spark", "story", *amount, ",".join(job["jars"])]
 
 

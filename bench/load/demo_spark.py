@@ -94,7 +94,9 @@ class Flows:
         archive = rows.writeStream.format("parquet").partitionBy("day")
         self.begin("archive", archive.option("path", str(self.directory / "paid-orders")))
         for topic, schema in (("orders", ORDERS), ("payments", PAYMENTS), ("customers", CUSTOMERS), ("paid-orders", PAID)):  # fmt: skip
-            broken = self.values(self.spark.readStream, topic, schema).filter(f"NOT ({_good(schema)})")
+            broken = self.values(self.spark.readStream, topic, schema).filter(
+                f"NOT ({_good(schema)})"
+            )
             records = broken.select("key", "value").writeStream.format("kafka")
             records = records.option("kafka.bootstrap.servers", self.bootstrap).trigger(
                 processingTime="5 seconds"
@@ -112,7 +114,9 @@ class Flows:
         return self.values(self.spark.readStream, topic, schema).filter(_good(schema)).select("v.*")
 
     def to_topic(self, name: str, rows: Any, topic: str, key: str, mode: str) -> None:
-        records = rows.selectExpr(f"{key} AS key", "to_json(struct(*)) AS value").writeStream.outputMode(mode)
+        records = rows.selectExpr(
+            f"{key} AS key", "to_json(struct(*)) AS value"
+        ).writeStream.outputMode(mode)
         records = records.format("kafka").option("kafka.bootstrap.servers", self.bootstrap)
         self.begin(name, records.option("topic", topic))
 

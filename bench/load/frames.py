@@ -27,11 +27,19 @@ def api_versions(correlation_id: int = 1) -> bytes:
 
 def create_topic(topic: str, partitions: int = 1, replication: int = 1) -> bytes:
     name, timeout_ms = topic.encode(), 30_000
-    body = struct.pack(">ih", 1, len(name)) + name + struct.pack(">ihii", partitions, replication, 0, 0)
-    return request(CREATE_TOPICS, CREATE_TOPICS_VERSION, 1, body + struct.pack(">ib", timeout_ms, 0))
+    body = (
+        struct.pack(">ih", 1, len(name))
+        + name
+        + struct.pack(">ihii", partitions, replication, 0, 0)
+    )
+    return request(
+        CREATE_TOPICS, CREATE_TOPICS_VERSION, 1, body + struct.pack(">ib", timeout_ms, 0)
+    )
 
 
-def produce(topic: str, partition: int, records: bytes, *, acks: int = 1, correlation_id: int = 1) -> bytes:
+def produce(
+    topic: str, partition: int, records: bytes, *, acks: int = 1, correlation_id: int = 1
+) -> bytes:
     name = topic.encode()
     body = struct.pack(">hhii", -1, acks, 30_000, 1) + struct.pack(">h", len(name)) + name
     return request(
@@ -42,7 +50,9 @@ def produce(topic: str, partition: int, records: bytes, *, acks: int = 1, correl
     )
 
 
-def fetch(topic: str, partition: int, offset: int, max_bytes: int, *, correlation_id: int = 1) -> bytes:
+def fetch(
+    topic: str, partition: int, offset: int, max_bytes: int, *, correlation_id: int = 1
+) -> bytes:
     name = topic.encode()
     body = struct.pack(">iiiibi", -1, 0, 1, max_bytes, 0, 1) + struct.pack(">h", len(name)) + name
     return request(
@@ -64,12 +74,23 @@ def record_batch(values: list[bytes], timestamp_ms: int) -> bytes:
     """Return an uncompressed batch without keys or headers, not idempotent."""
     records = b"".join(_record(i, value) for i, value in enumerate(values))
     last = len(values) - 1
-    body = struct.pack(">hiqqqhii", 0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values)) + records
+    body = (
+        struct.pack(">hiqqqhii", 0, last, timestamp_ms, timestamp_ms, -1, -1, -1, len(values))
+        + records
+    )
     return struct.pack(">qiibI", 0, 9 + len(body), -1, 2, crc32c(body)) + body
 
 
 def _record(offset_delta: int, value: bytes) -> bytes:
-    body = b"\0" + _varint(0) + _varint(offset_delta) + _varint(-1) + _varint(len(value)) + value + _varint(0)
+    body = (
+        b"\0"
+        + _varint(0)
+        + _varint(offset_delta)
+        + _varint(-1)
+        + _varint(len(value))
+        + value
+        + _varint(0)
+    )
     return _varint(len(body)) + body
 
 

@@ -41,7 +41,8 @@ def _wait_for_end(over: threading.Event) -> None:
 def work(job: Job) -> Job:
     acknowledged, over = Acknowledged(), threading.Event()
     producer = Producer(
-        {"bootstrap.servers": job["address"], "acks": "all", "linger.ms": 0, "log_level": 0} | job["settings"]
+        {"bootstrap.servers": job["address"], "acks": "all", "linger.ms": 0, "log_level": 0}
+        | job["settings"]
     )
     producer.produce(job["topic"], b"x", partition=job["partition"], on_delivery=acknowledged)
     if producer.flush(FIRST_S):

@@ -18,7 +18,9 @@ SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS = 45_000, 300_000  # Kafka's defaults
 
 NONE, LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR = 0, 14, 15, 16
 ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 22, 27, 79
-NOT_YET = frozenset({LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR})  # the coordinator is not ready
+NOT_YET = frozenset(
+    {LOAD_IN_PROGRESS, NOT_AVAILABLE, NOT_COORDINATOR}
+)  # the coordinator is not ready
 
 BODY_AT = 8  # in a response with header v0: after its length and correlation id
 COORDINATOR_TIMEOUT_S = 30.0
@@ -72,7 +74,9 @@ def assignment(topic: str, partitions: Iterable[int]) -> bytes:
     return struct.pack(">hi", 0, 1) + _text(topic) + listed + struct.pack(">i", -1)
 
 
-def join(group: str, member_id: str, protocol: str, metadata: bytes, *, correlation_id: int = 1) -> bytes:
+def join(
+    group: str, member_id: str, protocol: str, metadata: bytes, *, correlation_id: int = 1
+) -> bytes:
     body = (
         _text(group)
         + struct.pack(">ii", SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS)
@@ -87,7 +91,12 @@ def join(group: str, member_id: str, protocol: str, metadata: bytes, *, correlat
 
 
 def sync(
-    group: str, generation: int, member_id: str, plan: Mapping[str, bytes], *, correlation_id: int = 1
+    group: str,
+    generation: int,
+    member_id: str,
+    plan: Mapping[str, bytes],
+    *,
+    correlation_id: int = 1,
 ) -> bytes:
     """`plan` is the leader's: member id -> assignment."""
     parts = [_member(group, generation, member_id), struct.pack(">i", len(plan))]
@@ -103,7 +112,9 @@ def _member(group: str, generation: int, member_id: str) -> bytes:
     return _text(group) + struct.pack(">i", generation) + _text(member_id) + struct.pack(">h", -1)
 
 
-def offset_commit(group: str, topic: str, partition: int, offset: int, *, correlation_id: int = 1) -> bytes:
+def offset_commit(
+    group: str, topic: str, partition: int, offset: int, *, correlation_id: int = 1
+) -> bytes:
     """Return the request of a consumer that assigned itself: no member, no generation."""
     body = _member(group, -1, "") + struct.pack(">i", 1) + _text(topic)
     body += struct.pack(">iiqih", 1, partition, offset, -1, -1)
@@ -190,7 +201,9 @@ def consumer_heartbeat(
     body += _NULL + _NULL + struct.pack(">i", REBALANCE_TIMEOUT_MS if joins else -1)
     body += _compact_array(names) + _NULL + _NULL
     rows = None if owned is None else [_owned(topic, held) for topic, held in owned.items()]
-    return _flexible(CONSUMER_GROUP_HEARTBEAT, 1, correlation_id, body + _compact_array(rows) + _NO_TAGS)
+    return _flexible(
+        CONSUMER_GROUP_HEARTBEAT, 1, correlation_id, body + _compact_array(rows) + _NO_TAGS
+    )
 
 
 def heartbeat_response(response: bytes) -> HeartbeatResponse:
@@ -231,7 +244,11 @@ def _owned(topic_id: bytes, partitions: tuple[int, ...]) -> bytes:
 
 def _flexible(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
     """Request header v2 and the body, with the length in front."""
-    head = struct.pack(">hhih", api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID + _NO_TAGS
+    head = (
+        struct.pack(">hhih", api_key, version, correlation_id, len(CLIENT_ID))
+        + CLIENT_ID
+        + _NO_TAGS
+    )
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 

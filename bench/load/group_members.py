@@ -53,7 +53,9 @@ class ClassicMember:
 
     def beat(self) -> bytes:
         self._expects = self._heartbeat_done
-        return frames.heartbeat(self.group, self.generation, self.member_id, correlation_id=self.index)
+        return frames.heartbeat(
+            self.group, self.generation, self.member_id, correlation_id=self.index
+        )
 
     def _join(self) -> bytes:
         self.stable, self._expects = False, self._joined
@@ -68,14 +70,21 @@ class ClassicMember:
             return self._join()
         if result.error != frames.NONE:
             raise Rejected("a join", result.error)
-        self.member_id, self.generation, self._expects = result.member_id, result.generation, self._synced
+        self.member_id, self.generation, self._expects = (
+            result.member_id,
+            result.generation,
+            self._synced,
+        )
         plan = self._plan(result.members) if result.leader == result.member_id else {}
-        return frames.sync(self.group, self.generation, self.member_id, plan, correlation_id=self.index)
+        return frames.sync(
+            self.group, self.generation, self.member_id, plan, correlation_id=self.index
+        )
 
     def _plan(self, members: Sequence[str]) -> dict[str, bytes]:
         shares = (range(i, self.partitions, len(members)) for i in range(len(members)))
         return {
-            name: frames.assignment(self.topic, share) for name, share in zip(members, shares, strict=True)
+            name: frames.assignment(self.topic, share)
+            for name, share in zip(members, shares, strict=True)
         }
 
     def _synced(self, response: bytes) -> bytes | None:
@@ -128,7 +137,9 @@ class ConsumerMember:
         )
 
     def beat(self) -> bytes:
-        return frames.consumer_heartbeat(self.group, self.member_id, self.epoch, correlation_id=self.index)
+        return frames.consumer_heartbeat(
+            self.group, self.member_id, self.epoch, correlation_id=self.index
+        )
 
 
 def classic_settled(members: Sequence[ClassicMember]) -> bool:

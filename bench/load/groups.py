@@ -48,7 +48,9 @@ class Line:
         if not data:
             raise ConnectionError("the broker closed the connection")
         data, at = self._rest + data, 0
-        while len(data) - at >= 4 and (end := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= len(data):
+        while len(data) - at >= 4 and (
+            end := at + 4 + int.from_bytes(data[at : at + 4], "big")
+        ) <= len(data):
             response, at = data[at:end], end
             member, sent_ns = self.waiting.popleft()
             if int.from_bytes(response[4:8], "big") != member.index:
@@ -113,7 +115,10 @@ class Crowd:
         return [group]
 
     def _advance(
-        self, group: Sequence[Member], queues: Sequence[deque[Sequence[Member]]], heartbeat_due: bool
+        self,
+        group: Sequence[Member],
+        queues: Sequence[deque[Sequence[Member]]],
+        heartbeat_due: bool,
     ) -> list[Sequence[Member]]:
         """Return the group that is forming in this slot: itself until it is settled, then the next.
 

@@ -10,7 +10,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 Job = dict[str, Any]
-CURVE = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999)
+CURVE = (
+    0.01,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    0.75,
+    0.9,
+    0.95,
+    0.98,
+    0.99,
+    0.995,
+    0.998,
+    0.999,
+    0.9995,
+    0.9999,
+)
 
 
 def run(work: Callable[[Job], Job]) -> None:
@@ -53,5 +69,9 @@ def latency_us(samples_ns: list[int]) -> Job:
     ordered = sorted(samples_ns)
     shares = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}
     result: Job = {name: percentile(ordered, share) / 1000 for name, share in shares.items()}
-    curve = [(share, percentile(ordered, share) / 1000) for share in CURVE if len(ordered) * (1 - share) >= 1]
+    curve = [
+        (share, percentile(ordered, share) / 1000)
+        for share in CURVE
+        if len(ordered) * (1 - share) >= 1
+    ]
     return result | {"curve_us": curve, "max_us": ordered[-1] / 1000, "samples": len(ordered)}

@@ -14,7 +14,11 @@ from bench.load.rdkafka import COPY_PAYLOAD, PRODUCER, QUEUE_FULL, Rdkafka
 
 def work(job: Job) -> Job:
     failed: list[int] = []
-    settings = {"bootstrap.servers": job["address"], "linger.ms": 0, "delivery.report.only.error": True}
+    settings = {
+        "bootstrap.servers": job["address"],
+        "linger.ms": 0,
+        "delivery.report.only.error": True,
+    }
     kafka = Rdkafka(PRODUCER, settings | job["settings"], failed.append)
     topic, size = kafka.topic(job["topic"]), job["message_bytes"]
     payload, gap_ns = c.create_string_buffer(size), int(1e9 / job["rate"])

@@ -72,7 +72,9 @@ class Payloads:
 
     def __init__(self, count: int, job: Job) -> None:
         size, keys = job["message_bytes"], job.get("keys", 0)
-        self.block = c.create_string_buffer(_values(count, size, job.get("compressible", True)), count * size)
+        self.block = c.create_string_buffer(
+            _values(count, size, job.get("compressible", True)), count * size
+        )
         self.key_block = c.create_string_buffer(
             b"".join(b"%08d" % (i % keys) for i in range(count)) if keys else b""
         )

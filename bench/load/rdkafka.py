@@ -70,7 +70,9 @@ def library_path() -> Path:
     folders = (package.parent / "confluent_kafka.libs", package / ".dylibs")
     paths = sorted(p for folder in folders for p in folder.glob("librdkafka*"))
     if not paths:
-        raise RuntimeError("confluent-kafka here bundles no librdkafka; install its wheel from PyPI")
+        raise RuntimeError(
+            "confluent-kafka here bundles no librdkafka; install its wheel from PyPI"
+        )
     return paths[0]
 
 
@@ -137,7 +139,9 @@ class Rdkafka:
         self._error = c.create_string_buffer(_ERROR_BYTES)
         conf = self.lib.rd_kafka_conf_new()
         for name, value in settings.items():
-            if self.lib.rd_kafka_conf_set(conf, name.encode(), _text(value), self._error, _ERROR_BYTES):
+            if self.lib.rd_kafka_conf_set(
+                conf, name.encode(), _text(value), self._error, _ERROR_BYTES
+            ):
                 raise ValueError(self._error.value.decode())
         if on_delivery is not None:
             report = on_delivery
@@ -162,7 +166,9 @@ class Rdkafka:
     def flush(self, timeout_ms: int) -> None:
         if self.lib.rd_kafka_flush(self.handle, timeout_ms):
             waiting = self.lib.rd_kafka_outq_len(self.handle)
-            raise TimeoutError(f"{waiting} messages not acknowledged after {timeout_ms / 1000:.0f} s")
+            raise TimeoutError(
+                f"{waiting} messages not acknowledged after {timeout_ms / 1000:.0f} s"
+            )
 
     def transaction(self, step: str, *arguments: int) -> None:
         """Run `init_transactions`, `begin_transaction` or `commit_transaction`."""

@@ -76,7 +76,11 @@ class Member:
     def __init__(self, number: int, job: Job, board: Board) -> None:
         self.number, self.board, self.messages = number, board, 0
         board.held[number] = set()
-        settings = {"bootstrap.servers": job["address"], "group.id": GROUP, "auto.offset.reset": "latest"}
+        settings = {
+            "bootstrap.servers": job["address"],
+            "group.id": GROUP,
+            "auto.offset.reset": "latest",
+        }
         self.consumer = Consumer(settings | job["settings"])
         self._topic, self._leaves = job["topic"], threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -110,7 +114,11 @@ class Feeder:
 
     def __init__(self, job: Job) -> None:
         self._producer = Producer({"bootstrap.servers": job["address"], "linger.ms": 0})
-        self._topic, self._value, self._rate = job["topic"], b"x" * job["message_bytes"], job["rate"]
+        self._topic, self._value, self._rate = (
+            job["topic"],
+            b"x" * job["message_bytes"],
+            job["rate"],
+        )
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -23,7 +23,9 @@ GROUP = "bench"
 class Pipe:
     """A connection with `depth` requests in flight, sent in half-depth blocks to keep it busy."""
 
-    def __init__(self, address: str, frame: bytes, depth: int, response_bytes: int, error_at: int) -> None:
+    def __init__(
+        self, address: str, frame: bytes, depth: int, response_bytes: int, error_at: int
+    ) -> None:
         self.sock: socket.socket = frames.connect(address)
         self.per_block = max(1, depth // 2)
         self.blocks = 2 if depth > 1 else 1
@@ -60,7 +62,8 @@ class Generator:
             frame = self._frame(job, address, partition)
             response = self._first_response(address, frame, error_at)
             self.pipes += [
-                Pipe(address, frame, job["depth"], len(response), error_at) for _ in range(job["connections"])
+                Pipe(address, frame, job["depth"], len(response), error_at)
+                for _ in range(job["connections"])
             ]
         for pipe in self.pipes:
             self.selector.register(pipe.sock, selectors.EVENT_READ, pipe)
@@ -141,7 +144,10 @@ def work(job: Job) -> Job:
     started = time.perf_counter()
     if job["depth"] == 1 and len(generator.pipes) == 1:
         samples = _round_trips(generator, job["requests"])
-        return latency_us(samples) | {"seconds": time.perf_counter() - started, "requests": len(samples)}
+        return latency_us(samples) | {
+            "seconds": time.perf_counter() - started,
+            "requests": len(samples),
+        }
     done = generator.send(job["requests"])
     return {"seconds": time.perf_counter() - started, "requests": done}
 

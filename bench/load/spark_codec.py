@@ -33,7 +33,9 @@ def encoder(job: Job, keyed: bool) -> Callable[[], object]:
     named = {"key": keys, "value": values} if keyed else {"value": values}
     batch = pa.RecordBatch.from_pydict(named)
     targets = Targets({"t": job["partitions"]}, {"t": 0}, {}, {}, {})
-    encode = EncodeJob(targets, {name: name for name in named}, "t", 0, 1_000_000, job["partitions"], 0)
+    encode = EncodeJob(
+        targets, {name: name for name in named}, "t", 0, 1_000_000, job["partitions"], 0
+    )
     return lambda: list(encode.payloads([batch]))
 
 
@@ -47,7 +49,11 @@ def decoder(job: Job, keyed: bool) -> Callable[[], object]:
     for first in range(0, job["rows"], RECORDS):
         records = [
             Record(
-                number, 1_700_000_000_000, keys[number].as_py() if keyed else None, values[number].as_py(), ()
+                number,
+                1_700_000_000_000,
+                keys[number].as_py() if keyed else None,
+                values[number].as_py(),
+                (),
             )
             for number in range(first, min(first + RECORDS, job["rows"]))
         ]
@@ -56,7 +62,10 @@ def decoder(job: Job, keyed: bool) -> Callable[[], object]:
     schema = arrow_schema()
 
     def work() -> object:
-        return [to_record_batch(decode([body], 0, job["rows"], False), "t", 0, schema) for body in bodies]
+        return [
+            to_record_batch(decode([body], 0, job["rows"], False), "t", 0, schema)
+            for body in bodies
+        ]
 
     return work
 

@@ -40,7 +40,9 @@ class Driver:
         """Return rows that both kinds of source and sink support."""
         rows = self.spark.range(0, self.job["rows"], numPartitions=self.job["partitions"])
         return rows.selectExpr(
-            "id", "concat('customer ', id) AS name", "cast(id % 100000 AS decimal(9,2)) / 100 AS amount"
+            "id",
+            "concat('customer ', id) AS name",
+            "cast(id % 100000 AS decimal(9,2)) / 100 AS amount",
         ).selectExpr("id", "name", "cast(amount AS decimal(9,2)) AS amount")
 
     def create(self, topic: str, address: str | None = None) -> None:
@@ -59,9 +61,9 @@ class Driver:
         records = self.values().selectExpr(
             "cast(id AS string) AS key", "to_json(struct(*)) AS value", f"'{TOPIC}' AS topic"
         )
-        records.write.format("millstream").option("kafka.bootstrap.servers", self.job["address"]).mode(
-            "append"
-        ).save()
+        records.write.format("millstream").option(
+            "kafka.bootstrap.servers", self.job["address"]
+        ).mode("append").save()
 
     # ---- ours ----
 
@@ -146,7 +148,9 @@ def csv_ours(driver: Driver, name: str) -> None:
 def csv_spark(driver: Driver, name: str) -> None:
     driver.create(name)
     rows = (
-        driver.spark.readStream.schema(SCHEMA).option("header", True).option("maxFilesPerTrigger", 1)
+        driver.spark.readStream.schema(SCHEMA)
+        .option("header", True)
+        .option("maxFilesPerTrigger", 1)
     ).csv(str(driver.work / "in"))
     records = rows.selectExpr("cast(id AS string) AS key", "to_json(struct(*)) AS value")
     driver.to_topic(records, name, driver.job["address"], name)

@@ -81,10 +81,14 @@ class Batches:
         """Sum up the batches. Wall time is Spark's own, batch by batch: polling is too coarse."""
         counted = self._finished()[self.warm_up :]
         wall_ms = sum(progress["durationMs"]["triggerExecution"] for progress in counted)
-        self.batches, self.rows = len(counted), sum(progress["numInputRows"] for progress in counted)
+        self.batches, self.rows = (
+            len(counted),
+            sum(progress["numInputRows"] for progress in counted),
+        )
         self.took = elapsed._replace(wall_s=wall_ms / 1000)
         self.detail = [
-            {"rows": progress["numInputRows"]} | dict(progress["durationMs"]) for progress in counted
+            {"rows": progress["numInputRows"]} | dict(progress["durationMs"])
+            for progress in counted
         ]
 
 

@@ -16,7 +16,11 @@ Sink = Callable[[Any, int], None]
 
 
 def rate(spark: Any, job: Job) -> Any:
-    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).option("numPartitions", 1)
+    stream = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", 1)
+        .option("numPartitions", 1)
+    )
     return stream.load().selectExpr("cast(value as string) as value")
 
 
@@ -73,13 +77,17 @@ def work(job: Job) -> Job:
             marks += turn(spark, job, kind, number + 1)
     spark.stop()
     result: Job = {
-        f"{kind}_ms": 1000 * median(m.wall_s for m in marks) for kind, marks in marks_by_kind.items()
+        f"{kind}_ms": 1000 * median(m.wall_s for m in marks)
+        for kind, marks in marks_by_kind.items()
     }
     result |= {
-        f"{kind}_cpu_ms": 1000 * median(m.cpu_s for m in marks) for kind, marks in marks_by_kind.items()
+        f"{kind}_cpu_ms": 1000 * median(m.cpu_s for m in marks)
+        for kind, marks in marks_by_kind.items()
     }
     return result | {
-        "batches": {kind: [round(m.wall_s, 4) for m in marks] for kind, marks in marks_by_kind.items()}
+        "batches": {
+            kind: [round(m.wall_s, 4) for m in marks] for kind, marks in marks_by_kind.items()
+        }
     }
 
 

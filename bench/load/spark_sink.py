@@ -33,7 +33,9 @@ def turn(spark: Any, job: Job, delivery: str, number: int) -> list[Mark]:
     """Run one query, with some batches that do not count."""
     from millstream.spark.sink.topic_sink import TopicSink
 
-    sink = TopicSink(job["address"], f"{delivery}-{number}", topic=job["topics"][delivery], delivery=delivery)  # type: ignore[arg-type]
+    sink = TopicSink(
+        job["address"], f"{delivery}-{number}", topic=job["topics"][delivery], delivery=delivery
+    )  # type: ignore[arg-type]
 
     def start(on_batch: Callable[[], None]) -> Any:
         def write(batch: Any, batch_id: int) -> None:
@@ -62,7 +64,10 @@ def work(job: Job) -> Job:
             marks_by_delivery[delivery] += turn(spark, job, delivery, number + 1)
     spark.stop()
     return {
-        delivery: {"seconds": median(m.wall_s for m in marks), "cpu_s": median(m.cpu_s for m in marks)}
+        delivery: {
+            "seconds": median(m.wall_s for m in marks),
+            "cpu_s": median(m.cpu_s for m in marks),
+        }
         | {"batches": [round(m.wall_s, 3) for m in marks]}
         for delivery, marks in marks_by_delivery.items()
     }

@@ -20,7 +20,12 @@ def work(job: Job) -> Job:
     if read != job["messages"]:
         raise RuntimeError(f"expected {job['messages']} messages, read {read}")
     megabytes = read * job["message_bytes"] / 1e6
-    return {"seconds": seconds, "messages": read, "megabytes": megabytes, "client_cpu_s": client_cpu_s}
+    return {
+        "seconds": seconds,
+        "messages": read,
+        "megabytes": megabytes,
+        "client_cpu_s": client_cpu_s,
+    }
 
 
 if __name__ == "__main__":

@@ -15,7 +15,11 @@ SILENCE_S = 20.0
 
 
 def work(job: Job) -> Job:
-    settings = {"bootstrap.servers": job["address"], "group.id": "bench", "enable.auto.commit": False}
+    settings = {
+        "bootstrap.servers": job["address"],
+        "group.id": "bench",
+        "enable.auto.commit": False,
+    }
     consumer = Consumer(settings | job["settings"])
     consumer.assign([TopicPartition(job["topic"], 0, 0)])
     consumer.poll(0.5)  # assigned, and the first (empty) fetch in flight

@@ -35,7 +35,11 @@ class Transactions:
 def committed(job: Job) -> int:
     """Return the sum of the last stable offsets: no open transaction may hold them back."""
     consumer = Consumer(
-        {"bootstrap.servers": job["address"], "group.id": "bench", "isolation.level": "read_committed"}
+        {
+            "bootstrap.servers": job["address"],
+            "group.id": "bench",
+            "isolation.level": "read_committed",
+        }
     )
     try:
         partitions = [TopicPartition(job["topic"], p) for p in range(job["partitions"])]

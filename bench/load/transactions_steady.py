@@ -46,7 +46,12 @@ def work(job: Job) -> Job:
     if grown < messages:
         raise RuntimeError(f"committed {messages} messages, {grown} can be read")
     megabytes = messages * job["message_bytes"] / 1e6
-    result = {"seconds": seconds, "messages": messages, "megabytes": megabytes, "transactions": len(done)}
+    result = {
+        "seconds": seconds,
+        "messages": messages,
+        "megabytes": megabytes,
+        "transactions": len(done),
+    }
     return latency_us([commit_ns for _, commit_ns in done]) | result
 
 

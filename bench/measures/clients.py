@@ -10,7 +10,9 @@ from bench.model import Metric, Peer, Scenario
 from bench.running import Workshop
 
 
-def _run(workshop: Workshop, generator: str, job: dict[str, Any], metrics: tuple[Metric, ...]) -> Reading:
+def _run(
+    workshop: Workshop, generator: str, job: dict[str, Any], metrics: tuple[Metric, ...]
+) -> Reading:
     with workshop.load(generator, job) as load:
         load.wait_ready()
         load.go()

@@ -26,7 +26,9 @@ def compact(broker: Broker, share: float) -> None:
     """Enable compaction, and wait until at most this share of the bytes is left."""
     full = log_bytes(broker.data)
     alter_topic(broker.address, TOPIC, {"cleanup.policy": "compact"})
-    wait_for(lambda: log_bytes(broker.data) <= full * share, f"compaction to {share:.0%} of the size")
+    wait_for(
+        lambda: log_bytes(broker.data) <= full * share, f"compaction to {share:.0%} of the size"
+    )
 
 
 def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:

@@ -15,8 +15,14 @@ TIMEOUT_S = 1800.0
 FIGURES = ("first_row_s", "seconds", "cpu_s", "first_row_cpu_s", "queries", "processes")
 
 
-def once(workshop: Workshop, scenario: Scenario, side: str, spark_jars: tuple[str, ...]) -> dict[str, Any]:
-    job = dict(scenario.amount) | {"side": side, "jars": spark_jars, "work": str(workshop.new_work())}
+def once(
+    workshop: Workshop, scenario: Scenario, side: str, spark_jars: tuple[str, ...]
+) -> dict[str, Any]:
+    job = dict(scenario.amount) | {
+        "side": side,
+        "jars": spark_jars,
+        "work": str(workshop.new_work()),
+    }
     with workshop.load("demo", job) as load:
         load.wait_ready()
         load.go()
@@ -52,4 +58,6 @@ def _metrics(side: str, whose: str) -> tuple[Metric, ...]:
     )
 
 
-MEASURES = (Measure("demo", (*_metrics("ours", "ours"), *_metrics("spark", "Spark's own")), measure_demo),)
+MEASURES = (
+    Measure("demo", (*_metrics("ours", "ours"), *_metrics("spark", "Spark's own")), measure_demo),
+)

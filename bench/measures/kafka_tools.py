@@ -26,10 +26,18 @@ READ, FETCH_RATE = 4, -1
 
 
 def _tool(name: str, *arguments: object) -> str:
-    classes = ["java", f"-Xmx{HEAP}", "-cp", f"{fetch.kafka_libs()}/*", f"org.apache.kafka.tools.{name}"]
+    classes = [
+        "java",
+        f"-Xmx{HEAP}",
+        "-cp",
+        f"{fetch.kafka_libs()}/*",
+        f"org.apache.kafka.tools.{name}",
+    ]
     command = [*classes, *(str(word) for word in arguments)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise BenchFailed(f"{name} did not end within {TIMEOUT_S} s") from None
     if done.returncode:
@@ -116,7 +124,9 @@ def latency(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
             *("--num-records", scenario.amount["messages"], "--producer-acks", load["acks"]),
             *("--record-size", load["message_bytes"]),
         )
-        values = parse(AVERAGE, output, "EndToEndLatency") | parse(PERCENTILES, output, "EndToEndLatency")
+        values = parse(AVERAGE, output, "EndToEndLatency") | parse(
+            PERCENTILES, output, "EndToEndLatency"
+        )
         return Reading(values, {"output": output.splitlines()[-2:]})
 
 

@@ -2,7 +2,14 @@
 
 import time
 
-from bench.cluster import Cluster, Observer, Partition, Received, create_topics_of_sizes, topic_sizes
+from bench.cluster import (
+    Cluster,
+    Observer,
+    Partition,
+    Received,
+    create_topics_of_sizes,
+    topic_sizes,
+)
 from bench.measures import Measure, Reading
 from bench.model import Metric, Peer, Scenario
 from bench.processes import BenchFailed
@@ -18,7 +25,9 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     partitions, amount = scenario.load["partitions"], scenario.amount
     with workshop.broker(peer, scenario.settings) as broker:
         cluster = Cluster(broker)
-        create_topics_of_sizes(cluster, dict(topic_sizes(partitions, amount["partitions_per_topic"])))
+        create_topics_of_sizes(
+            cluster, dict(topic_sizes(partitions, amount["partitions_per_topic"]))
+        )
         cluster.wait_led(partitions, in_sync=peer.replication)
         with cluster.failures_explained(), Admin(cluster.addresses()) as admin:
             rows = cluster.partitions()[: amount["changes"]]
@@ -45,14 +54,20 @@ def _busy(cluster: Cluster, work: object) -> float:
     return (cluster.broker.cpu_s() - cpu) / (time.perf_counter() - started)
 
 
-def _changes(cluster: Cluster, admin: object, rows: list[Partition], idle: float) -> dict[str, float]:
+def _changes(
+    cluster: Cluster, admin: object, rows: list[Partition], idle: float
+) -> dict[str, float]:
     from millstream.core.types import TopicPartition
 
     observer = Observer(cluster.address(cluster.controller()))
     try:
         snapshot, received = observer.snapshot(), Received()
         snapshot.add(observer.changes())  # since the snapshot was built, for its first reader
-        writes, cpu, started = cluster.zookeeper_writes(), cluster.broker.cpu_s(), time.perf_counter()
+        writes, cpu, started = (
+            cluster.zookeeper_writes(),
+            cluster.broker.cpu_s(),
+            time.perf_counter(),
+        )
         for row in rows:
             changed = admin.reassignments.elect_leaders([TopicPartition(row.topic, row.index)])  # type: ignore[attr-defined]
             if list(changed.values()) != [None]:

@@ -14,7 +14,8 @@ def measure(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         pipelined = send(workshop, scenario, broker)
         latencies = {name: single.values[name] for name in ("p50_us", "p99_us")}
         return Reading(
-            dict(pipelined.values) | latencies, {"alone": single.detail, "pipelined": pipelined.detail}
+            dict(pipelined.values) | latencies,
+            {"alone": single.detail, "pipelined": pipelined.detail},
         )
 
 

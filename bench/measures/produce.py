@@ -39,7 +39,9 @@ def producer_job(scenario: Scenario, address: str) -> dict[str, Any]:
     }
 
 
-def produce(workshop: Workshop, broker: Broker, job: dict[str, Any]) -> tuple[dict[str, Any], float]:
+def produce(
+    workshop: Workshop, broker: Broker, job: dict[str, Any]
+) -> tuple[dict[str, Any], float]:
     """Run a producer; return its result and the broker's CPU seconds in that time."""
     if broker.peer.stores:
         workshop.ballast.hold(job["messages"] * job["message_bytes"] * BALLAST / 1e6)

@@ -28,14 +28,18 @@ def send(
     depth: int | None = None,
 ) -> Reading:
     """Send requests; their number and depth are those of the scenario unless given."""
-    job = _job(scenario, broker, requests or scenario.amount["requests"], depth or scenario.load["depth"])
+    job = _job(
+        scenario, broker, requests or scenario.amount["requests"], depth or scenario.load["depth"]
+    )
     with workshop.load("requests", job) as load:
         load.wait_ready()
         cpu = broker.cpu_s()
         load.go()
         result = load.result()
         cpu_s = broker.cpu_s() - cpu
-        values: dict[str, float] = {name: result[name] for name in ("p50_us", "p99_us") if name in result}
+        values: dict[str, float] = {
+            name: result[name] for name in ("p50_us", "p99_us") if name in result
+        }
         values["requests_per_s"] = result["requests"] / result["seconds"]
         values["cpu_us_per_request"] = cpu_s * 1e6 / result["requests"]
         return Reading(values, result)

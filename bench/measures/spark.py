@@ -18,7 +18,9 @@ SPARE_ROWS = 50  # a query that is being stopped may read a few more
 DELIVERIES = {"at-least-once": "out-a", "exactly-once": "out-e"}
 
 
-def driver(workshop: Workshop, name: str, job: dict[str, Any], broker: Broker | None) -> tuple[Any, float]:
+def driver(
+    workshop: Workshop, name: str, job: dict[str, Any], broker: Broker | None
+) -> tuple[Any, float]:
     """Return the result of a driver, and the broker's CPU seconds in that time."""
     with workshop.load(name, job) as load:
         load.wait_ready(START_TIMEOUT_S)
@@ -63,7 +65,9 @@ def measure_sink(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
         for topic in DELIVERIES.values():
             broker.create_topic(topic, load["partitions"], scenario.topic_settings)
         job = dict(amount) | {"address": broker.address, "topics": DELIVERIES}
-        result, _ = driver(workshop, "spark_sink", job | {"message_bytes": load["message_bytes"]}, broker)
+        result, _ = driver(
+            workshop, "spark_sink", job | {"message_bytes": load["message_bytes"]}, broker
+        )
         exactly_once, at_least_once = result["exactly-once"], result["at-least-once"]
         values = {
             "exactly_once_rows_per_s": amount["batch_rows"] / exactly_once["seconds"],
@@ -91,7 +95,10 @@ def measure_one_row(workshop: Workshop, scenario: Scenario, peer: Peer) -> Readi
 
 def measure_codec(workshop: Workshop, scenario: Scenario, peer: Peer) -> Reading:
     load = scenario.load
-    job = dict(scenario.amount) | {"message_bytes": load["message_bytes"], "partitions": load["partitions"]}
+    job = dict(scenario.amount) | {
+        "message_bytes": load["message_bytes"],
+        "partitions": load["partitions"],
+    }
     result, _ = driver(workshop, "spark_codec", job, None)
     return Reading({f"{name}_ns": value for name, value in result.items()}, result)
 

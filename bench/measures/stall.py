@@ -30,7 +30,9 @@ class Activity:
         self.workshop, self.scenario, self.broker = workshop, scenario, broker
 
     def prepare(self) -> None:
-        self.broker.create_topic(TOPIC, self.scenario.load["partitions"], self.scenario.topic_settings)
+        self.broker.create_topic(
+            TOPIC, self.scenario.load["partitions"], self.scenario.topic_settings
+        )
 
     def run(self) -> None:
         raise NotImplementedError
@@ -97,14 +99,19 @@ class DeleteTopics(Activity):
 
     def run(self) -> None:
         delete_topics(self.broker.address, self.names)
-        wait_for(lambda: not any(self.broker.data.glob(f"{TOPIC}-*")), "removal of the topics' directories")
+        wait_for(
+            lambda: not any(self.broker.data.glob(f"{TOPIC}-*")),
+            "removal of the topics' directories",
+        )
 
 
 class Crowd(Activity):
     """Thousands of members that join one group of the consumer protocol at once."""
 
     def prepare(self) -> None:
-        self.broker.create_topic(TOPIC, self.scenario.amount["partitions"], self.scenario.topic_settings)
+        self.broker.create_topic(
+            TOPIC, self.scenario.amount["partitions"], self.scenario.topic_settings
+        )
         self._join("warm-up", 20)
 
     def run(self) -> None:
@@ -141,7 +148,9 @@ def _reading(report: dict[str, Any], probe: dict[str, Any], seconds: float) -> R
         "probe_worst_ms": probe["max_us"] / 1000,
         "activity_s": seconds,
     }
-    return Reading(values, {"callback": first["callback"], "slowest": report["slowest"], "probe": probe})
+    return Reading(
+        values, {"callback": first["callback"], "slowest": report["slowest"], "probe": probe}
+    )
 
 
 def _watched(workshop: Workshop, broker: Broker, run: Callable[[], None]) -> Reading:

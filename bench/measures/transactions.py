@@ -60,7 +60,10 @@ METRICS = (
     *LATENCIES,
     Metric("cpu_us_per_transaction", "broker CPU", "µs/txn", "lower"),
 )
-COMMITS = (Metric("p50_us", "p50 of a commit", "µs", "lower"), Metric("p99_us", "p99 of it", "µs", "lower"))
+COMMITS = (
+    Metric("p50_us", "p50 of a commit", "µs", "lower"),
+    Metric("p99_us", "p99 of it", "µs", "lower"),
+)
 MEASURES = (
     Measure("transactions", METRICS, measure),
     Measure("transactions-steady", (*RATES, *COMMITS), steady),

@@ -95,7 +95,9 @@ class BlockWriter:
             messages -= self._turn()
 
     def _turn(self) -> int:
-        readable, writable, _ = select.select([self.sock], [self.sock] if self.unsent else [], [], SILENCE_S)
+        readable, writable, _ = select.select(
+            [self.sock], [self.sock] if self.unsent else [], [], SILENCE_S
+        )
         if not readable and not writable:
             raise TimeoutError(f"no acknowledgement in {SILENCE_S:.0f} s")
         if writable:

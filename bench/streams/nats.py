@@ -15,7 +15,9 @@ REPLY = "_INBOX.answer"
 INBOX = "_INBOX.read"
 PULL, PULLS = 5000, 3  # messages of one request; requests in flight
 _HEAD = re.compile(rb"MSG (\S+) \S+(?: \S+)? (\d+)\r\n")
-CONNECT = b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"lang":"bench","version":"0"}\r\n'
+CONNECT = (
+    b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"lang":"bench","version":"0"}\r\n'
+)
 
 
 class Client:
@@ -120,7 +122,9 @@ class Reader:
     def _pull(self) -> None:
         body = b'{"batch":%d,"expires":%d}' % (PULL, SILENCE_S * 1e9)
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self.stream}.reader"
-        self.client.line.sock.sendall(f"PUB {subject} {INBOX} {len(body)}\r\n".encode() + body + b"\r\n")
+        self.client.line.sock.sendall(
+            f"PUB {subject} {INBOX} {len(body)}\r\n".encode() + body + b"\r\n"
+        )
 
     def read(self, messages: int) -> int:
         """Count messages by the subject of their acknowledgement, which each has once."""

@@ -8,7 +8,14 @@ import struct
 from bench.streams import BlockWriter, Line, Payloads, text
 
 DECLARE_PUBLISHER, PUBLISH, CONFIRM, SUBSCRIBE, DELIVER, CREDIT = 0x01, 0x02, 0x03, 0x07, 0x08, 0x09
-CREATE, PROPERTIES, SASL_HANDSHAKE, SASL_AUTHENTICATE, TUNE, OPEN = 0x0D, 0x11, 0x12, 0x13, 0x14, 0x15
+CREATE, PROPERTIES, SASL_HANDSHAKE, SASL_AUTHENTICATE, TUNE, OPEN = (
+    0x0D,
+    0x11,
+    0x12,
+    0x13,
+    0x14,
+    0x15,
+)
 HEARTBEAT, METADATA_UPDATE = 0x17, 0x10
 RESPONSE = 0x8000
 OK, EXISTS = 1, 5
@@ -71,7 +78,12 @@ class Writer(BlockWriter):
     def __init__(self, address: str, name: str, message_bytes: int) -> None:
         client = Client(address)
         client.ask(DECLARE_PUBLISHER, b"\0" + _string("") + _string(name))
-        self.payload, self._rest, self.name, self.address = text(message_bytes), bytearray(), name, address
+        self.payload, self._rest, self.name, self.address = (
+            text(message_bytes),
+            bytearray(),
+            name,
+            address,
+        )
         self.confirmed = 0
         super().__init__(client.line.sock, message_bytes)
 

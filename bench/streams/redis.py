@@ -11,7 +11,9 @@ _FIELD = b"*2\r\n$1\r\nd\r\n"
 
 
 def command(*words: bytes) -> bytes:
-    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+    return b"*%d\r\n" % len(words) + b"".join(
+        b"$%d\r\n%b\r\n" % (len(word), word) for word in words
+    )
 
 
 def ping(address: str) -> None:

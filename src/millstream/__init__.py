@@ -1,6 +1,7 @@
 """Millstream: a Kafka for people who live in Python.
 
-``from millstream import Producer, Consumer, Admin``: loaded on first use, since librdkafka takes 60 ms to import.
+``from millstream import Producer, Consumer, Admin``: loaded on first use, since librdkafka takes 60
+ms to import.
 """
 
 from __future__ import annotations

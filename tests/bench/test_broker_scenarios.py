@@ -48,7 +48,9 @@ def test_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) 
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
     (reading,) = outcome.readings["millstream"]
-    assert set(reading.values) >= {metric.name for metric in all_measures()[scenario.measure].metrics}
+    assert set(reading.values) >= {
+        metric.name for metric in all_measures()[scenario.measure].metrics
+    }
     assert all(value >= 0 for value in reading.values.values())
 
 
@@ -56,7 +58,8 @@ def test_all_groups_of_a_fan_out_read_everything(runner: Runner) -> None:
     scenario = small("fan-out-5")
     (reading,) = runner.scenario(scenario, 1, "").readings["millstream"]
     assert (
-        reading.detail["messages"] == 5 * scenario.amount["megabytes"] * 1e6 / scenario.load["message_bytes"]
+        reading.detail["messages"]
+        == 5 * scenario.amount["megabytes"] * 1e6 / scenario.load["message_bytes"]
     )
 
 
@@ -95,7 +98,9 @@ def test_metric_may_have_several_targets_with_verdicts() -> None:
         1,
         {scenario.name: Outcome(readings), "other": others},
     )
-    verdicts = {row.metric: (row.goal, row.verdict) for row in rows(run, [scenario], all_measures())}
+    verdicts = {
+        row.metric: (row.goal, row.verdict) for row in rows(run, [scenario], all_measures())
+    }
     assert verdicts["messages"] == (
         "≥ 0.5x mock; ≥ 1.2x kafka; ≥ 0.8x other; ≥ 0.8x never-ran",
         "met; MISSED by 25%; met; not measured",

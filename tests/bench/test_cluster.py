@@ -19,7 +19,9 @@ TINY = {"partitions": 6, "partitions_per_topic": 4, "changes": 3, "megabytes": 0
 
 def scenario(name: str) -> Scenario:
     declared = tiny(name, TINY)
-    return replace(declared, load=dict(declared.load) | {"partitions": min(declared.load["partitions"], 6)})
+    return replace(
+        declared, load=dict(declared.load) | {"partitions": min(declared.load["partitions"], 6)}
+    )
 
 
 def test_peer_that_is_not_everywhere_runs_where_it_is_named() -> None:

@@ -41,7 +41,9 @@ def test_both_sides_are_measured_or_the_missing_one_is_named(
 def test_every_kind_of_connector_has_a_scenario() -> None:
     from bench.load.spark_connectors import KINDS
 
-    kinds = [scenario.amount["kind"] for scenario in load_scenarios() if scenario.measure == "connector"]
+    kinds = [
+        scenario.amount["kind"] for scenario in load_scenarios() if scenario.measure == "connector"
+    ]
     assert sorted(kinds) == sorted(KINDS)
 
 
@@ -52,7 +54,9 @@ def test_error_without_maven_names_the_jar(monkeypatch: pytest.MonkeyPatch, tmp_
         jars.kafka("9.9.9")
 
 
-def test_jars_are_cached_while_their_files_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jars_are_cached_while_their_files_exist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(jars, "CACHE", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     folder, jar = jars._folder((jars.SQLITE,)), tmp_path / "driver.jar"
@@ -66,5 +70,7 @@ def test_jars_are_cached_while_their_files_exist(monkeypatch: pytest.MonkeyPatch
 
 def test_missing_part_is_reported_once() -> None:
     reading = Reading({"ours_rows_per_s": 1.0}, {"missing": "no jars"})
-    run = Run({}, {"millstream": "1"}, {}, 2, {"connect-x": Outcome({"millstream": [reading, reading]})})
+    run = Run(
+        {}, {"millstream": "1"}, {}, 2, {"connect-x": Outcome({"millstream": [reading, reading]})}
+    )
     assert list(report.remarks(run)) == ["connect-x has no figure for a part: no jars"]

@@ -35,7 +35,9 @@ def test_counts_are_reproducible(tmp_path: Path) -> None:
     runs = []
     for number in range(2):
         with world(tmp_path / str(number)) as broker_world:
-            runs.append([count(broker_world, name) for name in ("produce-one", "tail", "offset-commit")])
+            runs.append(
+                [count(broker_world, name) for name in ("produce-one", "tail", "offset-commit")]
+            )
     assert runs[0] == runs[1]
 
 

@@ -42,7 +42,9 @@ def test_scenario_may_change_one_factor_of_the_baseline(tmp_path: Path) -> None:
         ("colour = 1", "no factor colour"),
     ],
 )
-def test_other_changes_of_the_baseline_are_rejected(tmp_path: Path, factors: str, reason: str) -> None:
+def test_other_changes_of_the_baseline_are_rejected(
+    tmp_path: Path, factors: str, reason: str
+) -> None:
     folder, baseline = write(tmp_path, f'title = "t"\nmeasure = "produce"\n[factor]\n{factors}\n')
     with pytest.raises(BadDeclaration, match=f"odd.toml: .*{reason}"):
         load_scenarios(folder, baseline)

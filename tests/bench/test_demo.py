@@ -56,13 +56,18 @@ def test_cpu_time_of_orphans_is_counted() -> None:
 
 def test_queries_are_counted_by_their_checkpoints(tmp_path: Path) -> None:
     for name in ("paid_orders", "archive"):
-        (tmp_path / "millstream-demo-x" / "checkpoints" / "demo" / name / "offsets").mkdir(parents=True)
+        (tmp_path / "millstream-demo-x" / "checkpoints" / "demo" / name / "offsets").mkdir(
+            parents=True
+        )
     (tmp_path / "millstream-demo-x" / "checkpoints" / "demo" / ".inputs").mkdir()
     assert demo.queries(tmp_path) == 2
 
 
 def test_rows_without_a_column_are_broken_for_spark() -> None:
-    assert demo_spark._good("id string, amount decimal(12,2)") == "v.id IS NOT NULL AND v.amount IS NOT NULL"
+    assert (
+        demo_spark._good("id string, amount decimal(12,2)")
+        == "v.id IS NOT NULL AND v.amount IS NOT NULL"
+    )
 
 
 @pytest.mark.long

@@ -61,7 +61,8 @@ def test_runs_are_recorded_and_not_repeated(
     commit = first_run.git("rev-parse", "HEAD", cwd=repository)
     assert {record["commit"] for record in records} == {commit}
     assert (
-        all("first_row_seconds" in record for record in records[:2]) and "first_row_seconds" not in records[2]
+        all("first_row_seconds" in record for record in records[:2])
+        and "first_row_seconds" not in records[2]
     )
     assert "make demo  2 busy loops  1 of 1" in capsys.readouterr().out
     assert list((tmp_path / "scratch").iterdir()) == []

@@ -31,7 +31,11 @@ from millstream.wire.messages.consumer_group_heartbeat import (
 )
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from millstream.wire.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+)
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -75,7 +79,9 @@ def encoded(key: int, version: int, response: Any) -> bytes:
     return bytes(finish_response(out))
 
 
-def join_response(error: int, member_id: str, members: tuple[str, ...] = (), generation: int = 1) -> bytes:
+def join_response(
+    error: int, member_id: str, members: tuple[str, ...] = (), generation: int = 1
+) -> bytes:
     response = JoinGroupResponse(
         error_code=error,
         generation_id=generation,
@@ -98,10 +104,16 @@ def heartbeat_response(error: int) -> bytes:
 def consumer_response(epoch: int, partitions: list[int] | None = None, error: int = 0) -> bytes:
     assignment = None
     if partitions is not None:
-        row = ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=TOPIC_ID, partitions=partitions)
+        row = ConsumerGroupHeartbeatResponseTopicPartitions(
+            topic_id=TOPIC_ID, partitions=partitions
+        )
         assignment = Assignment(topic_partitions=[row])
     response = ConsumerGroupHeartbeatResponse(
-        error_code=error, member_id="m", member_epoch=epoch, heartbeat_interval_ms=5000, assignment=assignment
+        error_code=error,
+        member_id="m",
+        member_epoch=epoch,
+        heartbeat_interval_ms=5000,
+        assignment=assignment,
     )
     return encoded(frames.CONSUMER_GROUP_HEARTBEAT, 1, response)
 
@@ -190,10 +202,20 @@ def test_offset_commit_frame_is_valid_and_its_error_is_found() -> None:
     request = read(OffsetCommitRequest, frames.offset_commit("g", "topic", 4, 99))
     (topic,) = request.topics
     (row,) = topic.partitions
-    assert (request.group_id, topic.name, row.partition_index, row.committed_offset) == ("g", "topic", 4, 99)
+    assert (request.group_id, topic.name, row.partition_index, row.committed_offset) == (
+        "g",
+        "topic",
+        4,
+        99,
+    )
     failed = OffsetCommitResponsePartition(partition_index=4, error_code=22)
-    response = OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="topic", partitions=[failed])])
-    response_bytes, at = encoded(frames.OFFSET_COMMIT, 7, response), frames.offset_commit_error_at("topic")
+    response = OffsetCommitResponse(
+        topics=[OffsetCommitResponseTopic(name="topic", partitions=[failed])]
+    )
+    response_bytes, at = (
+        encoded(frames.OFFSET_COMMIT, 7, response),
+        frames.offset_commit_error_at("topic"),
+    )
     assert int.from_bytes(response_bytes[at : at + 2], "big") == 22
 
 
@@ -215,7 +237,11 @@ def test_partitions_are_balanced_with_one_owner_each_and_equal_shares() -> None:
 
 def test_heartbeat_interval_of_a_scenario_reaches_member_or_broker() -> None:
     scenarios = {s.name: s for s in load_scenarios() if s.measure == "rebalance"}
-    assert {s.load["protocol"] for s in scenarios.values()} == {"range", "cooperative-sticky", "consumer"}
+    assert {s.load["protocol"] for s in scenarios.values()} == {
+        "range",
+        "cooperative-sticky",
+        "consumer",
+    }
     for scenario in scenarios.values():
         settings = client_settings(scenario) | dict(scenario.settings)
         intervals = {v for k, v in settings.items() if k.endswith("heartbeat.interval.ms")}
@@ -245,4 +271,6 @@ def test_broker_yields_every_metric_of_the_measure(runner: Runner, name: str) ->
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
     (reading,) = outcome.readings["millstream"]
-    assert set(reading.values) >= {metric.name for metric in all_measures()[scenario.measure].metrics}
+    assert set(reading.values) >= {
+        metric.name for metric in all_measures()[scenario.measure].metrics
+    }

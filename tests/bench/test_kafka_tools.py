@@ -38,5 +38,7 @@ def test_unparsable_output_is_reported() -> None:
 
 
 def test_tools_require_apache_kafka() -> None:
-    tools = [scenario for scenario in load_scenarios() if scenario.measure.startswith("kafka-tools")]
+    tools = [
+        scenario for scenario in load_scenarios() if scenario.measure.startswith("kafka-tools")
+    ]
     assert len(tools) == 3 and all(s.requires["fetched"] == ("kafka",) for s in tools)

@@ -52,13 +52,18 @@ def test_jars_come_from_the_given_folder_or_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KAFKA_LIBS", str(tmp_path))
-    assert missing({"fetched": ("kafka",)}) == "no jars of Apache Kafka in the folder that KAFKA_LIBS names"
+    assert (
+        missing({"fetched": ("kafka",)})
+        == "no jars of Apache Kafka in the folder that KAFKA_LIBS names"
+    )
     (tmp_path / "kafka_2.13-4.3.1.jar").touch()
     assert missing({"fetched": ("kafka",)}) is None
     assert fetch.words() == {"KAFKA_LIBS": str(tmp_path)}
 
 
-def test_apache_kafka_is_missing_without_maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apache_kafka_is_missing_without_maven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("KAFKA_LIBS", raising=False)
     monkeypatch.setenv("MILLSTREAM_BENCH_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -80,7 +85,9 @@ def test_jars_copied_by_maven_are_cached(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("MILLSTREAM_BENCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
     assert [fetch.obtain("kafka"), fetch.obtain("kafka")] == [None, None]
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == [f"kafka-{fetch.kafka_version()}"]
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [
+        f"kafka-{fetch.kafka_version()}"
+    ]
     (tmp_path / "cache" / f"kafka-{fetch.kafka_version()}" / "kafka_2.13-0.jar").unlink()
     assert "called twice" in (fetch.obtain("kafka") or "")
 

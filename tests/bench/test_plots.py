@@ -49,7 +49,10 @@ def longest_runs(picture: bytes, colours: list[tuple[int, int, int]]) -> list[in
 
 def test_length_of_bars_is_proportional_to_figures() -> None:
     outcome = Outcome(
-        {"millstream": [Reading({"messages_per_s": 2e6})], "kafka": [Reading({"messages_per_s": 1e6})]}
+        {
+            "millstream": [Reading({"messages_per_s": 2e6})],
+            "kafka": [Reading({"messages_per_s": 1e6})],
+        }
     )
     pictures = drawn(run_with({"produce-100b": outcome}))
     assert list(pictures) == ["throughput"]
@@ -59,8 +62,12 @@ def test_length_of_bars_is_proportional_to_figures() -> None:
 
 def test_latency_and_memory_are_drawn_from_details_of_readings() -> None:
     samples = [1000 * i for i in range(1, 20_001)]
-    latency = Outcome({peer: [Reading({}, latency_us(samples))] for peer in ("millstream", "kafka")})
-    memory = Outcome({"millstream": [Reading({}, {"resident_mib": [30.0, 40.0], "sample_s": 0.05})]})
+    latency = Outcome(
+        {peer: [Reading({}, latency_us(samples))] for peer in ("millstream", "kafka")}
+    )
+    memory = Outcome(
+        {"millstream": [Reading({}, {"resident_mib": [30.0, 40.0], "sample_s": 0.05})]}
+    )
     pictures = drawn(run_with({"end-to-end-1k": latency, "memory-growth": memory}))
     assert set(pictures) == {"latency", "memory"}
     assert all(pixels(picture)[0] == plots.WIDTH for picture in pictures.values())
@@ -83,25 +90,34 @@ def facts() -> dict[str, object]:
 def test_page_combines_several_runs(tmp_path: Path) -> None:
     def run(name: str, peers: dict[str, float], missing: dict[str, str]) -> Run:
         readings = {peer: [Reading({"messages_per_s": value})] for peer, value in peers.items()}
-        return Run(facts(), dict.fromkeys(peers, "1"), missing, 3, {name: Outcome(readings)}, 60.0, [0.1])
+        return Run(
+            facts(), dict.fromkeys(peers, "1"), missing, 3, {name: Outcome(readings)}, 60.0, [0.1]
+        )
 
     first = run("produce-100b", {"millstream": 100.0, "mock": 50.0}, {"kafka": "no program java"})
     second = run("produce-1kb", {"millstream": 300.0, "kafka": 100.0}, {})
     again = run("produce-100b", {"millstream": 200.0, "kafka": 100.0}, {})
-    combined = merged([read_run(r.write(tmp_path / str(i))) for i, r in enumerate((first, second, again))])
+    combined = merged(
+        [read_run(r.write(tmp_path / str(i))) for i, r in enumerate((first, second, again))]
+    )
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\n{END}\nafter\n")
     written = publish(combined, page)
     text = page.read_text()
     assert [path.name for path in written] == ["page.md", "page.json", "page-throughput.png"]
     assert "![page: throughput](page-throughput.png)" in text and "3.0 minutes" in text
-    assert "| messages | 200 msg/s | 100 msg/s | 2.00x |" in text  # of the later run, without the mock
+    assert (
+        "| messages | 200 msg/s | 100 msg/s | 2.00x |" in text
+    )  # of the later run, without the mock
     assert "| messages | 300 msg/s | 100 msg/s | 3.00x |" in text
     assert "no program java" not in text
 
     publish(
         merged(
-            [read_run(tmp_path / "page.json"), run("produce-1kb", {"millstream": 500.0, "kafka": 100.0}, {})]
+            [
+                read_run(tmp_path / "page.json"),
+                run("produce-1kb", {"millstream": 500.0, "kafka": 100.0}, {}),
+            ]
         ),
         page,
     )

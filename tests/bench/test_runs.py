@@ -34,14 +34,17 @@ def runner(runner_of: Callable[[str], Runner]) -> Runner:
 
 
 @pytest.mark.parametrize(
-    "name", ["produce-100b", "consume", "requests-produce", "requests-fetch", "round-trip", "sync-produce"]
+    "name",
+    ["produce-100b", "consume", "requests-produce", "requests-fetch", "round-trip", "sync-produce"],
 )
 def test_scenario_yields_every_metric_of_its_measure(runner: Runner, name: str) -> None:
     scenario = tiny(name, TINY)
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
     (reading,) = outcome.readings["mock"]
-    assert set(reading.values) >= {metric.name for metric in all_measures()[scenario.measure].metrics}
+    assert set(reading.values) >= {
+        metric.name for metric in all_measures()[scenario.measure].metrics
+    }
 
 
 def test_peer_that_cannot_run_is_reported_with_the_reason(runner: Runner) -> None:
@@ -59,7 +62,9 @@ def test_scratch_directory_is_left_empty(tmp_path: Path) -> None:
 def test_ratios_are_taken_round_by_round() -> None:
     metric = Metric("m", "m", "s", "lower")
     readings = {"a": [1.0, 4.0, 3.0], "b": [2.0, 4.0, 1.0]}
-    outcome = Outcome({peer: [Reading({"m": v}) for v in values] for peer, values in readings.items()})
+    outcome = Outcome(
+        {peer: [Reading({"m": v}) for v in values] for peer, values in readings.items()}
+    )
     ratio = outcome.ratio("a", "b", metric)
     assert ratio is not None
     assert (ratio.value, ratio.low, ratio.high) == (1.0, 0.5, 3.0)
@@ -67,7 +72,9 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 def test_ratio_leaves_out_rounds_without_both_figures() -> None:
     readings = {"a": [{"m": 1.0}, {}, {"m": 3.0}], "b": [{"m": 1.0}, {"m": 5.0}, {"m": 1.0}]}
-    outcome = Outcome({peer: [Reading(values) for values in rounds] for peer, rounds in readings.items()})
+    outcome = Outcome(
+        {peer: [Reading(values) for values in rounds] for peer, rounds in readings.items()}
+    )
     ratio = outcome.ratio("a", "b", Metric("m", "m", "s", "lower"))
     assert ratio is not None
     assert (ratio.low, ratio.high) == (1.0, 3.0)
@@ -79,7 +86,9 @@ def test_failures_and_missing_rounds_are_reported() -> None:
         [Reading({"p50_us": 500.0}, {"late_ms": 9.0})] * 3,
         [Reading({"p50_us": 2e6}, {"late_ms": 900.0})],
     )
-    outcome = Outcome({"millstream": mine, "kafka": theirs}, {"kafka": "failed: messages are missing"})
+    outcome = Outcome(
+        {"millstream": mine, "kafka": theirs}, {"kafka": "failed: messages are missing"}
+    )
     run = Run({}, {"millstream": "1", "kafka": "4"}, {}, 3, {scenario.name: outcome})
     row = next(iter(rows(run, [scenario], all_measures())))
     assert row.figures == ("500 µs", "2,000,000 µs, then failed (round 2)")
@@ -95,7 +104,9 @@ def test_failures_and_missing_rounds_are_reported() -> None:
 def test_reads_that_were_not_cold_are_reported() -> None:
     rounds = [Reading({}, {"cold_share": share}) for share in (1.0, 0.25)]
     run = Run({}, {"kafka": "4"}, {}, 2, {"consume-cold": Outcome({"kafka": rounds})})
-    assert list(remarks(run)) == ["kafka in consume-cold: only 25% of the pages are known to have been cold"]
+    assert list(remarks(run)) == [
+        "kafka in consume-cold: only 25% of the pages are known to have been cold"
+    ]
 
 
 def test_comparison_with_another_run_is_marked() -> None:
@@ -133,7 +144,9 @@ def test_run_survives_json_and_the_page_keeps_its_other_text(tmp_path: Path) -> 
     assert read_run(run.write(tmp_path)) == run
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write_docs(page, markdown(run, list(rows(run, [scenario], all_measures())), [scenario], load_peers()))
+    write_docs(
+        page, markdown(run, list(rows(run, [scenario], all_measures())), [scenario], load_peers())
+    )
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert (
@@ -146,7 +159,9 @@ def test_run_survives_json_and_the_page_keeps_its_other_text(tmp_path: Path) -> 
 def test_raw_generator_builds_a_valid_batch() -> None:
     values = [
         record.value
-        for record in read_records(frames.record_batch([b"one", b"", b"x" * 300], 7), max_bytes=1000)
+        for record in read_records(
+            frames.record_batch([b"one", b"", b"x" * 300], 7), max_bytes=1000
+        )
     ]
     assert values == [b"one", b"", b"x" * 300]
 
@@ -161,7 +176,9 @@ def test_timed_loop_names_the_slowest_callback(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "bench.timed_loop", str(report), "busy"]
-    subprocess.run(command, check=True, cwd=root, env={"PYTHONPATH": f"{root}:{tmp_path}"}, timeout=60)
+    subprocess.run(
+        command, check=True, cwd=root, env={"PYTHONPATH": f"{root}:{tmp_path}"}, timeout=60
+    )
     timings = json.loads(report.read_text())
     assert timings["callbacks"] >= 2
     assert timings["slowest"][0]["callback"] == "task slow"

@@ -26,7 +26,9 @@ def check_metrics(runner: Runner, name: str) -> None:
     outcome = runner.scenario(scenario, 1, "")
     assert outcome.absent == {}
     (reading,) = outcome.readings["millstream"]
-    assert set(reading.values) == {metric.name for metric in all_measures()[scenario.measure].metrics}
+    assert set(reading.values) == {
+        metric.name for metric in all_measures()[scenario.measure].metrics
+    }
 
 
 def test_scenario_without_a_driver_yields_every_metric(runner: Runner) -> None:
@@ -52,7 +54,9 @@ def test_spark_is_not_measured_on_the_mock() -> None:
 class Query:
     """A query that starts a batch whenever it is checked."""
 
-    def __init__(self, on_batch: Callable[[], None] | None = None, error: str | None = None) -> None:
+    def __init__(
+        self, on_batch: Callable[[], None] | None = None, error: str | None = None
+    ) -> None:
         self.on_batch, self.error, self.stopped = on_batch, error, False
         self.looks = 3
         self.recentProgress: list[dict[str, Any]] = []

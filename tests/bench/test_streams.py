@@ -28,7 +28,9 @@ def run_all(runner_of: Callable[[str], Runner], peer: str) -> None:
         outcome = runner_of(peer).scenario(scenario, 1, "")
         assert outcome.absent == {}
         (reading,) = outcome.readings[peer]
-        assert set(reading.values) >= {metric.name for metric in all_measures()[scenario.measure].metrics}
+        assert set(reading.values) >= {
+            metric.name for metric in all_measures()[scenario.measure].metrics
+        }
 
 
 @pytest.mark.parametrize("peer", ["redis", "nats"])
@@ -100,7 +102,11 @@ def test_line_returns_requested_bytes_and_keeps_the_rest() -> None:
         line = Line(f"127.0.0.1:{server.getsockname()[1]}")
         with line.sock, server.accept()[0] as other:
             other.sendall(b"INFO x\r\nabcdef")
-            assert (line.until(b"\r\n"), line.take(3), line.take(3)) == (b"INFO x\r\n", b"abc", b"def")
+            assert (line.until(b"\r\n"), line.take(3), line.take(3)) == (
+                b"INFO x\r\n",
+                b"abc",
+                b"def",
+            )
 
 
 def test_messages_before_the_response_are_kept() -> None:
@@ -136,5 +142,7 @@ def test_rabbitmq_stores_everything_in_one_folder(tmp_path: Path) -> None:
     rabbitmq_server.prepare(tmp_path, 5552)
     assert "stream.listeners.tcp.1 = 127.0.0.1:5552\n" in (tmp_path / "rabbitmq.conf").read_text()
     settings = rabbitmq_server.environment(tmp_path, 4369)
-    paths = [value for name, value in settings.items() if name.startswith("RABBITMQ_") and "/" in value]
+    paths = [
+        value for name, value in settings.items() if name.startswith("RABBITMQ_") and "/" in value
+    ]
     assert len(paths) >= 5 and all(value.startswith(str(tmp_path)) for value in paths)

@@ -14,7 +14,9 @@ from millstream.broker import handlers, services
 from millstream.broker.parts import Parts
 
 FAMILIES = {name: kind for name, kind in vars(services).items() if name.endswith("Services")}
-MODULES = sorted(path for path in Path(handlers.__path__[0]).glob("*.py") if path.stem != "__init__")
+MODULES = sorted(
+    path for path in Path(handlers.__path__[0]).glob("*.py") if path.stem != "__init__"
+)
 PROVIDED = {field.name for field in fields(Parts)} | {
     name for name, value in vars(Parts).items() if isinstance(value, cached_property)
 }
@@ -29,7 +31,9 @@ def members(kind: type) -> set[str]:
 def test_handler_takes_the_services_of_its_family(path: Path) -> None:
     tree = ast.parse(path.read_text())
     functions = {
-        node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node.name: node
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     handles = [function for name, function in functions.items() if name.startswith("handle")]
     assert handles
@@ -40,7 +44,9 @@ def test_handler_takes_the_services_of_its_family(path: Path) -> None:
 
 
 def test_parts_provide_every_service() -> None:
-    missing = {(name, member) for name, kind in FAMILIES.items() for member in members(kind) - PROVIDED}
+    missing = {
+        (name, member) for name, kind in FAMILIES.items() for member in members(kind) - PROVIDED
+    }
     assert missing == set()
 
 

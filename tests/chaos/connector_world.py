@@ -1,4 +1,6 @@
-"""What is open in each connector of ``test_connectors_under_fire``, and who is killed there besides drivers: connections, and the database itself."""
+"""What is open in each connector of ``test_connectors_under_fire``, and who is killed there besides
+drivers: connections, and the database itself.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PATIENCE_S = 120.0
 
 
 class SqliteBatch:
-    """A transaction that has begun to write: its journal is there, with a number in its head that is another one each time."""
+    """A transaction that has begun to write: its journal is there, with a number in its head that
+    is another one each time.
+    """
 
     def __init__(self, path: Path) -> None:
         self._journal = Path(f"{path}-journal")
@@ -40,7 +44,9 @@ class SqliteBatch:
 
 
 class SlowReader:
-    """Holds SQLite's lock for readers for a second, again and again: commits have to wait, as they do where others read."""
+    """Holds SQLite's lock for readers for a second, again and again: commits have to wait, as they
+    do where others read.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -74,7 +80,9 @@ class PostgresBatch:
 
     def connections(self) -> list[tuple[Any, ...]]:
         try:
-            with psycopg.connect(self._server.url, autocommit=True, connect_timeout=2) as connection:
+            with psycopg.connect(
+                self._server.url, autocommit=True, connect_timeout=2
+            ) as connection:
                 return connection.execute(CONNECTIONS).fetchall()
         except psycopg.Error:
             return []
@@ -98,7 +106,8 @@ class Open:
                 part.close()
 
 
-# Who is killed for the sake of each connector. SQLite and Delta have no connection: the driver is all there is between them and the rows.
+# Who is killed for the sake of each connector. SQLite and Delta have no connection: the driver is
+# all there is between them and the rows.
 VICTIMS = {
     "sqlite": ("driver",),
     "delta": ("driver", "driver", "tasks"),
@@ -108,7 +117,8 @@ VICTIMS = {
 }
 # How long after a batch was opened: transactions of the topics are over soon.
 AIM_S = {"files": 0.05, "table": 0.05}
-# A driver takes long to come back, the longer the more it runs: it has the flows of these few connectors, and its death hits all if that can be.
+# A driver takes long to come back, the longer the more it runs: it has the flows of these few
+# connectors, and its death hits all if that can be.
 FLOWS = {name: f"{'from' if name in ('files', 'table') else 'to'}_{name}" for name in VICTIMS}
 TOGETHER = 2
 LONGER_S = 3.0
@@ -117,7 +127,9 @@ AHEAD = 2
 
 
 class ConnectorFire(Fire):
-    """Kills for the sake of the connector that was hit least, while its batch is open; they count for all that they hit."""
+    """Kills for the sake of the connector that was hit least, while its batch is open; they count
+    for all that they hit.
+    """
 
     def __init__(
         self,
@@ -167,14 +179,22 @@ class ConnectorFire(Fire):
         super()._count(kind, found)
 
     def _connection(self) -> None:
-        """The process of a connection, which is how PostgreSQL loses one: by itself, or so that the server starts all others over."""
+        """The process of a connection, which is how PostgreSQL loses one: by itself, or so that the
+        server starts all others over.
+        """
         found = self.is_open()
         writing = self._aim == "postgresql"
-        backends = [pid for pid, xid in self._backends.connections() if writing == (xid is not None)]
+        backends = [
+            pid for pid, xid in self._backends.connections() if writing == (xid is not None)
+        ]
         if not backends:
             return
         pid = self.dice.choice(backends)
-        mine = {one for one in found if one.startswith("table:" if not writing else f"postgresql: {pid} ")}
+        mine = {
+            one
+            for one in found
+            if one.startswith("table:" if not writing else f"postgresql: {pid} ")
+        }
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL if self.dice.random() < 0.3 else signal.SIGTERM)
             self._count("connection", mine)

@@ -1,7 +1,9 @@
-"""Who is killed and paused in ``test_pipeline_under_fire``: the driver with its JVM, executors, Python workers, the broker.
+"""Who is killed and paused in ``test_pipeline_under_fire``: the driver with its JVM, executors,
+Python workers, the broker.
 
-A victim is stopped (SIGSTOP) before anybody looks whether it is in the middle of a transaction or of files, so that what was seen still holds when
-it is killed. A broker cannot be asked while it is stopped: it is asked, and killed at once.
+A victim is stopped (SIGSTOP) before anybody looks whether it is in the middle of a transaction or
+of files, so that what was seen still holds when it is killed. A broker cannot be asked while it is
+stopped: it is asked, and killed at once.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ PATIENCE_S = 600.0
 
 
 class Driver:
-    """``millstream pipeline run`` in a process of its own; started again after every kill, on one of the masters in turn."""
+    """``millstream pipeline run`` in a process of its own; started again after every kill, on one
+    of the masters in turn.
+    """
 
     def __init__(self, file: Path, bootstrap: str) -> None:
         self.file, self.bootstrap = file, bootstrap
@@ -58,7 +62,12 @@ class Driver:
         self.starts += 1
         words = [sys.executable, "-m", "millstream", "pipeline", "run", str(self.file)]
         words += ["--master", master, "--bootstrap", self.bootstrap, "--format", "json", *more]
-        words += ["--conf", "spark.default.parallelism=2", "--conf", "spark.sql.shuffle.partitions=2"]
+        words += [
+            "--conf",
+            "spark.default.parallelism=2",
+            "--conf",
+            "spark.sql.shuffle.partitions=2",
+        ]
         words += ["--conf", f"spark.local.dir={self.scratch}"]
         words += QUICK
         environment = os.environ | {"SPARK_HOME": str(self._spark_home)}
@@ -99,7 +108,9 @@ class Driver:
         return found
 
     def itself(self) -> list[psutil.Process]:
-        """The driver and its JVM; not its executors, which find out by themselves as they would on other machines."""
+        """The driver and its JVM; not its executors, which find out by themselves as they would on
+        other machines.
+        """
         if not self.running:
             return []
         assert self._process is not None
@@ -132,7 +143,9 @@ class Driver:
 
 
 def send(processes: Sequence[psutil.Process], number: signal.Signals) -> int:
-    """How many of them it reached; psutil sends nothing to another process that has taken over the number."""
+    """How many of them it reached; psutil sends nothing to another process that has taken over the
+    number.
+    """
     reached = 0
     for one in processes:
         with contextlib.suppress(psutil.Error):
@@ -142,7 +155,9 @@ def send(processes: Sequence[psutil.Process], number: signal.Signals) -> int:
 
 
 class Transactions:
-    """The open transactions of these transactional ids, as the broker tells it; each has an epoch of its own."""
+    """The open transactions of these transactional ids, as the broker tells it; each has an epoch
+    of its own.
+    """
 
     def __init__(self, bootstrap: str, ids: Sequence[str]) -> None:
         self._bootstrap, self._ids = bootstrap, list(ids)
@@ -209,8 +224,12 @@ class Fire:
     def round(self) -> None:
         """One misfortune, and how it was taken in."""
         if not self.driver.running:
-            no_broker = NO_BROKER in self.driver.tail(3)  # it was killed before the driver had begun
-            assert self._expected or no_broker, f"the pipeline ended by itself:\n{self.driver.tail()}"
+            no_broker = NO_BROKER in self.driver.tail(
+                3
+            )  # it was killed before the driver had begun
+            assert self._expected or no_broker, (
+                f"the pipeline ended by itself:\n{self.driver.tail()}"
+            )
             self._start_driver()
             self._expected = False
         what = self._next()
@@ -276,7 +295,9 @@ class Fire:
         self._struck |= found
         self.kills[kind] += 1
         self.hits[kind] += hit
-        print(f"{time.strftime('%H:%M:%S')} {kind} killed{', batch open' if hit else ''}", flush=True)
+        print(
+            f"{time.strftime('%H:%M:%S')} {kind} killed{', batch open' if hit else ''}", flush=True
+        )
 
     def _driver(self) -> None:
         victims = self.driver.itself()
@@ -286,7 +307,9 @@ class Fire:
             self._expected = True
 
     def _tasks(self) -> None:
-        """An executor where there is one, or some of the Python workers; now and then the process that plans batches."""
+        """An executor where there is one, or some of the Python workers; now and then the process
+        that plans batches.
+        """
         if self.dice.random() < 0.15:
             self._strike("source", self.driver.processes(SOURCE))
             return
@@ -305,7 +328,9 @@ class Fire:
         self.broker.start()
 
     def _pause(self, kind: str, victims: Sequence[psutil.Process]) -> None:
-        """Seldom for longer than a transaction may last: the broker aborts it, and the batch has to begin again."""
+        """Seldom for longer than a transaction may last: the broker aborts it, and the batch has to
+        begin again.
+        """
         found = self.is_open()
         if not send(victims, signal.SIGSTOP):
             return
@@ -341,9 +366,11 @@ def _partitions(admin: Admin, topic: str) -> list[TopicPartition]:
 
 
 def own_spark_home(directory: Path) -> Path:
-    """Spark's files under another roof: the workers of ``local-cluster`` keep their logs and jars beside them.
+    """Spark's files under another roof: the workers of ``local-cluster`` keep their logs and jars
+    beside them.
 
-    Without its ``python``, as in ``millstream.spark.spark_home``: drivers that are killed all the time start all the time.
+    Without its ``python``, as in ``millstream.spark.spark_home``: drivers that are killed all the
+    time start all the time.
     """
     import pyspark
 

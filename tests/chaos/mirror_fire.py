@@ -1,4 +1,6 @@
-"""Two clusters, a mirror between them both ways, writers on both sides, a group that moves, and whoever kills: for ``test_mirror_under_fire``."""
+"""Two clusters, a mirror between them both ways, writers on both sides, a group that moves, and
+whoever kills: for ``test_mirror_under_fire``.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ TOPIC, GROUP = "orders", "movers"
 PARTITIONS = 2
 PATIENCE_S = 300.0
 BACK = 500
-"""So many offsets before a position there is a record, if there is any: markers and aborted records are fewer."""
+"""So many offsets before a position there is a record, if there is any: markers
+and aborted records are fewer.
+"""
 
 
 class Side(NamedTuple):
@@ -73,8 +77,27 @@ class MirrorDriver(Driver):
     def start(self, *more: str, master: str | None = None) -> None:
         self.starts += 1
         here, there = (f"{one.name}={one.bootstrap}" for one in self._sides)
-        words = [sys.executable, "-m", "millstream", "mirror", "--from", here, "--to", there, "--both"]
-        words += ["--topics", TOPIC, "--groups", GROUP, "--names", self.names, "--interval", "1 second"]
+        words = [
+            sys.executable,
+            "-m",
+            "millstream",
+            "mirror",
+            "--from",
+            here,
+            "--to",
+            there,
+            "--both",
+        ]
+        words += [
+            "--topics",
+            TOPIC,
+            "--groups",
+            GROUP,
+            "--names",
+            self.names,
+            "--interval",
+            "1 second",
+        ]
         words += ["--master", "local[2]", "--format", "json", *more]
         words += [
             "--conf",
@@ -140,12 +163,16 @@ class MirrorFire(Fire):
 
 
 class Writers:
-    """A thread for each side that writes records of its own, plain and in transactions, some of which are aborted."""
+    """A thread for each side that writes records of its own, plain and in transactions, some of
+    which are aborted.
+    """
 
     def __init__(self, sides: Sequence[Side], rate: int) -> None:
         self._rate = rate
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._write, args=(one,), daemon=True) for one in sides]
+        self._threads = [
+            threading.Thread(target=self._write, args=(one,), daemon=True) for one in sides
+        ]
         self.counts = {one.name: 0 for one in sides}
         for one in self._threads:
             one.start()
@@ -170,7 +197,9 @@ class Writers:
                         self._some(side, producer, dice, 5 * self._rate)
 
     def _transaction(self, side: Side, rounds: int, dice: random.Random) -> None:
-        with Producer(side.bootstrap, transactional_id=f"writer-{side.name}", timeout_s=60) as producer:
+        with Producer(
+            side.bootstrap, transactional_id=f"writer-{side.name}", timeout_s=60
+        ) as producer:
             for _ in range(10):
                 with producer.transaction():
                     self._some(side, producer, dice, self._rate // 5)
@@ -203,7 +232,9 @@ class OneThatFails(Exception):
 
 
 class Session(NamedTuple):
-    """What the group read in one cluster before it moved on: from and to by partition, and all that was committed there then."""
+    """What the group read in one cluster before it moved on: from and to by partition, and all that
+    was committed there then.
+    """
 
     side: Side
     first: Mapping[TopicPartition, int]
@@ -215,10 +246,15 @@ class Session(NamedTuple):
 
 
 class Mover:
-    """The group: reads for a while in one cluster, then in the other. ``ready`` says when it may go."""
+    """The group: reads for a while in one cluster, then in the other. ``ready`` says when it may
+    go.
+    """
 
     def __init__(
-        self, sides: Sequence[Side], topics: Mapping[str, list[str]], ready: Callable[[Session, Side], bool]
+        self,
+        sides: Sequence[Side],
+        topics: Mapping[str, list[str]],
+        ready: Callable[[Session, Side], bool],
     ) -> None:
         self._sides, self._topics, self._ready = sides, topics, ready
         self.sessions: list[Session] = []
@@ -247,15 +283,22 @@ class Mover:
         return self._sides[len(self.sessions) % 2]
 
     def _may_go(self) -> bool:
-        return not self.sessions or until_it_works(lambda: self._ready(self.sessions[-1], self._next_side()))
+        return not self.sessions or until_it_works(
+            lambda: self._ready(self.sessions[-1], self._next_side())
+        )
 
     def _read(self, *, for_s: float | None) -> None:
-        """A session: for so long, or to the end. What was handed out counts as read when the broker says that it was committed."""
+        """A session: for so long, or to the end. What was handed out counts as read when the broker
+        says that it was committed.
+        """
         side = self._next_side()
         first: dict[TopicPartition, int] = {}
         last: dict[TopicPartition, int] = {}
         deadline_s = time.monotonic() + (for_s or PATIENCE_S)
-        with contextlib.suppress(ClientError), self._consumer(side, to_end=for_s is None) as consumer:
+        with (
+            contextlib.suppress(ClientError),
+            self._consumer(side, to_end=for_s is None) as consumer,
+        ):
             while time.monotonic() < deadline_s and not consumer.finished:
                 batch = consumer.poll()
                 for one in batch:
@@ -273,7 +316,9 @@ class Mover:
         """One more move, and to the end."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not self._may_go():
-            assert time.monotonic() < deadline_s, f"its offsets did not follow to {self._next_side().name}"
+            assert time.monotonic() < deadline_s, (
+                f"its offsets did not follow to {self._next_side().name}"
+            )
             time.sleep(0.5)
         self._read(for_s=None)
 
@@ -293,7 +338,9 @@ def identity(side: Side, record: Record) -> str:
     origins = [value for key, value in record.headers if key == HEADER]
     name = origins[-1].decode() if origins and origins[-1] else ""
     if name:
-        return "/".join(name.split("/")[:4])  # behind its place comes which topic of that name it is
+        return "/".join(
+            name.split("/")[:4]
+        )  # behind its place comes which topic of that name it is
     return f"{cluster_id(side)}/{record.topic}/{record.partition}/{record.offset}"
 
 

@@ -1,7 +1,9 @@
-"""A driver without Spark, for ``test_stores_under_fire``: it does to a store what Spark does, and dies in a moment instead of a minute.
+"""A driver without Spark, for ``test_stores_under_fire``: it does to a store what Spark does, and
+dies in a moment instead of a minute.
 
-As in Spark's checkpoint, a batch is decided before it runs, runs again after a crash, and is noted when it was written. The sinks are the real
-ones; only where rows come from is made up: batch b has the numbers from b * ROWS on.
+As in Spark's checkpoint, a batch is decided before it runs, runs again after a crash, and is noted
+when it was written. The sinks are the real ones; only where rows come from is made up: batch b has
+the numbers from b * ROWS on.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def batch_of(number: int, keys: int) -> Any:
 
 
 def main(kind: str, place: str, checkpoint: str, batches: int, keys: int) -> None:
-    """Batches from the last that was noted on; what a table refuses is written down, once for each batch."""
+    """Batches from the last that was noted on; what a table refuses is written down, once for each
+    batch.
+    """
     noted = Path(checkpoint)
     sink: Any
     if kind == "delta":

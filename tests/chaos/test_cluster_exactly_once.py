@@ -1,7 +1,9 @@
-"""Brokers of a cluster, and the workers of a consume-transform-produce loop, are killed as often as is asked for (``make kills``).
+"""Brokers of a cluster, and the workers of a consume-transform-produce loop, are killed as often as
+is asked for (``make kills``).
 
-``MILLSTREAM_CHAOS_ROUNDS`` says how many kills (200), ``MILLSTREAM_KILL_SEED`` of whom and at which moments; without it every run has its
-own, which it prints. Now and then all brokers are killed at once.
+``MILLSTREAM_CHAOS_ROUNDS`` says how many kills (200), ``MILLSTREAM_KILL_SEED`` of whom and at which
+moments; without it every run has its own, which it prints. Now and then all brokers are killed at
+once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Connectors while drivers, connections, the database, workers and the broker are killed: every row once, as plain readers see it (``make fire``).
+"""Connectors while drivers, connections, the database, workers and the broker are killed: every row
+once, as plain readers see it (``make fire``).
 
-One pipeline has a flow for each connector, and a kill counts for every connector whose batch it found open. It goes on until each has been hit
-often enough. ``MILLSTREAM_FIRE_ROWS`` says how many rows each connector moves (60000), ``MILLSTREAM_FIRE_KILLS`` how many kills have to hit an open
+One pipeline has a flow for each connector, and a kill counts for every connector whose batch it
+found open. It goes on until each has been hit often enough. ``MILLSTREAM_FIRE_ROWS`` says how many
+rows each connector moves (60000), ``MILLSTREAM_FIRE_KILLS`` how many kills have to hit an open
 batch of each (20), ``MILLSTREAM_KILL_SEED`` who and when.
 """
 
@@ -22,7 +24,14 @@ pytest.importorskip("psycopg", reason='needs pip install "millstream[connect]"')
 
 import deltalake
 
-from chaos.connector_world import VICTIMS, ConnectorFire, Open, PostgresBatch, SlowReader, SqliteBatch
+from chaos.connector_world import (
+    VICTIMS,
+    ConnectorFire,
+    Open,
+    PostgresBatch,
+    SlowReader,
+    SqliteBatch,
+)
 from chaos.fire_world import Driver, Staged, Transactions
 from millstream.client.admin.client import Admin
 from millstream.client.consumer import Consumer
@@ -173,7 +182,10 @@ def burn(fire: ConnectorFire) -> None:
     fire.driver.file.write_text(calm.replace("files_per_batch=1", "files_per_batch=20"))
     fire.driver.start("--once", master="local[2]")
     assert fire.driver.wait(PATIENCE_S) == 0, fire.driver.tail()
-    print(f"{told(fire)}\n{took_s:.0f} s under fire, {time.monotonic() - began_s:.0f} s in all", flush=True)
+    print(
+        f"{told(fire)}\n{took_s:.0f} s under fire, {time.monotonic() - began_s:.0f} s in all",
+        flush=True,
+    )
 
 
 def told(fire: ConnectorFire) -> str:

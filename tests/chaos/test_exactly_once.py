@@ -1,7 +1,8 @@
-"""Hours of kill -9, as many as are asked for: a consume-transform-produce loop stays exact (``make kills``).
+"""Hours of kill -9, as many as are asked for: a consume-transform-produce loop stays exact (``make
+kills``).
 
-``MILLSTREAM_CHAOS_ROUNDS`` says how many kills (200), ``MILLSTREAM_KILL_SEED`` at which moments; without it every run has its own, which
-it prints.
+``MILLSTREAM_CHAOS_ROUNDS`` says how many kills (200), ``MILLSTREAM_KILL_SEED`` at which moments;
+without it every run has its own, which it prints.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from support.transactions.rounds import Rounds
 
 ROUNDS = int(os.environ.get("MILLSTREAM_CHAOS_ROUNDS", "200"))
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))
-# Everything that a broker does now and then, it does all the time here; internal topics are compacted as they grow.
+# Everything that a broker does now and then, it does all the time here; internal topics are
+# compacted as they grow.
 RESTLESS = {
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
@@ -36,7 +38,9 @@ RESTLESS = {
 
 
 @pytest.mark.timeout(0)
-def test_every_input_has_its_result_once(broker: Callable[..., LocalBroker], tmp_path: Path) -> None:
+def test_every_input_has_its_result_once(
+    broker: Callable[..., LocalBroker], tmp_path: Path
+) -> None:
     print(f"MILLSTREAM_KILL_SEED={SEED}")
     made = broker(RESTLESS)
     with RawClient(made.bootstrap) as client:

@@ -1,10 +1,12 @@
-"""Two clusters mirrored both ways while drivers, tasks and the brokers of both sides are killed (``make mirror MINUTES=10``).
+"""Two clusters mirrored both ways while drivers, tasks and the brokers of both sides are killed
+(``make mirror MINUTES=10``).
 
-Writers on both sides send plain records and transactions, some of them aborted; a consumer group moves from one cluster to the other and back. At the end what
-every cluster has of the other is compared with the original, record by record, and what the group has read with what there was.
+Writers on both sides send plain records and transactions, some of them aborted; a consumer group
+moves from one cluster to the other and back. At the end what every cluster has of the other is
+compared with the original, record by record, and what the group has read with what there was.
 
-``MILLSTREAM_MIRROR_MINUTES`` says for how long (10), ``MILLSTREAM_MIRROR_RATE`` how many records a second each side writes (100),
-``MILLSTREAM_KILL_SEED`` who is killed and when.
+``MILLSTREAM_MIRROR_MINUTES`` says for how long (10), ``MILLSTREAM_MIRROR_RATE`` how many records a
+second each side writes (100), ``MILLSTREAM_KILL_SEED`` who is killed and when.
 """
 
 from __future__ import annotations
@@ -63,14 +65,18 @@ def sides(broker: Callable[..., LocalBroker]) -> list[Side]:
 
 
 @pytest.fixture(params=["prefix", "identity"])
-def driver(request: pytest.FixtureRequest, sides: Sequence[Side], tmp_path: Path) -> Iterator[MirrorDriver]:
+def driver(
+    request: pytest.FixtureRequest, sides: Sequence[Side], tmp_path: Path
+) -> Iterator[MirrorDriver]:
     made = MirrorDriver(tmp_path, sides, request.param)
     yield made
     made.end()
 
 
 def ready_to_go_on(sides: Sequence[Side]) -> Callable[[Session, Side], bool]:
-    """Names tell topics apart: the group may go when each of its positions in the other cluster is behind the very record that it read last."""
+    """Names tell topics apart: the group may go when each of its positions in the other cluster is
+    behind the very record that it read last.
+    """
 
     def other(side: Side, topic: str) -> str:
         theirs = next(one for one in sides if one is not side)
@@ -119,7 +125,10 @@ def calm_down(fire: MirrorFire, times: int = 1) -> None:
 def enough_kills(fire: MirrorFire) -> bool:
     """Some of each kind, and one for each minute that hit an open batch."""
     kinds = ("driver", "broker of a", "broker of b")
-    return min(fire.kills[one] for one in kinds) >= max(1, int(MINUTES // 4)) and fire.hits.total() >= MINUTES
+    return (
+        min(fire.kills[one] for one in kinds) >= max(1, int(MINUTES // 4))
+        and fire.hits.total() >= MINUTES
+    )
 
 
 def kept(record: Record) -> tuple[object, ...]:
@@ -163,7 +172,11 @@ def test_both_clusters_have_everything_once(sides: Sequence[Side], driver: Mirro
     calm_down(fire)
     mover.finish()
 
-    logs = {(one.name, topic): list(everything(one, topic)) for one in sides for topic in names[one.name]}
+    logs = {
+        (one.name, topic): list(everything(one, topic))
+        for one in sides
+        for topic in names[one.name]
+    }
     if shared:
         check_shared(sides, logs)
     else:

@@ -1,11 +1,14 @@
-"""Pipelines with state over a million records, while everything is killed and paused: every result once (``make fire``).
+"""Pipelines with state over a million records, while everything is killed and paused: every result
+once (``make fire``).
 
-The driver with its JVM, executors, Python workers and the broker are killed with -9 and stopped for a while, at random moments, most of them while
-a transaction is open (or files are on their way). What a ``read_committed`` reader finds in the topics, and what Spark and pyarrow find in the
-files, is compared with a batch computation over the same input. Some records do not parse: each gives one dead letter.
+The driver with its JVM, executors, Python workers and the broker are killed with -9 and stopped for
+a while, at random moments, most of them while a transaction is open (or files are on their way).
+What a ``read_committed`` reader finds in the topics, and what Spark and pyarrow find in the files,
+is compared with a batch computation over the same input. Some records do not parse: each gives one
+dead letter.
 
-``MILLSTREAM_FIRE_RECORDS`` says how many records (1000000), ``MILLSTREAM_FIRE_KILLS`` how many kills have to hit an open transaction at least (20),
-``MILLSTREAM_KILL_SEED`` who and when.
+``MILLSTREAM_FIRE_RECORDS`` says how many records (1000000), ``MILLSTREAM_FIRE_KILLS`` how many
+kills have to hit an open transaction at least (20), ``MILLSTREAM_KILL_SEED`` who and when.
 """
 
 from __future__ import annotations
@@ -37,12 +40,14 @@ PATIENCE_S = 1800.0
 TIMEOUT_S = 25
 KEYS = 1000
 BROKEN = b"broken "
-# A few in every batch, which the driver makes letters of; and more in one place than a batch names, which a job finds.
+# A few in every batch, which the driver makes letters of; and more in one place than a batch names,
+# which a job finds.
 BROKEN_EVERY = 997
 BURST = RECORDS // 500
 # A hundred batches: enough for every kill to hit one of its own.
 BATCH = max(RECORDS // 100, 1)
-# Small record batches, written by tasks: a transaction is open for a good part of the time, as it is with large ones.
+# Small record batches, written by tasks: a transaction is open for a good part of the time, as it
+# is with large ones.
 SINK = {
     "batchBytes": "2000",
     "driverBytes": "0",
@@ -91,7 +96,9 @@ SETTINGS = {
 
 @pytest.fixture
 def own(broker: Callable[..., LocalBroker]) -> LocalBroker:
-    """A broker with a million records, of which every fifth is the repetition of an earlier one, and broken ones between them."""
+    """A broker with a million records, of which every fifth is the repetition of an earlier one,
+    and broken ones between them.
+    """
     made = broker(SETTINGS)
     with Admin(made.bootstrap) as admin:
         admin.topics.create("numbers", partitions=4)
@@ -101,7 +108,9 @@ def own(broker: Callable[..., LocalBroker]) -> LocalBroker:
             seconds = n // 1000 % 3600
             at = f"2026-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}Z"
             producer.send(
-                "numbers", b'{"n":%d,"k":%d,"at":"%s"}' % (n, n % KEYS, at.encode()), partition=i // 5 % 4
+                "numbers",
+                b'{"n":%d,"k":%d,"at":"%s"}' % (n, n % KEYS, at.encode()),
+                partition=i // 5 % 4,
             )
             if i % BROKEN_EVERY == 0:
                 producer.send("numbers", BROKEN + b"%d" % i, partition=i % 4)
@@ -138,14 +147,21 @@ def burn(fire: Fire) -> None:
     fire.driver.file.write_text(calm)  # the rest in larger batches
     fire.driver.start("--once", master="local[2]")
     assert fire.driver.wait(PATIENCE_S) == 0, fire.driver.tail()
-    assert not list(fire.driver.scratch.glob("millstream-sink-*")), "batches that dead drivers left behind"
+    assert not list(fire.driver.scratch.glob("millstream-sink-*")), (
+        "batches that dead drivers left behind"
+    )
     print(
-        f"{fire.report()}\n{took_s:.0f} s under fire, {time.monotonic() - began_s:.0f} s in all", flush=True
+        f"{fire.report()}\n{took_s:.0f} s under fire, {time.monotonic() - began_s:.0f} s in all",
+        flush=True,
     )
 
 
-def batch_results(own: LocalBroker, directory: Path, *, files: Path | None = None) -> dict[str, Any]:
-    """The same computed by Spark at once over the whole input; and what Spark reads in the files."""
+def batch_results(
+    own: LocalBroker, directory: Path, *, files: Path | None = None
+) -> dict[str, Any]:
+    """The same computed by Spark at once over the whole input; and what Spark
+    reads in the files.
+    """
     from pyspark.sql import functions as F
 
     from millstream.spark.session import session
@@ -175,7 +191,9 @@ def batch_results(own: LocalBroker, directory: Path, *, files: Path | None = Non
 
 
 @pytest.mark.timeout(0)
-def test_every_result_is_in_the_topics_once(own: LocalBroker, driver: Driver, tmp_path: Path) -> None:
+def test_every_result_is_in_the_topics_once(
+    own: LocalBroker, driver: Driver, tmp_path: Path
+) -> None:
     driver.file.write_text(TOPICS)
     is_open = Transactions(own.bootstrap, ["fire.distinct", "fire.totals"])
     burn(Fire(driver, own, is_open, SEED, TIMEOUT_S))
@@ -186,7 +204,9 @@ def test_every_result_is_in_the_topics_once(own: LocalBroker, driver: Driver, tm
     latest: dict[int, tuple[int, int]] = {}
     for one in committed(own.bootstrap, "totals"):
         told, before = (one["records"], one["sum"]), latest.get(one["k"], (0, 0))
-        assert told[0] > before[0], f"the total of {one['k']} is told twice, or went back: {before}, {told}"
+        assert told[0] > before[0], (
+            f"the total of {one['k']} is told twice, or went back: {before}, {told}"
+        )
         latest[one["k"]] = told
     assert latest == expected["totals"]
     assert_letters_once(own.bootstrap)
@@ -196,7 +216,15 @@ def test_every_result_is_in_the_topics_once(own: LocalBroker, driver: Driver, tm
 @pytest.mark.timeout(0)
 def test_every_row_is_in_the_files_once(own: LocalBroker, driver: Driver, tmp_path: Path) -> None:
     driver.file.write_text(FILES)
-    burn(Fire(driver, own, Staged(tmp_path / "lake" / "_millstream" / "fire.distinct"), SEED, TIMEOUT_S))
+    burn(
+        Fire(
+            driver,
+            own,
+            Staged(tmp_path / "lake" / "_millstream" / "fire.distinct"),
+            SEED,
+            TIMEOUT_S,
+        )
+    )
     expected = batch_results(own, tmp_path, files=tmp_path / "lake")
 
     plain = pyarrow.dataset.dataset(tmp_path / "lake", partitioning="hive").to_table(columns=["n"])

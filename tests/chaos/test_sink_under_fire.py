@@ -1,6 +1,8 @@
-"""The sink, killed at every step and at random moments, and the mutants that break its rules (``make kills``).
+"""The sink, killed at every step and at random moments, and the mutants that break its rules
+(``make kills``).
 
-``MILLSTREAM_CHAOS_ROUNDS`` says how many random kills (20), ``MILLSTREAM_KILL_SEED`` at which moments.
+``MILLSTREAM_CHAOS_ROUNDS`` says how many random kills (20), ``MILLSTREAM_KILL_SEED`` at which
+moments.
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ pytest.importorskip("pyspark")
 
 ROUNDS = int(os.environ.get("MILLSTREAM_CHAOS_ROUNDS", "20"))
 SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", time.time_ns() % 100_000))
-STEPS = ["_fence", "_read_progress", "_is_committed", "_write", "_check", "_record_progress", "_end"]
+STEPS = [
+    "_fence",
+    "_read_progress",
+    "_is_committed",
+    "_write",
+    "_check",
+    "_record_progress",
+    "_end",
+]
 FAILED = 3
 OPEN_WITHIN_S = 30.0
 
@@ -104,7 +114,9 @@ def test_a_stopped_driver_that_wakes_up_later_changes_nothing(place: Place) -> N
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("shuffle", [False, True], ids=["files", "shuffle"])
 def test_a_task_that_spark_runs_again_does_not_write(place: Place, shuffle: bool) -> None:
-    """With retries of tasks allowed, the second attempt raises and the batch begins again under another epoch."""
+    """With retries of tasks allowed, the second attempt raises and the batch begins again under
+    another epoch.
+    """
     expected = [str(number) for number in range(300)]
     place.put(expected)
     driver = place.start(
@@ -118,7 +130,9 @@ def test_a_task_that_spark_runs_again_does_not_write(place: Place, shuffle: bool
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("way", ["copy", "count", "few"])
 def test_killed_at_random_moments_with_the_broker(place: Place, way: str) -> None:
-    """Drivers and the broker die in turn; a run in which too few kills hit an open transaction does not count."""
+    """Drivers and the broker die in turn; a run in which too few kills hit an open transaction does
+    not count.
+    """
     print(f"MILLSTREAM_KILL_SEED={SEED}")
     chance = random.Random(SEED)
     counted, few = way == "count", way == "few"
@@ -127,11 +141,15 @@ def test_killed_at_random_moments_with_the_broker(place: Place, way: str) -> Non
     hit = 0
     for round_ in range(ROUNDS):
         planned = planned_batches(place)
-        driver = place.start(max_offsets=200, counted=counted, few=few, slow_s=0.5, batch_bytes=2000)
+        driver = place.start(
+            max_offsets=200, counted=counted, few=few, slow_s=0.5, batch_bytes=2000
+        )
         while planned_batches(place) == planned:
             assert driver.process.poll() is None, driver.output()[-3000:]
             time.sleep(0.05)
-        if round_ % 2:  # any moment at all, and in turn one within a transaction, however slow the machine is
+        if (
+            round_ % 2
+        ):  # any moment at all, and in turn one within a transaction, however slow the machine is
             wait_open(place)
             time.sleep(chance.uniform(0.0, 0.4))
         else:
@@ -156,7 +174,9 @@ def test_killed_at_random_moments_with_the_broker(place: Place, way: str) -> Non
 
 
 def planned_batches(place: Place) -> int:
-    """How far the checkpoint has come; the batch of a dead driver counts once another one runs its next."""
+    """How far the checkpoint has come; the batch of a dead driver counts once another one runs its
+    next.
+    """
     offsets = place.directory / "checkpoint" / "offsets"
     return max((int(one.name) for one in offsets.glob("[0-9]*")), default=-1)
 
@@ -206,7 +226,7 @@ def test_the_broker_dies_between_the_decision_and_the_markers(place: Place) -> N
     assert place.values() == Counter({str(round_): 30 for round_ in range(ROUNDS)})
 
 
-# ---- mutants ---------------------------------------------------------------------------------------------------
+# ---- mutants ----
 
 
 @pytest.mark.timeout(0)
@@ -230,14 +250,22 @@ def test_mutant_without_the_check_of_attempts_loses_records(place: Place) -> Non
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("mutant", [False, True], ids=["fence-first", "read-first"])
 def test_progress_must_be_read_after_fencing(place: Place, mutant: bool) -> None:
-    """An old driver commits between the two steps of the new one's open: only in the right order is that harmless."""
+    """An old driver commits between the two steps of the new one's open: only in the right order is
+    that harmless.
+    """
     expected = [str(number) for number in range(100)]
     place.put(expected)
-    # Not later: once its progress is written, reading it waits for the end of the transaction, and hides the mistake.
-    old = place.start(pause_before="_record_progress", die_after="_end", max_offsets=100, timeout_ms=600_000)
+    # Not later: once its progress is written, reading it waits for the end of the transaction, and
+    # hides the mistake.
+    old = place.start(
+        pause_before="_record_progress", die_after="_end", max_offsets=100, timeout_ms=600_000
+    )
     old.wait_paused()
     new = place.start(
-        pause_between=True, mutant="read-first" if mutant else "", max_offsets=100, timeout_ms=600_000
+        pause_between=True,
+        mutant="read-first" if mutant else "",
+        max_offsets=100,
+        timeout_ms=600_000,
     )
     new.wait_paused()
     old.go()

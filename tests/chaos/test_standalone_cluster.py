@@ -1,7 +1,9 @@
-"""The revenue pipeline on a Spark cluster whose Python has nothing of ours: the same results as in local mode, though an executor is killed half-way.
+"""The revenue pipeline on a Spark cluster whose Python has nothing of ours: the same results as in
+local mode, though an executor is killed half-way.
 
-``millstream spark up`` starts a master and two workers from the pip install. What executors run is sent to them by the driver. An executor is killed with -9
-while a transaction is open; Spark starts another one, and the flow begins its batch again.
+``millstream spark up`` starts a master and two workers from the pip install. What executors run is
+sent to them by the driver. An executor is killed with -9 while a transaction is open; Spark starts
+another one, and the flow begins its batch again.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ PATIENCE_S = 900.0
 
 
 def minute(number: int) -> int:
-    """The first half is one batch. What comes later may be several, in any order, and none of it may be late: it is of one minute, well behind."""
+    """The first half is one batch. What comes later may be several, in any order, and none of it
+    may be late: it is of one minute, well behind.
+    """
     return number % 5 if number < ORDERS // 2 else 10
 
 
@@ -92,7 +96,11 @@ def results(bootstrap: str, directory: Path) -> dict[str, Any]:
         for one in committed(bootstrap, "revenue-by-minute")
     }
     lake = directory / "lake" / "paid-orders"
-    files = pyarrow.dataset.dataset(lake, partitioning="hive").to_table().to_pylist() if lake.exists() else []
+    files = (
+        pyarrow.dataset.dataset(lake, partitioning="hive").to_table().to_pylist()
+        if lake.exists()
+        else []
+    )
     return {
         "paid": sorted(one["id"] for one in committed(bootstrap, "paid-orders")),
         "revenue": revenue,
@@ -119,7 +127,9 @@ def revenue(tmp_path: Path) -> Path:
     """The example, without a second query for each topic: nothing in this test fails to parse."""
     file = tmp_path / "revenue.py"
     text = EXAMPLE.read_text()
-    file.write_text(text.replace('Pipeline("revenue", ', 'Pipeline("revenue", dead_letters=False, '))
+    file.write_text(
+        text.replace('Pipeline("revenue", ', 'Pipeline("revenue", dead_letters=False, ')
+    )
     assert file.read_text() != text
     return file
 
@@ -158,7 +168,9 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, psutil.Process]]:
     made = start(words, tmp_path / "spark", log)
     seen = [psutil.Process(made.pid)]
     try:
-        wait_until(lambda: log.read_text().count('"state": "up"') == 3 or made.poll() is not None, log)
+        wait_until(
+            lambda: log.read_text().count('"state": "up"') == 3 or made.poll() is not None, log
+        )
         assert made.poll() is None, log.read_text()
         url = json.loads(log.read_text().splitlines()[0])["url"]
         seen += seen[0].children(recursive=True)
@@ -189,7 +201,9 @@ def below(process: psutil.Process, word: str) -> list[psutil.Process]:
 
 def has_nothing_of_ours(python: psutil.Process) -> bool:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    tried = subprocess.run([python.exe(), "-c", "import millstream"], env=environment, capture_output=True)
+    tried = subprocess.run(
+        [python.exe(), "-c", "import millstream"], env=environment, capture_output=True
+    )
     return tried.returncode != 0
 
 
@@ -210,7 +224,10 @@ def test_results_are_those_of_local_mode_though_an_executor_is_killed(
     finally:
         alone.kill()
     expected = results(here.bootstrap, local)
-    assert len(expected["paid"]) == len(expected["archived"]) == ORDERS * 9 // 10 and expected["revenue"]
+    assert (
+        len(expected["paid"]) == len(expected["archived"]) == ORDERS * 9 // 10
+        and expected["revenue"]
+    )
 
     fill(there.bootstrap, range(ORDERS // 2), begin=True)
     remote, log = tmp_path / "remote", tmp_path / "remote.log"
@@ -225,7 +242,9 @@ def test_results_are_those_of_local_mode_though_an_executor_is_killed(
         fill(there.bootstrap, range(ORDERS // 2, ORDERS), begin=False)
         wait_until(is_open, log)
         first[0].kill()
-        wait_until(lambda: len({one.pid for one in below(machine, EXECUTOR)} - {first[0].pid}) == 2, log)
+        wait_until(
+            lambda: len({one.pid for one in below(machine, EXECUTOR)} - {first[0].pid}) == 2, log
+        )
         wait_until(lambda: results(there.bootstrap, remote) == expected, log)
         driver.send_signal(signal.SIGINT)
         assert driver.wait(120) == 130, log.read_text()[-4000:]

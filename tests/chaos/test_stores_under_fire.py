@@ -1,7 +1,9 @@
-"""Stores while whoever writes to them is killed: SQLite, PostgreSQL (its connections and the server too) and Delta, with a driver that starts in a moment.
+"""Stores while whoever writes to them is killed: SQLite, PostgreSQL (its connections and the server
+too) and Delta, with a driver that starts in a moment.
 
-Every kill finds a batch open, another one each time: ``MILLSTREAM_FIRE_KILLS`` (20) says how many. Then every row is there once, as plain readers see it,
-and every refused row was told once. The same with Spark in front is ``test_connectors_under_fire``.
+Every kill finds a batch open, another one each time: ``MILLSTREAM_FIRE_KILLS`` (20) says how many.
+Then every row is there once, as plain readers see it, and every refused row was told once. The same
+with Spark in front is ``test_connectors_under_fire``.
 """
 
 from __future__ import annotations
@@ -88,7 +90,10 @@ class Kills:
     """Kills that hit an open batch, by who was killed."""
 
     def __init__(
-        self, writer: Writer, is_open: Callable[[], set[str]], others: dict[str, Callable[[set[str]], bool]]
+        self,
+        writer: Writer,
+        is_open: Callable[[], set[str]],
+        others: dict[str, Callable[[set[str]], bool]],
     ) -> None:
         self.writer, self._is_open, self._others = writer, is_open, others
         self._dice = random.Random(SEED)
@@ -131,7 +136,9 @@ class Kills:
     def _lie_in_wait(self) -> None:
         deadline_s = time.monotonic() + PATIENCE_S
         while not self._is_open() - self._struck:
-            assert self.writer.running, f"all batches are written after {self.hits}\n{self.writer.told()}"
+            assert self.writer.running, (
+                f"all batches are written after {self.hits}\n{self.writer.told()}"
+            )
             assert time.monotonic() < deadline_s, self.writer.told()
             time.sleep(LOOK_S)
         time.sleep(self._dice.uniform(0.0, 0.15))
@@ -155,7 +162,9 @@ def written(tmp_path: Path) -> Iterator[Callable[[str, str], Writer]]:
 
 
 def refused(directory: Path) -> list[dict[str, int]]:
-    """What was told of refused rows, batch by batch; a batch that was run again told the same again."""
+    """What was told of refused rows, batch by batch; a batch that was run again told the same
+    again.
+    """
     return [
         json.loads(one)
         for number in range(BATCHES)
@@ -181,7 +190,9 @@ def test_every_row_is_in_sqlite_once(written: Callable[[str, str], Writer], tmp_
 
 
 @pytest.mark.timeout(0)
-def test_every_row_is_in_postgresql_once(written: Callable[[str, str], Writer], tmp_path: Path) -> None:
+def test_every_row_is_in_postgresql_once(
+    written: Callable[[str, str], Writer], tmp_path: Path
+) -> None:
     postgres.needed()
     with postgres.server() as server:
         for statement in POSTGRES.split(";\n"):
@@ -202,7 +213,9 @@ def test_every_row_is_in_postgresql_once(written: Callable[[str, str], Writer], 
             return True
 
         kills = Kills(
-            written("postgresql", server.url), batch, {"connection": connection, "database": database}
+            written("postgresql", server.url),
+            batch,
+            {"connection": connection, "database": database},
         )
         kills.until(KILLS)
         latest = {n % KEYS: n for n in NUMBERS if n != REFUSED}
@@ -218,5 +231,7 @@ def test_every_row_is_in_delta_once(written: Callable[[str, str], Writer], tmp_p
     Kills(written("delta", str(lake)), Staged(lake / "_millstream" / WRITER), {}).until(KILLS)
     found = deltalake.DeltaTable(str(lake))
     assert sorted(found.to_pyarrow_table(columns=["n"])["n"].to_pylist()) == list(NUMBERS)
-    assert len(found.file_uris()) == len(list(lake.glob("k=*/*.parquet"))), "files that nobody counts"
+    assert len(found.file_uris()) == len(list(lake.glob("k=*/*.parquet"))), (
+        "files that nobody counts"
+    )
     assert found.transaction_version(f"millstream.{WRITER}") == BATCHES - 1

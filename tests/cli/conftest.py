@@ -24,11 +24,15 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def command_environment(bootstrap: str | None) -> dict[str, str]:
     """The environment of the command: no colours, no width of the terminal that runs the tests."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")
+    }
     return kept | ({"MILLSTREAM_BOOTSTRAP": bootstrap} if bootstrap else {})
 
 
-def run_command(*words: str, bootstrap: str | None = None, **more: Any) -> subprocess.CompletedProcess[Any]:
+def run_command(
+    *words: str, bootstrap: str | None = None, **more: Any
+) -> subprocess.CompletedProcess[Any]:
     """``millstream WORDS`` with its output, stderr and exit code."""
     return subprocess.run(
         [sys.executable, "-m", "millstream", *words],
@@ -68,7 +72,11 @@ def millstream(shared_broker) -> Run:
 def topic(millstream: Run, topic_name: str) -> str:
     """A topic with three partitions, made by the command."""
     created = millstream("topics", "create", topic_name, "--partitions", "3")
-    assert (created.stdout, created.stderr, created.returncode) == (f"created topic {topic_name}\n", "", 0)
+    assert (created.stdout, created.stderr, created.returncode) == (
+        f"created topic {topic_name}\n",
+        "",
+        0,
+    )
     return topic_name
 
 

@@ -17,7 +17,10 @@ def test_a_group_has_settings(millstream, topic_name: str):
     assert tried.stdout == f"would alter settings of group {topic_name}: {setting}\n"
     assert millstream("configs", "describe", "group", topic_name).stdout == ""
     done = millstream(*words, "--set", f"{setting}=50000")
-    assert (done.stdout, done.stderr) == (f"altered settings of group {topic_name}: {setting}\n", "")
+    assert (done.stdout, done.stderr) == (
+        f"altered settings of group {topic_name}: {setting}\n",
+        "",
+    )
     shown = millstream("configs", "describe", "group", topic_name)
     assert [line.split() for line in shown.stdout.splitlines()] == [
         ["NAME", "VALUE", "SOURCE"],
@@ -28,7 +31,9 @@ def test_a_group_has_settings(millstream, topic_name: str):
     (row,) = [
         row
         for row in json.loads(
-            millstream("configs", "describe", "group", topic_name, "--all", "--format", "json").stdout
+            millstream(
+                "configs", "describe", "group", topic_name, "--all", "--format", "json"
+            ).stdout
         )
         if row["name"] == setting
     ]
@@ -38,7 +43,9 @@ def test_a_group_has_settings(millstream, topic_name: str):
 
 def test_a_client_metrics_subscription_is_its_settings(millstream, topic_name: str):
     words = ("configs", "alter", "client-metrics", topic_name)
-    done = millstream(*words, "--set", "interval.ms=5000", "--set", "metrics=org.apache.kafka.producer.")
+    done = millstream(
+        *words, "--set", "interval.ms=5000", "--set", "metrics=org.apache.kafka.producer."
+    )
     assert done.stdout == f"altered settings of client-metrics {topic_name}: interval.ms, metrics\n"
     rows = json.loads(
         millstream("configs", "describe", "client-metrics", topic_name, "--format", "json").stdout
@@ -63,7 +70,9 @@ def test_a_client_metrics_subscription_is_its_settings(millstream, topic_name: s
         ("client-metrics", "match=who=me"),
     ],
 )
-def test_a_wrong_setting_is_told_with_where_to_look(millstream, topic_name: str, kind: str, pair: str):
+def test_a_wrong_setting_is_told_with_where_to_look(
+    millstream, topic_name: str, kind: str, pair: str
+):
     name = topic_name
     ran = millstream("configs", "alter", kind, name, "--set", pair)
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -76,9 +85,14 @@ def test_a_wrong_setting_is_told_with_where_to_look(millstream, topic_name: str,
 def test_unknown_broker_setting_is_stored_and_noted(millstream):
     ran = millstream("configs", "alter", "broker", "0", "--set", "log.retention.hour=1")
     assert (ran.returncode, ran.stdout) == (0, "altered settings of broker 0: log.retention.hour\n")
-    assert "Unknown broker setting log.retention.hour; did you mean log.retention.hours?" in ran.stderr
+    assert (
+        "Unknown broker setting log.retention.hour; did you mean log.retention.hours?" in ran.stderr
+    )
     assert "log.retention.hour" in millstream("configs", "describe", "broker", "0").stdout
-    assert millstream("configs", "alter", "broker", "0", "--delete", "log.retention.hour").returncode == 0
+    assert (
+        millstream("configs", "alter", "broker", "0", "--delete", "log.retention.hour").returncode
+        == 0
+    )
     assert "log.retention.hour " not in millstream("configs", "describe", "broker", "0").stdout
 
 
@@ -86,4 +100,7 @@ def test_topics_and_brokers_are_listed(millstream, topic: str):
     assert topic in millstream("configs", "list", "topic").stdout.split()
     assert millstream("configs", "list", "broker").stdout == "0\n"
     misuse = millstream("configs", "list", "groups")
-    assert (misuse.returncode, "'topic', 'broker', 'group', 'client-metrics'" in misuse.stderr) == (2, True)
+    assert (misuse.returncode, "'topic', 'broker', 'group', 'client-metrics'" in misuse.stderr) == (
+        2,
+        True,
+    )

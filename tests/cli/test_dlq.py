@@ -15,10 +15,15 @@ AT_MS = 1_767_225_600_000
 
 @pytest.fixture
 def buried(shared_broker, topic: str, millstream) -> str:
-    """A topic whose dead-letter topic has three records: of two reasons, the last of them binary, without an origin."""
-    for_ever = "retention.ms=-1"  # the records are of long ago, and a broker may apply retention at any time
+    """A topic whose dead-letter topic has three records: of two reasons, the last of them binary,
+    without an origin.
+    """
+    # the records are of long ago, and a broker may apply retention at any time
+    for_ever = "retention.ms=-1"
     assert (
-        millstream("topics", "create", topic + ".dlq", "--partitions", "1", "--config", for_ever).returncode
+        millstream(
+            "topics", "create", topic + ".dlq", "--partitions", "1", "--config", for_ever
+        ).returncode
         == 0
     )
     assert millstream("topics", "alter", topic, "--config", for_ever).returncode == 0
@@ -26,7 +31,11 @@ def buried(shared_broker, topic: str, millstream) -> str:
         for offset, (reason, value, refused_by) in enumerate(
             [
                 ("not JSON", b"{\x1b[2J", {"dlq.pipeline": "revenue"}),
-                ("field 'n' is missing", b'{"m":1}', {"dlq.pipeline": "shop", "dlq.flow": "connect"}),
+                (
+                    "field 'n' is missing",
+                    b'{"m":1}',
+                    {"dlq.pipeline": "shop", "dlq.flow": "connect"},
+                ),
             ]
         ):
             about = [
@@ -73,7 +82,11 @@ def test_dead_letter_topics_are_listed(millstream, buried: str):
     ]
     listed = json.loads(millstream("dlq", "list", "--flow", "connect", "--format", "json").stdout)
     (one,) = [one for one in listed if one["topic"] == buried + ".dlq"]
-    assert (one["records"], one["newest"]["pipeline"], one["newest"]["flow"]) == (1, "shop", "connect")
+    assert (one["records"], one["newest"]["pipeline"], one["newest"]["flow"]) == (
+        1,
+        "shop",
+        "connect",
+    )
     assert (
         millstream("dlq", "list", "--pipeline", "none-such").stderr
         == "no dead letters match --pipeline none-such\n"
@@ -83,9 +96,25 @@ def test_dead_letter_topics_are_listed(millstream, buried: str):
 def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
     shown = millstream("dlq", "show", buried)
     head, *rows = shown.stdout.splitlines()
-    assert head.split() == ["OFFSET", "ORIGIN", "TIME", "REFUSED", "BY", "REDRIVEN", "REASON", "VALUE"]
+    assert head.split() == [
+        "OFFSET",
+        "ORIGIN",
+        "TIME",
+        "REFUSED",
+        "BY",
+        "REDRIVEN",
+        "REASON",
+        "VALUE",
+    ]
     assert [row.split(maxsplit=5) for row in rows] == [
-        ["0:0", f"{buried}-1:0", "2026-01-01T00:00:00Z", "revenue", "0", r"not JSON              {\x1b[2J"],
+        [
+            "0:0",
+            f"{buried}-1:0",
+            "2026-01-01T00:00:00Z",
+            "revenue",
+            "0",
+            r"not JSON              {\x1b[2J",
+        ],
         [
             "0:1",
             f"{buried}-1:1",
@@ -119,13 +148,21 @@ def test_dead_letters_are_shown_with_origin_and_reason(millstream, buried: str):
         "key": "k",
         "value": "{\x1b[2J",
         "headers": [["trace", "abc"]],
-        "dead_letter": {"topic": buried + ".dlq", "partition": 0, "offset": 0, "timestamp": AT_MS + 1000},
+        "dead_letter": {
+            "topic": buried + ".dlq",
+            "partition": 0,
+            "offset": 0,
+            "timestamp": AT_MS + 1000,
+        },
     }
 
 
 def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, buried: str):
     shown = millstream("dlq", "redrive", buried)
-    assert cells(shown) == [["FROM", "TO", "PARTITION", "RECORDS"], [buried + ".dlq", buried, "1", "2"]]
+    assert cells(shown) == [
+        ["FROM", "TO", "PARTITION", "RECORDS"],
+        [buried + ".dlq", buried, "1", "2"],
+    ]
     assert (shown.stderr, shown.returncode) == ("nothing sent yet; add --execute to send\n", 0)
     assert consume(shared_broker.bootstrap, buried) == []
     one = millstream("dlq", "redrive", buried, "--reason", "JSON", "--execute", "--format", "json")
@@ -150,8 +187,13 @@ def test_a_redrive_is_shown_first_and_then_done(millstream, shared_broker, burie
     assert len(millstream("dlq", "show", buried, "--all").stdout.splitlines()) == 3
 
 
-def test_a_redrive_of_what_retention_would_take_has_to_be_meant(millstream, shared_broker, buried: str):
-    assert millstream("configs", "alter", "topic", buried, "--set", "retention.ms=60000").returncode == 0
+def test_a_redrive_of_what_retention_would_take_has_to_be_meant(
+    millstream, shared_broker, buried: str
+):
+    assert (
+        millstream("configs", "alter", "topic", buried, "--set", "retention.ms=60000").returncode
+        == 0
+    )
     words = ("dlq", "redrive", buried)
     shown = millstream(*words)
     assert cells(shown)[1] == [buried + ".dlq", buried, "1", "2"]
@@ -159,9 +201,7 @@ def test_a_redrive_of_what_retention_would_take_has_to_be_meant(millstream, shar
         f"2 of 2 records are older than the retention of {buried} (retention.ms=60000), "
         "which may delete them before they are read"
     )
-    choice = (
-        "; give them new timestamps with --timestamps now, send them unchanged with --timestamps original"
-    )
+    choice = "; give them new timestamps with --timestamps now, send them unchanged with --timestamps original"
     assert f"\n--execute will refuse: {told}{choice}" in shown.stderr
     refused = millstream(*words, "--execute")
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -189,7 +229,9 @@ def test_letters_about_one_record_are_told_and_sent_once(millstream, shared_brok
     assert len(consume(shared_broker.bootstrap, buried)) == 2
 
 
-def test_letter_with_a_newer_record_of_its_key_is_told_and_stays(millstream, shared_broker, buried: str):
+def test_letter_with_a_newer_record_of_its_key_is_told_and_stays(
+    millstream, shared_broker, buried: str
+):
     with Producer(shared_broker.bootstrap) as producer:
         for value in ("bad", "bad", "good"):
             producer.send(buried, value, key="k", partition=1)
@@ -213,7 +255,9 @@ def test_letter_with_a_newer_record_of_its_key_is_told_and_stays(millstream, sha
             "dead_letter": {"partition": 0, "offset": 1},
         },
     )
-    done = millstream("dlq", "redrive", buried, "--pipeline", "shop", "--overwrite-newer", "--execute")
+    done = millstream(
+        "dlq", "redrive", buried, "--pipeline", "shop", "--overwrite-newer", "--execute"
+    )
     assert cells(done)[1] == [buried + ".dlq", buried, "1", "1"]
     assert [one.value for one in consume(shared_broker.bootstrap, buried)][3:] == [b'{"m":1}']
 

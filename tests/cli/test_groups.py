@@ -23,7 +23,9 @@ def millstream(quick_broker, quick_command) -> Callable[..., Ran]:
 
 @pytest.fixture
 def group(quick_broker, topic_name: str) -> str:
-    """A group named as its topic, which has 10 and 4 records and keeps 3 to 9 and 0 to 3; committed at 5 and 4."""
+    """A group named as its topic, which has 10 and 4 records and keeps 3 to 9 and 0 to 3; committed
+    at 5 and 4.
+    """
     first, second = TopicPartition(topic_name, 0), TopicPartition(topic_name, 1)
     with Admin(quick_broker.bootstrap) as admin, Producer(quick_broker.bootstrap) as producer:
         admin.topics.create(topic_name, partitions=2)
@@ -78,7 +80,9 @@ def test_a_group_is_described_with_lag_and_lead(millstream, group: str):
 
 def test_an_active_group_shows_its_members_and_is_not_touched(millstream, quick_broker, group: str):
     named = {"client.id": "reader"}
-    with Consumer(quick_broker.bootstrap, group, group=group, options=named, until_end=True) as consumer:
+    with Consumer(
+        quick_broker.bootstrap, group, group=group, options=named, until_end=True
+    ) as consumer:
         assert len(list(consumer)) == 5
         assert consumer.membership is not None
         consumer_id = consumer.membership.client.memberid()
@@ -145,7 +149,10 @@ def test_a_reset_tells_what_it_did_also_when_that_is_nothing(millstream, group: 
     assert [row[3:] for row in cells(done)[1:]] == [["5", "10"], ["4", "4", "no", "change"]]
     assert done.stderr == f"set 1 offset of group {group}; 1 unchanged\n"
     again = millstream(*words)
-    assert [row[3:] for row in cells(again)[1:]] == [["10", "10", "no", "change"], ["4", "4", "no", "change"]]
+    assert [row[3:] for row in cells(again)[1:]] == [
+        ["10", "10", "no", "change"],
+        ["4", "4", "no", "change"],
+    ]
     assert (again.stderr, again.returncode) == (
         f"nothing to change: group {group} already has these offsets\n",
         0,
@@ -187,7 +194,9 @@ def test_each_group_to_delete_is_told_of(millstream, group: str):
 
 def test_offsets_and_groups_are_deleted(millstream, group: str):
     words = ("groups", "delete-offsets", group, "--topic", f"{group}:0")
-    assert millstream(*words).stdout == f"deleted the offset of group {group} for {group}-0 (was 5)\n"
+    assert (
+        millstream(*words).stdout == f"deleted the offset of group {group} for {group}-0 (was 5)\n"
+    )
     assert millstream(*words).stderr == f"group {group} has no committed offsets for {group}:0\n"
     assert millstream("groups", "delete", group).stdout == f"deleted group {group}\n"
     gone = millstream("groups", "describe", group)
@@ -201,20 +210,32 @@ def test_offsets_and_groups_are_deleted(millstream, group: str):
         (["list", "--state", "Stabel"], "Invalid value for '--state'"),
         (["describe"], "Missing argument"),
         (["describe", "g", "--members", "--state"], "give --members or --state, not both"),
-        (["reset-offsets", "g", "--to-latest"], "give --topic TOPIC[:PARTITION,...] or --all-topics"),
+        (
+            ["reset-offsets", "g", "--to-latest"],
+            "give --topic TOPIC[:PARTITION,...] or --all-topics",
+        ),
         (["reset-offsets", "g", "--topic", "t", "--all-topics", "--to-latest"], "or --all-topics"),
         (["reset-offsets", "g", "--all-topics"], "give exactly one of --to-earliest"),
         (
             ["reset-offsets", "g", "--all-topics", "--to-latest", "--shift-by", "1"],
             "give exactly one of --to-earliest",
         ),
-        (["reset-offsets", "g", "--all-topics", "--by-duration", "soon"], "'soon' is not a duration"),
-        (["reset-offsets", "g", "--all-topics", "--to-datetime", "5"], "'5' is not a point in time"),
+        (
+            ["reset-offsets", "g", "--all-topics", "--by-duration", "soon"],
+            "'soon' is not a duration",
+        ),
+        (
+            ["reset-offsets", "g", "--all-topics", "--to-datetime", "5"],
+            "'5' is not a point in time",
+        ),
         (
             ["reset-offsets", "g", "--all-topics", "--to-datetime", "yesterday"],
             "'yesterday' is not a point in time; give a date and a time, as in 2026-03-01T12:00:00",
         ),
-        (["reset-offsets", "g", "--all-topics", "--to-latest", "--execute", "--dry-run"], "not both"),
+        (
+            ["reset-offsets", "g", "--all-topics", "--to-latest", "--execute", "--dry-run"],
+            "not both",
+        ),
         (["delete-offsets", "g"], "give --topic"),
     ],
     ids=" ".join,

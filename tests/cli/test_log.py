@@ -14,7 +14,9 @@ def test_segments_and_indexes_are_dumped(broker, quick_command):
         admin.topics.create("orders", partitions=1)
     with Producer(running.bootstrap, compression="zstd") as producer:
         for number in range(10):
-            producer.send("orders", b"value-%d\xff" % number, key=f"key-{number}", headers={"h": "1"})
+            producer.send(
+                "orders", b"value-%d\xff" % number, key=f"key-{number}", headers={"h": "1"}
+            )
     directory = running.data_dir / "orders-0"
     segment = directory / "00000000000000000000.log"
 
@@ -43,9 +45,13 @@ def test_data_directory_is_dumped_with_its_partitions_in_order(broker, quick_com
     shown = quick_command("log", "dump", "--deep", str(running.data_dir))
     assert (shown.returncode, shown.stderr) == (0, "")
     dumped = [
-        line.removeprefix("Dumping ") for line in shown.stdout.splitlines() if line.startswith("Dumping ")
+        line.removeprefix("Dumping ")
+        for line in shown.stdout.splitlines()
+        if line.startswith("Dumping ")
     ]
-    segments = [Path(path).parent.name for path in dumped if path.endswith(".log") and "orders-" in path]
+    segments = [
+        Path(path).parent.name for path in dumped if path.endswith(".log") and "orders-" in path
+    ]
     assert segments == [f"orders-{number}" for number in range(11)]
     assert str(running.data_dir / "meta.properties") in dumped
     assert "here" in shown.stdout
@@ -54,14 +60,21 @@ def test_data_directory_is_dumped_with_its_partitions_in_order(broker, quick_com
 def test_json_has_what_the_lines_have(broker, quick_command):
     running = broker()
     with Producer(running.bootstrap) as producer:
-        producer.send("orders", b"value\xff", key="key", headers={"h": "1"}, timestamp_ms=1_700_000_000_000)
+        producer.send(
+            "orders", b"value\xff", key="key", headers={"h": "1"}, timestamp_ms=1_700_000_000_000
+        )
     directory = running.data_dir / "orders-0"
     ran = quick_command("log", "dump", "--deep", "--format", "json", str(directory))
     assert (ran.returncode, ran.stderr) == (0, "")
     rows = json.loads(ran.stdout)
     segment = str(directory / "00000000000000000000.log")
     (batch,) = [row for row in rows if row["type"] == "batch"]
-    assert (batch["file"], batch["base_offset"], batch["count"], batch["valid"]) == (segment, 0, 1, True)
+    assert (batch["file"], batch["base_offset"], batch["count"], batch["valid"]) == (
+        segment,
+        0,
+        1,
+        True,
+    )
     (record,) = [row for row in rows if row["type"] == "record"]
     assert record == {
         "file": segment,
@@ -74,7 +87,9 @@ def test_json_has_what_the_lines_have(broker, quick_command):
         "key": "key",
         "value": {"base64": "dmFsdWX/"},
     }
-    text = quick_command("log", "dump", "--format", "json", str(running.data_dir / "meta.properties"))
+    text = quick_command(
+        "log", "dump", "--format", "json", str(running.data_dir / "meta.properties")
+    )
     assert "version=1" in [row["text"] for row in json.loads(text.stdout)]
     (metadata,) = [row for row in rows if row["type"] == "partition_metadata"]
     assert len(metadata["topic_id"]) == 22
@@ -141,6 +156,8 @@ def test_verify_tells_good_files_from_damaged_ones(broker, quick_command):
     segment.write_bytes(damaged)
     found = quick_command("log", "verify", str(running.data_dir))
     assert found.returncode == 1
-    assert f"{segment}: at byte 0: the batch at offset 0 does not match its checksum\n" in found.stdout
+    assert (
+        f"{segment}: at byte 0: the batch at offset 0 does not match its checksum\n" in found.stdout
+    )
     rows = quick_command("log", "verify", "--format", "json", str(segment.parent))
     assert [row["file"] for row in json.loads(rows.stdout)] == [str(segment)]

@@ -45,15 +45,24 @@ def test_help_and_version_load_nothing_heavy(words: str):
 
 
 def test_help_imports_four_modules_and_a_little_of_the_standard_library():
-    """Half of the time that help may take is Python's own start. Whoever adds an import here should know."""
+    """Half of the time that help may take is Python's own start. Whoever adds an import here should
+    know.
+    """
     program = (
         "import sys; before = set(sys.modules); import millstream.cli.main; millstream.cli.main.main(['--help']);"
         "print(*set(sys.modules) - before, file=sys.stderr)"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     loaded = set(ran.stderr.split())
     ours = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}
-    assert ours <= {"millstream", "millstream.cli", "millstream.cli.main", "millstream.cli.commands"}
+    assert ours <= {
+        "millstream",
+        "millstream.cli",
+        "millstream.cli.main",
+        "millstream.cli.commands",
+    }
     assert not loaded & {
         "argparse",
         "asyncio",
@@ -70,13 +79,18 @@ def test_help_imports_four_modules_and_a_little_of_the_standard_library():
 def test_serve_is_routed_before_the_command_line():
     """The broker's own start must not pay for the command line."""
     stub = "sys.modules['millstream.broker.main'] = types.SimpleNamespace(serve_command=lambda words: print(words) or 7)"
-    assert _loaded_by(f"{stub}; assert millstream.cli.main.main(['serve', '--set', 'a=b']) == 7") == set()
+    assert (
+        _loaded_by(f"{stub}; assert millstream.cli.main.main(['serve', '--set', 'a=b']) == 7")
+        == set()
+    )
 
 
 def _loaded_by(code: str) -> set[str]:
     heavy = "{'click', 'confluent_kafka', 'asyncio'}"
     program = f"import sys, types, millstream.cli.main; {code}; print(*{heavy} & sys.modules.keys(), file=sys.stderr)"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     return set(ran.stderr.split())
 
 
@@ -103,7 +117,10 @@ def test_every_command_has_help(quick_command, name: str):
         (["topics", "create", "a", "--config", "retention.ms"], "'retention.ms' is not NAME=VALUE"),
         (["topics", "create", "a", "--replica-assignment", "x"], "'x' is not of the form 0:1,1:0"),
         (["topics", "alter", "a"], "give --partitions, --config or --delete-config"),
-        (["topics", "list", "--format", "xml"], "Invalid value for '--format': 'xml' is not one of"),
+        (
+            ["topics", "list", "--format", "xml"],
+            "Invalid value for '--format': 'xml' is not one of",
+        ),
         (["-b", "host:1"], "error: -b must come after the command: "),
         (["--bootstrap=host:1", "topcis"], "error: --bootstrap must come after the command"),
         (
@@ -127,7 +144,10 @@ def test_every_command_has_help(quick_command, name: str):
         (["consume"], "Missing argument"),
         (["consume", "a", "--from", "soon"], "'soon' is not a position to read from"),
         (["consume", "a", "-f", "%q"], "unknown format %q"),
-        (["consume", "a", "--isolation", "dirty"], "'dirty' is not read_committed or read_uncommitted"),
+        (
+            ["consume", "a", "--isolation", "dirty"],
+            "'dirty' is not read_committed or read_uncommitted",
+        ),
         (["log", "dump", "/no/such/file"], "does not exist"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
@@ -141,7 +161,12 @@ def test_misuse_exits_2_and_says_what_is_wrong(quick_command, words: list[str], 
 
 @pytest.mark.parametrize(
     "words",
-    [["topics", "list"], ["produce", "a"], ["consume", "a", "-e"], ["configs", "describe", "topic", "a"]],
+    [
+        ["topics", "list"],
+        ["produce", "a"],
+        ["consume", "a", "-e"],
+        ["configs", "describe", "topic", "a"],
+    ],
 )
 def test_no_broker_is_one_line_and_exit_1(quick_command, words: list[str]):
     ran = quick_command(*words, "--bootstrap", "127.0.0.1:1", stdin="x\n")
@@ -203,14 +228,20 @@ def test_a_shell_that_is_not_known_is_misuse(capsys):
 
 
 def test_bash_completes_with_the_script_that_is_printed(topic: str, shared_broker):
-    """As a user who has `eval "$(_MILLSTREAM_COMPLETE=source_bash millstream)"` in his .bashrc and presses Tab."""
+    """As a user who has `eval "$(_MILLSTREAM_COMPLETE=source_bash millstream)"` in his .bashrc and
+    presses Tab.
+    """
     words = [["millstream", "topics", "de"], ["millstream", "consume", topic[:-2]]]
     presses = [
         f"COMP_WORDS=({' '.join(one)}); COMP_CWORD={len(one) - 1}; COMPREPLY=(); _millstream_completion millstream; echo ${{COMPREPLY[@]}}"
         for one in words
     ]
     script = "\n".join(
-        ['eval "$(_MILLSTREAM_COMPLETE=source_bash millstream)"', "complete -p millstream", *presses]
+        [
+            'eval "$(_MILLSTREAM_COMPLETE=source_bash millstream)"',
+            "complete -p millstream",
+            *presses,
+        ]
     )
     path = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
     ran = subprocess.run(

@@ -1,4 +1,6 @@
-"""``millstream mirror`` as a user meets it before Spark has started: mistakes, clusters that are away, a checkpoint that is in the way."""
+"""``millstream mirror`` as a user meets it before Spark has started: mistakes, clusters that are
+away, a checkpoint that is in the way.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ def test_what_is_wrong_is_told_in_one_line(command: Command, tmp_path: Path) -> 
     ends = ("--from", f"east={NOBODY}", "--to", f"west={NOBODY}", "--checkpoint", str(tmp_path))
     for words, told in (
         ((*ends, "--topics", "t("), "is not a regular expression"),
-        ((*ends, "--topics", "t", "--once"), "cannot reach a broker (127.0.0.1:1: connection refused)"),
+        (
+            (*ends, "--topics", "t", "--once"),
+            "cannot reach a broker (127.0.0.1:1: connection refused)",
+        ),
     ):
         done = mirror(command, *words)
         assert done.returncode == 1 and done.stderr.count("\n") == 1 and told in done.stderr, done
@@ -36,4 +41,7 @@ def test_a_mirror_is_not_resumed_beside_its_checkpoint(
     (tmp_path / "mirror-a-b" / "a-to-b" / "offsets").mkdir(parents=True)
     ends = ("--from", f"a={shared_broker.bootstrap}", "--to", f"b={NOBODY}")
     done = mirror(command, *ends, "--topics", "t", "--resume", "--checkpoint", str(tmp_path))
-    assert done.returncode == 1 and "--resume cannot be used with the existing checkpoint" in done.stderr
+    assert (
+        done.returncode == 1
+        and "--resume cannot be used with the existing checkpoint" in done.stderr
+    )

@@ -63,7 +63,16 @@ def test_bytes_pass_unchanged(shared_broker, topic: str, command, tmp_path: Path
     (tmp_path / "blob").write_bytes(blob)
     options = {"bootstrap": shared_broker.bootstrap}
     sent = command(
-        "produce", topic, "--file", str(tmp_path / "blob"), "--format", "whole", "-k", "blob", "-q", **options
+        "produce",
+        topic,
+        "--file",
+        str(tmp_path / "blob"),
+        "--format",
+        "whole",
+        "-k",
+        "blob",
+        "-q",
+        **options,
     )
     assert (sent.returncode, sent.stdout, sent.stderr) == (0, b"", b"")
     assert command("consume", topic, "-e", "-f", "%s", **options).stdout == blob
@@ -73,16 +82,26 @@ def test_files_and_other_delimiters(millstream, topic: str, tmp_path: Path):
     (tmp_path / "one").write_text("a;b;c")
     (tmp_path / "two").write_text("d;")
     files = ("--file", str(tmp_path / "one"), "--file", str(tmp_path / "two"))
-    assert millstream("produce", topic, *files, "--delimiter", ";", "-p", "0", "--acks", "1").returncode == 0
+    assert (
+        millstream(
+            "produce", topic, *files, "--delimiter", ";", "-p", "0", "--acks", "1"
+        ).returncode
+        == 0
+    )
     assert millstream("consume", topic, "-e").stdout.splitlines() == ["a", "b", "c", "d"]
 
 
 def test_json_goes_round(millstream, shared_broker, topic: str):
     produce(shared_broker.bootstrap, topic, [("k", b"\xff\x00"), (None, "text"), ("gone", None)])
     first = millstream("consume", topic, "-e", "--json").stdout
-    shapes = [{"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"}] * 3
+    shapes = [
+        {"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"}
+    ] * 3
     assert [set(json.loads(line)) for line in first.splitlines()] == shapes
-    assert millstream("produce", topic, "--format", "json", "-p", "0", "-q", stdin=first).returncode == 0
+    assert (
+        millstream("produce", topic, "--format", "json", "-p", "0", "-q", stdin=first).returncode
+        == 0
+    )
     records = consume(shared_broker.bootstrap, topic, n=6)
     twice = sorted([(repr(one.key), repr(one.value), one.timestamp_ms) for one in records])
     assert twice[::2] == twice[1::2]
@@ -91,7 +110,9 @@ def test_json_goes_round(millstream, shared_broker, topic: str):
     assert bad.stderr.startswith("error: line 1: not a record in JSON ")
 
 
-def test_bad_json_line_is_named_and_what_was_before_it_is_sent(millstream, shared_broker, topic: str):
+def test_bad_json_line_is_named_and_what_was_before_it_is_sent(
+    millstream, shared_broker, topic: str
+):
     lines = '{"key": "ada", "value": 1}\n\n{"key": "ada", "vlaue": 2}\n{"value": 3}\n'
     bad = millstream("produce", topic, "--format", "json", stdin=lines)
     assert (bad.returncode, bad.stdout) == (1, "")
@@ -110,13 +131,19 @@ def test_repeated_headers_are_all_sent(millstream, shared_broker, topic: str):
 
 def test_positions_counts_and_partitions(millstream, shared_broker, topic: str):
     produce(
-        shared_broker.bootstrap, topic, [str(n) for n in range(10)], options={"partitioner": "consistent"}
+        shared_broker.bootstrap,
+        topic,
+        [str(n) for n in range(10)],
+        options={"partitioner": "consistent"},
     )
     partition = str(consume(shared_broker.bootstrap, topic, n=1)[0].partition)
     other = str((int(partition) + 1) % 3)
     assert millstream("consume", topic, "-e", "--from", "-2").stdout == "8\n9\n"
     assert millstream("consume", topic, "--from", "3", "-n", "2").stdout == "3\n4\n"
-    assert millstream("consume", topic, "-e", "--from", "-1h", "-p", partition, "-n", "1").stdout == "0\n"
+    assert (
+        millstream("consume", topic, "-e", "--from", "-1h", "-p", partition, "-n", "1").stdout
+        == "0\n"
+    )
     assert millstream("consume", topic, "-e", "-p", other).stdout == ""
     assert millstream("consume", topic, "-e", "--from", "latest").stdout == ""
 
@@ -134,13 +161,24 @@ def test_time_without_a_zone_is_read_as_local_and_told(millstream, topic: str):
     assert millstream("consume", topic, "-e", "--from", advice).stderr == ""
     for words in (["-q", "--from", "2026-03-01T12:00"], ["--from", "2026-03-01T12:00Z"]):
         assert millstream("consume", topic, "-e", *words).stderr == ""
-    reset = ("groups", "reset-offsets", topic, "--topic", topic, "--to-datetime", "2026-03-01T12:00")
+    reset = (
+        "groups",
+        "reset-offsets",
+        topic,
+        "--topic",
+        topic,
+        "--to-datetime",
+        "2026-03-01T12:00",
+    )
     assert "using local time for 2026-03-01T12:00" in millstream(*reset).stderr
 
 
 def test_errors_of_records_are_one_line(millstream, topic: str):
     for words, complaint in (
-        (("consume", topic + "x"), f"error: topic '{topic}x' does not exist; did you mean '{topic}'"),
+        (
+            ("consume", topic + "x"),
+            f"error: topic '{topic}x' does not exist; did you mean '{topic}'",
+        ),
         (
             ("consume", topic, "-p", "7"),
             f"error: topic '{topic}' has no partition 7; its partitions are 0 to 2\n",
@@ -165,11 +203,15 @@ def test_a_refused_record_exits_1(millstream, topic: str):
     assert "max.message.bytes" in ran.stderr and ran.stderr.count("\n") == 1
 
 
-def test_a_record_is_not_waited_for_longer_than_the_timeout_that_was_given(quick_command, topic_name: str):
+def test_a_record_is_not_waited_for_longer_than_the_timeout_that_was_given(
+    quick_command, topic_name: str
+):
     with start_broker() as kafka:
         kafka.faults.error("Produce", "NOT_ENOUGH_REPLICAS", times=None)
         begun_s = time.monotonic()
-        late = quick_command("produce", topic_name, "--timeout", "1", bootstrap=kafka.bootstrap, stdin="a\n")
+        late = quick_command(
+            "produce", topic_name, "--timeout", "1", bootstrap=kafka.bootstrap, stdin="a\n"
+        )
         assert time.monotonic() - begun_s < 20  # and not 120
     assert (late.returncode, late.stdout) == (1, "")
     assert late.stderr.startswith(f"error: cannot produce to '{topic_name}': not written in time")
@@ -256,7 +298,8 @@ def test_ctrl_c_sends_what_was_read(shared_broker, topic: str):
 
 def test_following_prints_each_record_at_once(shared_broker, topic: str):
     with subprocess.Popen(
-        [*MILLSTREAM, "consume", topic, "-n", "2", "-b", shared_broker.bootstrap], stdout=subprocess.PIPE
+        [*MILLSTREAM, "consume", topic, "-n", "2", "-b", shared_broker.bootstrap],
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         for value in ("first", "second"):
@@ -272,7 +315,8 @@ def test_a_person_sees_progress_on_big_inputs(shared_broker, topic: str, tmp_pat
         file.writelines(f"{number}\n" for number in range(300_000))
     screen, terminal = pty.openpty()
     process = subprocess.Popen(
-        [*MILLSTREAM, "produce", topic, "--file", str(lines), "-b", shared_broker.bootstrap], stderr=terminal
+        [*MILLSTREAM, "produce", topic, "--file", str(lines), "-b", shared_broker.bootstrap],
+        stderr=terminal,
     )
     os.close(terminal)
     shown = _read_screen(screen)

@@ -1,4 +1,6 @@
-"""``millstream reassign``: what it says when a command gets no further than its first half. The rest is in tests/stories/reassignment/test_moving_by_hand.py."""
+"""``millstream reassign``: what it says when a command gets no further than its first half. The
+rest is in tests/stories/reassignment/test_moving_by_hand.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from millstream.core.types import TopicPartition
 
 
 class HalfWay:
-    """A cluster that calls moves off and then answers nobody any more; the admin of it and its reassignments."""
+    """A cluster that calls moves off and then answers nobody any more; the admin of it and its
+    reassignments.
+    """
 
     def __init__(self) -> None:
         self.reassignments = self

@@ -1,4 +1,6 @@
-"""Starting and stopping: a mistake is told in one line with exit code 1 (2 for misuse), and the data stays as it is."""
+"""Starting and stopping: a mistake is told in one line with exit code 1 (2 for misuse), and the
+data stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MARKER = ".kafka_cleanshutdown"
 BrokerFactory = Callable[..., LocalBroker]
 
 
-def serve(*words: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def serve(
+    *words: str, environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs ``millstream serve`` to its end, which must come by itself."""
     return subprocess.run(
         [sys.executable, "-m", "millstream", "serve", *words],
@@ -53,20 +57,32 @@ def batch(text: bytes = b"v", count: int = 1) -> bytes:
     return build_batch([Record(n, 1_700_000_000_000, b"k", text, ()) for n in range(count)])
 
 
-# ---- settings -------------------------------------------------------------------------------------------------
+# ---- settings ----
 
 
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("log.retention.hour=1", "Unknown setting log.retention.hour; did you mean log.retention.hours?"),
+        (
+            "log.retention.hour=1",
+            "Unknown setting log.retention.hour; did you mean log.retention.hours?",
+        ),
         (
             "num.partitions=many",
             "Invalid value many for configuration num.partitions: expected a whole number",
         ),
-        ("num.partitions=0", "Invalid value 0 for configuration num.partitions: Value must be at least 1"),
-        ("listeners=9092", "Invalid value 9092 for configuration listeners: expected NAME://HOST:PORT"),
-        ("listeners=SSL://127.0.0.1:0", "listener SSL has protocol SSL; only PLAINTEXT is supported"),
+        (
+            "num.partitions=0",
+            "Invalid value 0 for configuration num.partitions: Value must be at least 1",
+        ),
+        (
+            "listeners=9092",
+            "Invalid value 9092 for configuration listeners: expected NAME://HOST:PORT",
+        ),
+        (
+            "listeners=SSL://127.0.0.1:0",
+            "listener SSL has protocol SSL; only PLAINTEXT is supported",
+        ),
         (
             "advertised.listeners=PLAINTEXT://0.0.0.0:1",
             "advertised.listeners has 0.0.0.0; use an address that clients can reach",
@@ -82,13 +98,18 @@ def test_a_wrong_setting_is_told(tmp_path: Path, setting: str, complaint: str) -
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("log.retention.hour=1", "Unknown setting log.retention.hour; did you mean log.retention.hours?"),
+        (
+            "log.retention.hour=1",
+            "Unknown setting log.retention.hour; did you mean log.retention.hours?",
+        ),
         ("num.partitions = many", "Invalid value many for configuration num.partitions"),
         ("log.dirs=", "log.dirs is empty"),
         ("listeners=9092", "Invalid value 9092 for configuration listeners"),
     ],
 )
-def test_a_wrong_setting_in_a_file_is_told_with_its_line(tmp_path: Path, line: str, complaint: str) -> None:
+def test_a_wrong_setting_in_a_file_is_told_with_its_line(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
     file = tmp_path / "server.properties"
     file.write_text(f"# settings\nlog.dir={tmp_path / 'data'}\n{line}\n")
     assert one_line(serve("--config", str(file))).startswith(f"{file}, line 3: {complaint}")
@@ -127,7 +148,9 @@ def test_settings_of_the_file_that_kafka_ships_start_a_broker(broker: BrokerFact
         "inter.broker.protocol.version": "3.9",
     }
     started = broker(shipped)
-    [ready] = [line for line in started.output().splitlines() if line.startswith("millstream ready")]
+    [ready] = [
+        line for line in started.output().splitlines() if line.startswith("millstream ready")
+    ]
     assert "CONTROLLER" not in ready
     assert served(started.bootstrap)
 
@@ -153,7 +176,9 @@ def test_a_zookeeper_that_does_not_answer_is_told(tmp_path: Path) -> None:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         more = (f"zookeeper.connect={address}/kafka", "zookeeper.connection.timeout.ms=300")
-        ran = serve(*settings(tmp_path / "data"), *(word for one in more for word in ("--set", one)))
+        ran = serve(
+            *settings(tmp_path / "data"), *(word for one in more for word in ("--set", one))
+        )
     assert one_line(ran) == f"no ZooKeeper answers at {address} within 0.3 s"
     assert not (tmp_path / "data").exists()
 
@@ -183,11 +208,15 @@ def test_settings_without_a_meaning_here_are_said_in_one_line(broker: BrokerFact
     given = {"num.io.threads": 8, "num.network.threads": 3, "process.roles": "broker,controller"}
     warnings = [line for line in broker(given).output().splitlines() if "WARNING" in line]
     assert len([line for line in warnings if "num.io.threads" in line]) == 1
-    assert any(line.endswith("num.io.threads, num.network.threads, process.roles") for line in warnings)
-    assert not [line for line in warnings if "process.roles" in line and "num.io.threads" not in line]
+    assert any(
+        line.endswith("num.io.threads, num.network.threads, process.roles") for line in warnings
+    )
+    assert not [
+        line for line in warnings if "process.roles" in line and "num.io.threads" not in line
+    ]
 
 
-# ---- places ---------------------------------------------------------------------------------------------------
+# ---- places ----
 
 
 def test_a_second_broker_on_the_same_directory_is_refused(broker: BrokerFactory) -> None:
@@ -269,7 +298,7 @@ def test_of_two_directories_one_is_enough(broker: BrokerFactory, tmp_path: Path)
     assert complaints(started.output()) == []
 
 
-# ---- stopping -------------------------------------------------------------------------------------------------
+# ---- stopping ----
 
 
 def test_sigterm_and_sigint_stop_cleanly(broker: BrokerFactory) -> None:
@@ -320,8 +349,12 @@ def refused(bootstrap: str) -> bool:
     return False
 
 
-def test_a_low_limit_of_open_files_is_told_and_lived_with(broker: BrokerFactory, tmp_path: Path) -> None:
-    """More clients than descriptors: some have to wait, the others are served, and the broker goes on."""
+def test_a_low_limit_of_open_files_is_told_and_lived_with(
+    broker: BrokerFactory, tmp_path: Path
+) -> None:
+    """More clients than descriptors: some have to wait, the others are served, and the broker goes
+    on.
+    """
     data = tmp_path / "few"
     log = tmp_path / "log"
     command = [sys.executable, "-m", "millstream", "serve", *settings(data)]

@@ -14,7 +14,15 @@ import pytest
 
 def test_a_topic_is_described_for_people(millstream, topic: str):
     altered = millstream(
-        "topics", "alter", topic, "-p", "4", "-c", "retention.ms=60000", "-c", "segment.bytes=2000000"
+        "topics",
+        "alter",
+        topic,
+        "-p",
+        "4",
+        "-c",
+        "retention.ms=60000",
+        "-c",
+        "segment.bytes=2000000",
     )
     assert (
         altered.stdout
@@ -27,7 +35,9 @@ def test_a_topic_is_described_for_people(millstream, topic: str):
         r"Configs: retention\.ms=60000,segment\.bytes=2000000",
         head,
     )
-    assert partitions == [f"  Partition: {number}  Leader: 0  Replicas: 0  Isr: 0" for number in range(4)]
+    assert partitions == [
+        f"  Partition: {number}  Leader: 0  Replicas: 0  Isr: 0" for number in range(4)
+    ]
 
 
 def test_a_topic_is_described_for_programs(millstream, topic: str):
@@ -64,12 +74,22 @@ def test_topics_are_listed(millstream, topic: str):
 def test_healthy_partitions_pass_the_filters(millstream, topic: str):
     for option in ("--under-replicated", "--unavailable", "--under-min-isr"):
         ran = millstream("topics", "describe", topic, option)
-        assert (ran.stdout, ran.stderr, ran.returncode) == ("", f"no partitions are {option[2:]}\n", 0)
-    assert millstream("topics", "describe", topic, "--unavailable", "--format", "json").stdout == "[]\n"
+        assert (ran.stdout, ran.stderr, ran.returncode) == (
+            "",
+            f"no partitions are {option[2:]}\n",
+            0,
+        )
+    assert (
+        millstream("topics", "describe", topic, "--unavailable", "--format", "json").stdout
+        == "[]\n"
+    )
 
 
 def test_too_few_in_sync_shows_under_min_isr(millstream, topic: str):
-    assert millstream("configs", "alter", "topic", topic, "--set", "min.insync.replicas=2").returncode == 0
+    assert (
+        millstream("configs", "alter", "topic", topic, "--set", "min.insync.replicas=2").returncode
+        == 0
+    )
     shown = millstream("topics", "describe", topic, "--under-min-isr").stdout
     assert len(shown.splitlines()) == 4
 
@@ -77,7 +97,10 @@ def test_too_few_in_sync_shows_under_min_isr(millstream, topic: str):
 def test_errors_of_topics_are_one_line_with_the_next_step(millstream, topic: str):
     for words, complaint in (
         (("create", topic), f"error: cannot create topic '{topic}': "),
-        (("describe", topic + "x"), f"error: topic '{topic}x' does not exist; did you mean '{topic}'"),
+        (
+            ("describe", topic + "x"),
+            f"error: topic '{topic}x' does not exist; did you mean '{topic}'",
+        ),
         (("alter", topic, "-p", "2"), f"error: cannot set topic '{topic}' to 2 partitions: "),
         (("describe", "orders-*"), "error: cannot describe topic 'orders-*': "),
         (("delete", topic + "x"), f"error: topic '{topic}x' does not exist; "),
@@ -91,7 +114,8 @@ def test_errors_of_topics_are_one_line_with_the_next_step(millstream, topic: str
 
 def test_existing_and_missing_topics_can_be_tolerated(millstream, topic: str):
     assert (
-        millstream("topics", "create", topic, "--if-not-exists").stdout == f"topic {topic} already exists\n"
+        millstream("topics", "create", topic, "--if-not-exists").stdout
+        == f"topic {topic} already exists\n"
     )
     assert (
         millstream("topics", "create", topic + "-2", "--dry-run").stdout
@@ -102,7 +126,11 @@ def test_existing_and_missing_topics_can_be_tolerated(millstream, topic: str):
 
 
 def test_missing_topic_is_reported_without_advice_to_create_it(millstream):
-    for words in (("delete", "xyzzy"), ("describe", "xyzzy"), ("alter", "xyzzy", "--partitions", "2")):
+    for words in (
+        ("delete", "xyzzy"),
+        ("describe", "xyzzy"),
+        ("alter", "xyzzy", "--partitions", "2"),
+    ):
         ran = millstream("topics", *words)
         assert (ran.stdout, ran.returncode) == ("", 1)
         assert ran.stderr == "error: topic 'xyzzy' does not exist; see `millstream topics list`\n"
@@ -141,10 +169,19 @@ def test_deleting_asks_a_person_first(millstream, topic: str, shared_broker):
 
 def test_settings_are_altered_and_described(millstream, topic: str):
     altered = millstream(
-        "configs", "alter", "topic", topic, "-s", "retention.ms=60000", "--append", "cleanup.policy=compact"
+        "configs",
+        "alter",
+        "topic",
+        topic,
+        "-s",
+        "retention.ms=60000",
+        "--append",
+        "cleanup.policy=compact",
     )
     assert altered.stdout == f"altered settings of topic {topic}: retention.ms, cleanup.policy\n"
-    rows = [row.split() for row in millstream("configs", "describe", "topic", topic).stdout.splitlines()]
+    rows = [
+        row.split() for row in millstream("configs", "describe", "topic", topic).stdout.splitlines()
+    ]
     assert rows[0] == ["NAME", "VALUE", "SOURCE"]
     assert ["cleanup.policy", "delete,compact", "DYNAMIC_TOPIC_CONFIG"] in rows
     assert ["retention.ms", "60000", "DYNAMIC_TOPIC_CONFIG"] in rows
@@ -166,7 +203,9 @@ def test_all_settings_show_sources_and_synonyms(millstream, topic: str):
         "DEFAULT_CONFIG:log.cleanup.policy=delete",
         "no",
     ]
-    found = json.loads(millstream("configs", "describe", "topic", topic, "--all", "--format", "json").stdout)
+    found = json.loads(
+        millstream("configs", "describe", "topic", topic, "--all", "--format", "json").stdout
+    )
     assert {
         "name": "cleanup.policy",
         "value": "delete",
@@ -179,9 +218,13 @@ def test_all_settings_show_sources_and_synonyms(millstream, topic: str):
 
 
 def test_settings_of_a_broker_are_described(millstream):
-    rows = [row.split() for row in millstream("configs", "describe", "broker", "0").stdout.splitlines()]
+    rows = [
+        row.split() for row in millstream("configs", "describe", "broker", "0").stdout.splitlines()
+    ]
     assert "log.dirs" in [row[0] for row in rows]
-    assert {row[2] for row in rows if row[0] in ("log.dirs", "listeners")} == {"STATIC_BROKER_CONFIG"}
+    assert {row[2] for row in rows if row[0] in ("log.dirs", "listeners")} == {
+        "STATIC_BROKER_CONFIG"
+    }
     missing = millstream("configs", "describe", "broker", "99")
     assert (missing.returncode, missing.stderr) == (
         1,
@@ -205,7 +248,9 @@ def test_mistyped_setting_names_the_right_one_once(millstream, topic_name: str):
     )
     millstream("topics", "create", topic_name)
     ran = millstream("topics", "alter", topic_name, "-c", "retentoin.ms=1")
-    assert ran.stderr.endswith(": Unknown topic config name: retentoin.ms; did you mean retention.ms?\n")
+    assert ran.stderr.endswith(
+        ": Unknown topic config name: retentoin.ms; did you mean retention.ms?\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -218,7 +263,9 @@ def test_mistyped_setting_names_the_right_one_once(millstream, topic_name: str):
         ("log.roll.hours", "segment.ms"),
     ],
 )
-def test_broker_setting_names_that_of_topics(millstream, topic_name: str, name: str, of_topics: str):
+def test_broker_setting_names_that_of_topics(
+    millstream, topic_name: str, name: str, of_topics: str
+):
     """log.retention.ms is nearest to local.retention.ms, which has another meaning."""
     ran = millstream("topics", "create", topic_name, "-c", f"{name}=1")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -239,7 +286,11 @@ def test_deleting_an_unknown_setting_is_noted(millstream, topic: str):
 @pytest.mark.parametrize("count", ["100001", "2147483648", "999999999999"])
 @pytest.mark.parametrize(
     "words",
-    [("create", "new", "--partitions"), ("create", "new", "--replication-factor"), ("alter", "", "-p")],
+    [
+        ("create", "new", "--partitions"),
+        ("create", "new", "--replication-factor"),
+        ("alter", "", "-p"),
+    ],
     ids=["partitions", "replicas", "alter"],
 )
 def test_count_beyond_the_library_is_an_error_without_a_traceback(

@@ -55,7 +55,12 @@ def test_transactions_are_listed_and_described(millstream, open_id: str):
     assert (line[0], line[4], line[5], line[8]) == (open_id, "Ongoing", "1m", f"{open_id}-0")
     found = json.loads(millstream("list", "--producer-id", row[2], "--format", "json").stdout)
     assert found == [
-        {"transactional_id": open_id, "producer_id": int(row[2]), "state": "Ongoing", "coordinator": 0}
+        {
+            "transactional_id": open_id,
+            "producer_id": int(row[2]),
+            "state": "Ongoing",
+            "coordinator": 0,
+        }
     ]
     none = millstream("list", "--match", open_id, "--longer-than", "1h")
     assert (none.stdout, none.stderr, none.returncode) == (
@@ -83,10 +88,14 @@ def test_a_transaction_is_aborted_by_its_id(millstream, open_id: str):
     )
     again = millstream("abort", open_id)
     assert (again.returncode, again.stdout) == (1, "")
-    assert again.stderr.startswith(f"error: transactional id '{open_id}' has no open transaction (it is ")
+    assert again.stderr.startswith(
+        f"error: transactional id '{open_id}' has no open transaction (it is "
+    )
 
 
-def test_a_transaction_without_its_coordinator_is_found_and_aborted(millstream, quick_broker, open_id: str):
+def test_a_transaction_without_its_coordinator_is_found_and_aborted(
+    millstream, quick_broker, open_id: str
+):
     """--force stands in for a coordinator that has forgotten: the marker is written past it."""
     words = ("abort", "--topic", open_id, "--partition", "0")
     assert millstream(*words, "--force").stdout.endswith(f" in {open_id}-0, open since offset 0\n")
@@ -94,14 +103,18 @@ def test_a_transaction_without_its_coordinator_is_found_and_aborted(millstream, 
     assert (none.returncode, none.stdout) == (1, "")
     assert none.stderr.startswith(f"error: no transaction is open in {open_id}-0; see ")
     other = millstream(*words, "--producer-id", "999999")
-    assert other.stderr.startswith(f"error: no transaction is open in {open_id}-0 by producer 999999; ")
+    assert other.stderr.startswith(
+        f"error: no transaction is open in {open_id}-0 by producer 999999; "
+    )
 
 
 def test_an_unknown_id_is_one_line(millstream, open_id: str):
     for words in (("describe", open_id + "x"), ("abort", open_id + "x")):
         ran = millstream(*words)
         assert (ran.returncode, ran.stdout) == (1, "")
-        assert ran.stderr.startswith(f"error: transactional id '{open_id}x' does not exist; did you mean ")
+        assert ran.stderr.startswith(
+            f"error: transactional id '{open_id}x' does not exist; did you mean "
+        )
         assert ran.stderr.count("\n") == 1
 
 
@@ -113,7 +126,10 @@ def test_an_unknown_id_is_one_line(millstream, open_id: str):
         (["describe"], "Missing argument"),
         (["hanging", "--idle", "x"], "'x' is not a duration"),
         (["abort"], "give an ID, or --topic and --partition"),
-        (["abort", "id", "--topic", "t", "--partition", "0"], "give an ID, or --topic and --partition"),
+        (
+            ["abort", "id", "--topic", "t", "--partition", "0"],
+            "give an ID, or --topic and --partition",
+        ),
         (["abort", "--topic", "t"], "give an ID, or --topic and --partition"),
         (["abort", "id", "--producer-id", "3"], "give an ID, or --topic and --partition"),
     ],

@@ -73,7 +73,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_says_where_it_is_ready_and_stops_when_told(start: Start, number: signal.Signals) -> None:
+def test_it_says_where_it_is_ready_and_stops_when_told(
+    start: Start, number: signal.Signals
+) -> None:
     running = start()
     assert server_mode(running.host, running.port) == "standalone"
     server = running.server_pid
@@ -82,7 +84,9 @@ def test_it_says_where_it_is_ready_and_stops_when_told(start: Start, number: sig
     assert not alive(server)
 
 
-def test_its_port_and_its_directory_are_its_own(start: Start, command: Callable[..., object]) -> None:
+def test_its_port_and_its_directory_are_its_own(
+    start: Start, command: Callable[..., object]
+) -> None:
     (port,) = free_ports(1)
     running = start(port=port)
     assert running.port == port
@@ -119,7 +123,9 @@ def test_a_member_of_an_ensemble_does_not_run_alone(
         f"`millstream up --data cluster{count}`, or choose another --data\n"
     )
     assert (directory / file).read_text() == text
-    with pytest.raises(ClientError, match="must not run alone"):  # nor by whatever else would start it
+    with pytest.raises(
+        ClientError, match="must not run alone"
+    ):  # nor by whatever else would start it
         LocalZooKeeper(directory).spawn()
 
 

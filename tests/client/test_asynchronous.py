@@ -22,9 +22,9 @@ def test_records_are_sent_and_awaited(millstream: Kafka) -> None:
         return [first.offset, *sorted(delivery.offset for delivery in rest)]
 
     assert asyncio.run(story()) == list(range(500))
-    assert sorted(record.value["n"] for record in millstream.consume("orders", value="json")) == list(
-        range(500)
-    )
+    assert sorted(
+        record.value["n"] for record in millstream.consume("orders", value="json")
+    ) == list(range(500))
 
 
 def test_failure_is_raised_where_it_is_awaited(millstream: Kafka) -> None:
@@ -84,7 +84,9 @@ def test_callback_of_a_record_is_called_on_the_loop(millstream: Kafka) -> None:
         heard.append((delivery.offset, threading.current_thread() is threading.main_thread()))
 
     async def story() -> None:
-        async with AsyncProducer(millstream.bootstrap, idempotent=False, acknowledge=True) as producer:
+        async with AsyncProducer(
+            millstream.bootstrap, idempotent=False, acknowledge=True
+        ) as producer:
             await producer.send("orders", b"1", on_delivery=on_delivery)
 
     asyncio.run(story())
@@ -135,7 +137,9 @@ def test_group_is_read_and_committed_without_blocking_the_loop(millstream: Kafka
     async def story() -> int:
         ticking = asyncio.create_task(tick())
         seen = 0
-        async with AsyncConsumer(millstream.bootstrap, "orders", group="readers", until_end=True) as consumer:
+        async with AsyncConsumer(
+            millstream.bootstrap, "orders", group="readers", until_end=True
+        ) as consumer:
             async for batch in consumer.batches(max_records=100):
                 seen += len(batch)
             assert (await consumer.metrics())["records_lag_max"] == 0
@@ -239,7 +243,9 @@ def test_at_most_once_next_loop_gets_the_committed_rest(millstream: Kafka) -> No
 
 
 @pytest.mark.parametrize("group", [None, "readers"])
-def test_loop_that_ended_early_is_continued_by_the_next(millstream: Kafka, group: str | None) -> None:
+def test_loop_that_ended_early_is_continued_by_the_next(
+    millstream: Kafka, group: str | None
+) -> None:
     millstream.produce("orders", [str(n) for n in range(8)])
 
     async def story() -> list[int]:

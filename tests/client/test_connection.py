@@ -79,7 +79,9 @@ def test_server_that_is_not_a_broker_is_recognised():
 
 
 def test_unreachable_advertised_address_is_named(free_port: int):
-    error = explain_silence(Connection("127.0.0.1:9"), {3: ("127.0.0.1", free_port)}, "create topic 'a'")
+    error = explain_silence(
+        Connection("127.0.0.1:9"), {3: ("127.0.0.1", free_port)}, "create topic 'a'"
+    )
     assert str(error) == (
         f"cannot create topic 'a': broker 3 advertises 127.0.0.1:{free_port}, which cannot be reached from here "
         "(connection refused); set advertised.listeners of that broker to an address that its clients can reach"
@@ -97,8 +99,12 @@ def test_errors_and_addresses_do_not_load_librdkafka():
     assert ran.stdout == "False\n"
 
 
-@pytest.mark.parametrize("bootstrap", [["127.0.0.1:1", "ADDRESS"], ("ADDRESS",)], ids=["list", "tuple"])
-def test_every_client_takes_a_list_of_addresses(shared_broker, topic_name: str, bootstrap: Sequence[str]):
+@pytest.mark.parametrize(
+    "bootstrap", [["127.0.0.1:1", "ADDRESS"], ("ADDRESS",)], ids=["list", "tuple"]
+)
+def test_every_client_takes_a_list_of_addresses(
+    shared_broker, topic_name: str, bootstrap: Sequence[str]
+):
     addresses = [address.replace("ADDRESS", shared_broker.bootstrap) for address in bootstrap]
     with Admin(addresses) as admin:
         admin.topics.create(topic_name, partitions=1)
@@ -121,8 +127,12 @@ def test_every_client_takes_a_list_of_addresses(shared_broker, topic_name: str, 
 @pytest.mark.parametrize(
     "bootstrap", [9092, None, b"localhost:9092", ("localhost", 9092), {"localhost": 9092}]
 )
-@pytest.mark.parametrize("client", [Admin, Producer, lambda bootstrap: Consumer(bootstrap, "orders")])
+@pytest.mark.parametrize(
+    "client", [Admin, Producer, lambda bootstrap: Consumer(bootstrap, "orders")]
+)
 def test_invalid_address_is_rejected_with_its_value(client, bootstrap: object):
     with pytest.raises(ClientError) as refused:
         client(bootstrap)
-    assert str(refused.value).startswith(f'{bootstrap!r} is not a bootstrap address; give "host:port"')
+    assert str(refused.value).startswith(
+        f'{bootstrap!r} is not a bootstrap address; give "host:port"'
+    )

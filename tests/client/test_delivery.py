@@ -13,7 +13,9 @@ from millstream.testing import Kafka
 
 
 def read(millstream: Kafka, **options) -> list[bytes]:
-    with Consumer(millstream.bootstrap, "orders", group="readers", until_end=True, **options) as consumer:
+    with Consumer(
+        millstream.bootstrap, "orders", group="readers", until_end=True, **options
+    ) as consumer:
         return [record.value for record in consumer]
 
 
@@ -30,7 +32,10 @@ def crash_while_handling(millstream: Kafka, **options) -> None:
 def test_lost_response_duplicates_a_record_unless_exactly_once(millstream: Kafka) -> None:
     millstream.topic("orders")
     for delivery, written in (("at-least-once", 2), ("exactly-once", 1)):
-        with millstream.faults.drop_response("Produce"), millstream.producer(delivery=delivery) as producer:
+        with (
+            millstream.faults.drop_response("Produce"),
+            millstream.producer(delivery=delivery) as producer,
+        ):
             producer.send("orders", delivery)
         values = [record.value for record in millstream.consume("orders")]
         assert values.count(delivery.encode()) == written
@@ -161,7 +166,9 @@ def test_offsets_of_an_unknown_consumer_after_an_abort_are_rejected(millstream: 
 
 def test_iteration_rewinds_after_an_abort(millstream: Kafka) -> None:
     millstream.produce("orders", ORDERS)
-    consumer = millstream.consumer("orders", group="readers", delivery="exactly-once", until_end=True)
+    consumer = millstream.consumer(
+        "orders", group="readers", delivery="exactly-once", until_end=True
+    )
     producer = millstream.producer(delivery="exactly-once", transactional_id="copier")
     seen: list[bytes] = []
     for record in consumer:
@@ -189,7 +196,9 @@ def test_rewound_consumer_commits_nothing_and_starts_over(millstream: Kafka) -> 
         millstream.consumer("orders").rewind()
 
 
-def test_guarantee_reports_its_settings(millstream: Kafka, caplog: pytest.LogCaptureFixture) -> None:
+def test_guarantee_reports_its_settings(
+    millstream: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "millstream.client")
     producer = millstream.producer(delivery="at-least-once")
     assert producer.guarantee is not None
@@ -230,8 +239,14 @@ def test_redundant_producer_arguments_are_accepted(millstream: Kafka) -> None:
     [
         ({"delivery": "exactly-once", "auto_commit": True}, "auto_commit=True contradicts"),
         ({"delivery": "at-most-once", "auto_commit": False}, "which means auto_commit=True"),
-        ({"delivery": "at-least-once", "isolation": "read_uncommitted"}, "isolation=read_uncommitted"),
-        ({"delivery": "at-most-once", "options": {"enable.auto.commit": True}}, "enable.auto.commit=True"),
+        (
+            {"delivery": "at-least-once", "isolation": "read_uncommitted"},
+            "isolation=read_uncommitted",
+        ),
+        (
+            {"delivery": "at-most-once", "options": {"enable.auto.commit": True}},
+            "enable.auto.commit=True",
+        ),
         ({"isolation": "bogus"}, "unknown isolation 'bogus'; choose read_committed or"),
     ],
 )

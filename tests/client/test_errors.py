@@ -37,7 +37,9 @@ def test_nearest_keeps_the_case_of_the_known_name():
 
 def test_code_of_the_protocol_is_kept():
     error = translate(
-        KafkaException(KafkaError(36, "Topic 'a' already exists")), doing="create topic 'a'", subject="a"
+        KafkaException(KafkaError(36, "Topic 'a' already exists")),
+        doing="create topic 'a'",
+        subject="a",
     )
     assert isinstance(error, TopicExists)
     assert error.code is ErrorCode.TOPIC_ALREADY_EXISTS

@@ -13,7 +13,9 @@ class Stamp(ProducerInterceptor):
         self.acknowledged: list[int] = []
 
     def on_send(self, record):
-        return record._replace(headers=(*record.headers, ("by", self.name)), value=record.value + self.name)
+        return record._replace(
+            headers=(*record.headers, ("by", self.name)), value=record.value + self.name
+        )
 
     def on_acknowledgement(self, delivery) -> None:
         self.acknowledged.append(delivery.offset)
@@ -83,7 +85,11 @@ def test_metrics_have_lag_and_lead(millstream: Kafka) -> None:
     with millstream.producer(idempotent=False) as producer:
         for number in range(30):
             producer.send("orders", str(number), partition=number % 2)
-    assert producer.metrics() == {"records_sent_total": 30, "records_queued": 0, "records_failed": 0}
+    assert producer.metrics() == {
+        "records_sent_total": 30,
+        "records_queued": 0,
+        "records_failed": 0,
+    }
     for group in (None, "readers"):
         consumer = millstream.consumer("orders", group=group)
         taken = 0

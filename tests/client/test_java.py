@@ -22,12 +22,18 @@ def java_home(directory: Path, version: str, *, release: bool = False) -> Path:
 
 
 @pytest.mark.parametrize("release", [False, True])
-@pytest.mark.parametrize(("text", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("25-ea", 25)])
+@pytest.mark.parametrize(
+    ("text", "major"), [("17.0.15", 17), ("1.8.0_392", 8), ("21", 21), ("25-ea", 25)]
+)
 def test_java_versions_are_parsed(tmp_path: Path, text: str, major: int, release: bool) -> None:
-    assert java_version(java_home(tmp_path / "jdk", text, release=release) / "bin" / "java") == major
+    assert (
+        java_version(java_home(tmp_path / "jdk", text, release=release) / "bin" / "java") == major
+    )
 
 
-def test_first_java_that_is_new_enough_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_java_that_is_new_enough_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, new = java_home(tmp_path / "old", "11.0.2"), java_home(tmp_path / "new", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(old))
     monkeypatch.setenv("PATH", f"{new / 'bin'}:/usr/bin:/bin")

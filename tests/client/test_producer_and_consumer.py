@@ -46,7 +46,12 @@ def test_records_are_read_as_they_were_sent(shared_broker, topic: str, codec):
     with Producer(shared_broker.bootstrap, compression=codec) as producer:
         for number, (key, value, headers) in enumerate(sent):
             producer.send(
-                topic, value, key=key, headers=headers or None, partition=1, timestamp_ms=1000 + number
+                topic,
+                value,
+                key=key,
+                headers=headers or None,
+                partition=1,
+                timestamp_ms=1000 + number,
             )
     records = consume(shared_broker.bootstrap, topic)
     assert [(record.key, record.value, record.headers) for record in records] == sent
@@ -65,7 +70,9 @@ def test_producer_dropped_without_flush_still_delivers(shared_broker, topic: str
     gc.disable()
     try:
         send()
-        assert [record.value for record in consume(shared_broker.bootstrap, topic, n=1)] == [b"queued"]
+        assert [record.value for record in consume(shared_broker.bootstrap, topic, n=1)] == [
+            b"queued"
+        ]
     finally:
         gc.enable()
 
@@ -133,7 +140,9 @@ def test_unknown_partition_is_rejected(shared_broker, topic: str):
         Consumer(shared_broker.bootstrap, topic, partitions=[0, 9])
 
 
-def test_consuming_an_unknown_topic_names_the_nearest_and_creates_nothing(shared_broker, topic: str):
+def test_consuming_an_unknown_topic_names_the_nearest_and_creates_nothing(
+    shared_broker, topic: str
+):
     with pytest.raises(UnknownTopic) as caught:
         consume(shared_broker.bootstrap, topic + "x")
     assert topic in caught.value.hint
@@ -212,7 +221,10 @@ def test_several_topics_are_read_together(shared_broker, topic: str):
     produce(shared_broker.bootstrap, topic, ["1"])
     produce(shared_broker.bootstrap, topic + "-2", ["2"])
     records = consume(shared_broker.bootstrap, [topic, topic + "-2"])
-    assert {(record.topic, record.value) for record in records} == {(topic, b"1"), (topic + "-2", b"2")}
+    assert {(record.topic, record.value) for record in records} == {
+        (topic, b"1"),
+        (topic + "-2", b"2"),
+    }
 
 
 def test_broker_may_create_the_topic_on_produce(broker):
@@ -236,7 +248,9 @@ def test_reading_to_the_end_of_a_dead_broker_fails(broker):
     # More than a consumer fetches in advance, so that it cannot finish without the broker.
     produce(running.bootstrap, "orders", [b"x" * 100_000] * 200)
     small = {"queued.max.messages.kbytes": 100, "fetch.message.max.bytes": 100_000}
-    with Consumer(running.bootstrap, "orders", until_end=True, timeout_s=10, options=small) as consumer:
+    with Consumer(
+        running.bootstrap, "orders", until_end=True, timeout_s=10, options=small
+    ) as consumer:
         assert consumer.poll(max_records=1, timeout_s=30)
         running.kill()
         with pytest.raises(BrokerUnreachable, match="connection refused"):
@@ -267,18 +281,25 @@ def test_flush_timeout_reports_how_many_records_are_left(broker):
         ),
         ({"value": ["x" * 200]}, r"value \['x{78}\.\.\. .* of type list"),
         ({"value": b"", "key": 7}, r'key 7 .* of type int, .*; create the producer with key="int"'),
-        ({"value": bytearray(b"x")}, r"of type bytearray, not bytes or str; convert it with bytes\(\)"),
+        (
+            {"value": bytearray(b"x")},
+            r"of type bytearray, not bytes or str; convert it with bytes\(\)",
+        ),
         ({"value": b"", "headers": {"n": 1}}, r"header 'n' with 1 .* of type int"),
         ({"value": b"", "headers": ["n"]}, r"'n' is not a header; give headers as"),
     ],
     ids=["dict", "long", "key", "bytearray", "header", "not a pair"],
 )
-def test_record_of_a_wrong_type_names_the_serde(shared_broker, topic: str, record: dict, message: str):
+def test_record_of_a_wrong_type_names_the_serde(
+    shared_broker, topic: str, record: dict, message: str
+):
     with Producer(shared_broker.bootstrap) as producer:
         with pytest.raises(ClientError, match=message):
             producer.send(topic, **record)
         producer.send(topic, b"plain")
-        with pytest.raises(TypeError, match=message):  # on the fast path, too, and as Python's own error
+        with pytest.raises(
+            TypeError, match=message
+        ):  # on the fast path, too, and as Python's own error
             producer.send(topic, **record)
 
 
@@ -313,7 +334,9 @@ def test_missing_replicas_are_named_as_the_cause_of_a_late_record(topic_name: st
         follower = 1 - (kafka.leader(topic_name) or 0)
         kafka.brokers[follower].stop()
         said = late(kafka.bootstrap, topic_name)
-    assert f"{topic_name}-0 has 1 of the 2 in-sync replicas that min.insync.replicas requires" in said
+    assert (
+        f"{topic_name}-0 has 1 of the 2 in-sync replicas that min.insync.replicas requires" in said
+    )
     assert f"start broker {follower} again, or lower min.insync.replicas" in said
 
 

@@ -23,7 +23,10 @@ def test_listener_other_than_plaintext_is_rejected_without_a_connection():
 
 
 def test_unreachable_broker_is_reported():
-    with Admin("127.0.0.1:1") as admin, pytest.raises(BrokerUnreachable, match="connection refused"):
+    with (
+        Admin("127.0.0.1:1") as admin,
+        pytest.raises(BrokerUnreachable, match="connection refused"),
+    ):
         admin.groups.list()
 
 

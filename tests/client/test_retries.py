@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from millstream.client import Admin, BrokerUnreachable, ClientError, Consumer, TopicExists, UnknownTopic
+from millstream.client import (
+    Admin,
+    BrokerUnreachable,
+    ClientError,
+    Consumer,
+    TopicExists,
+    UnknownTopic,
+)
 from millstream.client.admin.cluster import LogDirectory
 from millstream.client.retries import Retries
 from millstream.core.errors import ErrorCode
@@ -36,23 +43,47 @@ CALLS: dict[str, tuple[Callable[[Admin], Any], str, str]] = {
     "list topics": (lambda admin: admin.topics.names(), "Metadata", ""),
     "describe the cluster": (lambda admin: admin.cluster.describe(), "Metadata", ""),
     "log directories": (_log_directories, "DescribeLogDirs", ""),
-    "offsets": (lambda admin: admin.offsets.latest("orders"), "ListOffsets", "NOT_LEADER_OR_FOLLOWER"),
-    "describe settings": (lambda admin: admin.configs.describe("topic", "orders"), "DescribeConfigs", ""),
-    "settings of a group": (lambda admin: admin.configs.describe("group", "g"), "DescribeConfigs", ""),
+    "offsets": (
+        lambda admin: admin.offsets.latest("orders"),
+        "ListOffsets",
+        "NOT_LEADER_OR_FOLLOWER",
+    ),
+    "describe settings": (
+        lambda admin: admin.configs.describe("topic", "orders"),
+        "DescribeConfigs",
+        "",
+    ),
+    "settings of a group": (
+        lambda admin: admin.configs.describe("group", "g"),
+        "DescribeConfigs",
+        "",
+    ),
     "names of settings": (lambda admin: admin.configs.names("group"), "ListConfigResources", ""),
     "list groups": (
         lambda admin: admin.groups.list(),
         "ListGroups",
         "COORDINATOR_LOAD_IN_PROGRESS",
     ),
-    "describe a group": (lambda admin: admin.groups.get("readers"), "DescribeGroups", "NOT_COORDINATOR"),
+    "describe a group": (
+        lambda admin: admin.groups.get("readers"),
+        "DescribeGroups",
+        "NOT_COORDINATOR",
+    ),
     "find a group": (
         lambda admin: admin.groups.get("readers"),
         "FindCoordinator",
         "COORDINATOR_NOT_AVAILABLE",
     ),
-    "lag of a group": (lambda admin: admin.groups.lags("readers"), "OffsetFetch", "NOT_COORDINATOR"),
-    "ends of a group": (lambda admin: admin.groups.lags("readers"), "ListOffsets", "LEADER_NOT_AVAILABLE"),
+    "lag of a group": (
+        lambda admin: admin.groups.lags("readers"),
+        "OffsetFetch",
+        "NOT_COORDINATOR",
+    ),
+    "ends of a group": (
+        lambda admin: admin.groups.lags("readers"),
+        "ListOffsets",
+        "LEADER_NOT_AVAILABLE",
+    ),
     "list transactions": (
         lambda admin: admin.transactions.list(),
         "ListTransactions",
@@ -68,7 +99,11 @@ CALLS: dict[str, tuple[Callable[[Admin], Any], str, str]] = {
         "AlterPartitionReassignments",
         "",
     ),
-    "elect leaders": (lambda admin: admin.reassignments.elect_leaders(), "ElectLeaders", "NOT_CONTROLLER"),
+    "elect leaders": (
+        lambda admin: admin.reassignments.elect_leaders(),
+        "ElectLeaders",
+        "NOT_CONTROLLER",
+    ),
     "alter settings": (
         lambda admin: admin.configs.alter("topic", "orders", {"retention.ms": "1000000"}),
         "IncrementalAlterConfigs",
@@ -139,7 +174,10 @@ def kafka() -> Iterator[Kafka]:
 def test_lost_connection_is_reopened(kafka: Kafka, name: str) -> None:
     call, api, _code = CALLS[name]
     usual = call(kafka.admin)
-    with Admin(kafka.bootstrap) as admin, kafka.faults.drop_request(api, times=2, client_id=OURS) as fault:
+    with (
+        Admin(kafka.bootstrap) as admin,
+        kafka.faults.drop_request(api, times=2, client_id=OURS) as fault,
+    ):
         assert call(admin) == usual
     assert fault.happened == 2
 
@@ -148,7 +186,10 @@ def test_lost_connection_is_reopened(kafka: Kafka, name: str) -> None:
 def test_transient_error_is_retried(kafka: Kafka, name: str) -> None:
     call, api, code = CALLS[name]
     usual = call(kafka.admin)
-    with Admin(kafka.bootstrap) as admin, kafka.faults.error(api, code, times=2, client_id=OURS) as fault:
+    with (
+        Admin(kafka.bootstrap) as admin,
+        kafka.faults.error(api, code, times=2, client_id=OURS) as fault,
+    ):
         assert call(admin) == usual
     assert fault.happened == 2
 
@@ -274,7 +315,9 @@ def test_requests_succeed_after_a_broker_of_a_cluster_died(millstream_cluster: C
         controller = admin.cluster.describe().controller
         cluster.brokers[victim].broker.die()
         assert admin.groups.get("readers").id == "readers"
-        assert [(lag.current, lag.end, lag.lag) for lag in admin.groups.lags("readers")] == [(1, 2, 1)]
+        assert [(lag.current, lag.end, lag.lag) for lag in admin.groups.lags("readers")] == [
+            (1, 2, 1)
+        ]
         assert admin.offsets.latest("orders") == {PARTITION: 2}
         assert "orders" in admin.topics.names()
         admin.topics.create("made-meanwhile", partitions=1, replication_factor=2)

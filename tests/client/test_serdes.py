@@ -82,7 +82,8 @@ class Journey:
 
 
 @pytest.mark.parametrize(
-    "journey", [Journey("a", datetime(2026, 3, 1)), Journey("b", MOMENT, Line("tea", 2), [Line("cup", 1)])]
+    "journey",
+    [Journey("a", datetime(2026, 3, 1)), Journey("b", MOMENT, Line("tea", 2), [Line("cup", 1)])],
 )
 def test_dataclasses_survive_with_all_their_fields(journey: Journey) -> None:
     journeys = serde(Journey)
@@ -93,7 +94,10 @@ def test_dataclasses_survive_with_all_their_fields(journey: Journey) -> None:
 def test_dataclasses_are_checked_on_encode_and_decode() -> None:
     orders = serde(Order)
     assert orders is not None
-    assert orders.encode(ORDER) == b'{"id":"a","first":{"product":"tea","count":2},"amount":1.5,"tags":["x"]}'
+    assert (
+        orders.encode(ORDER)
+        == b'{"id":"a","first":{"product":"tea","count":2},"amount":1.5,"tags":["x"]}'
+    )
     assert orders.decode(b'{"id":"a","first":{"product":"tea","count":2},"unknown":1}') == Order(
         "a", Line("tea", 2)
     )
@@ -181,7 +185,9 @@ def test_producers_and_consumers_use_serdes(millstream: Kafka) -> None:
     with millstream.producer(key="str", value=Order, idempotent=False) as producer:
         producer.send("orders", ORDER, key="a")
         producer.send("orders", None, key="a")  # a tombstone
-        with pytest.raises(ClientError, match="the key of a record for 'orders': a str is required, not int"):
+        with pytest.raises(
+            ClientError, match="the key of a record for 'orders': a str is required, not int"
+        ):
             producer.send("orders", ORDER, key=3)
     records = millstream.consume("orders", key="str", value=Order)
     assert [(record.key, record.value) for record in records] == [("a", ORDER), ("a", None)]
@@ -231,16 +237,26 @@ class Reading(msgspec.Struct):
 @pytest.mark.parametrize(
     ("kind", "value", "reason"),
     [
-        (Order, Order("a", Line("tea", "2")), r"Order\.first\.count: expected int, got str, in Order\("),  # type: ignore[arg-type]
+        (
+            Order,
+            Order("a", Line("tea", "2")),
+            r"Order\.first\.count: expected int, got str, in Order\(",
+        ),  # type: ignore[arg-type]
         (Order, Order("a", Line("tea", 2), tags=[1]), r"Order\.tags\[0\]: expected str, got int"),  # type: ignore[list-item]
         (Order, Order(None, Line("tea", 2)), r"Order\.id: expected str, got null"),  # type: ignore[arg-type]
-        (Order, Order("a", Line("tea", 2), float("nan")), r"Order\.amount: expected float, got null"),
+        (
+            Order,
+            Order("a", Line("tea", 2), float("nan")),
+            r"Order\.amount: expected float, got null",
+        ),
         (Price, Price(float("nan")), "not JSON compliant"),
         (Price, Price(1.0, -1), r"Price\.count: expected int >= 0"),
         (Reading, Reading("a", "warm"), r"Reading\.celsius: expected float, got str"),  # type: ignore[arg-type]
     ],
 )
-def test_value_that_a_reader_would_reject_is_not_encoded(kind: type, value: object, reason: str) -> None:
+def test_value_that_a_reader_would_reject_is_not_encoded(
+    kind: type, value: object, reason: str
+) -> None:
     chosen = serde(kind)
     assert chosen is not None
     with pytest.raises((TypeError, ValueError), match=reason):

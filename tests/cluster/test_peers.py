@@ -56,7 +56,9 @@ def test_version_of_a_build_between_releases_is_accepted(
     monkeypatch.setattr("millstream.cluster.peers.__version__", "0.2.dev12+g1a2b3c4d5.d20260301")
 
     async def test(peers: Peers, host: str, port: int) -> None:
-        answer = await peers.ask("feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120)
+        answer = await peers.ask(
+            "feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120
+        )
         assert answer.error_code == 0
 
     asked(broker, test)
@@ -64,7 +66,9 @@ def test_version_of_a_build_between_releases_is_accepted(
 
 def test_only_brokers_see_inter_broker_apis(broker: InProcessBroker) -> None:
     async def test(peers: Peers, host: str, port: int) -> None:
-        answer = await peers.ask("feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120)
+        answer = await peers.ask(
+            "feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120
+        )
         assert answer.error_code == 0 and answer.begins_snapshot
 
     asked(broker, test)
@@ -74,7 +78,9 @@ def test_only_brokers_see_inter_broker_apis(broker: InProcessBroker) -> None:
     assert FETCH in keys and FEED not in keys
 
 
-def test_the_newest_common_version_is_used(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_common_version_is_used(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     serving(monkeypatch, MARKERS, 1)
 
     async def test(peers: Peers, host: str, port: int) -> None:
@@ -116,7 +122,9 @@ def test_dropping_a_connection_fails_its_requests_at_once(
         answer = await peers.ask("feed", host, port, poll(), timeout_s=120)
         epoch, position = answer.controller_epoch, answer.position
         waiting = asyncio.ensure_future(peers.ask("feed", host, port, poll(), timeout_s=600))
-        kept = asyncio.ensure_future(peers.ask("fetch 1", host, port, FetchRequest(), timeout_s=600))
+        kept = asyncio.ensure_future(
+            peers.ask("fetch 1", host, port, FetchRequest(), timeout_s=600)
+        )
         await asyncio.sleep(0.1)
         peers.drop(("feed",), keep=(host, port))
         await asyncio.sleep(0)

@@ -47,7 +47,9 @@ class AioKafka(Client):
         return asyncio.run(_consume(bootstrap, topic, counts))
 
 
-async def _produce(options: Mapping[str, Any], topic: str, rows: Sequence[Row]) -> list[tuple[int, int]]:
+async def _produce(
+    options: Mapping[str, Any], topic: str, rows: Sequence[Row]
+) -> list[tuple[int, int]]:
     producer = AIOKafkaProducer(**options)
     await producer.start()
     try:

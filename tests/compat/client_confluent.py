@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, TIMESTAMP_LOG_APPEND_TIME, Consumer, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    Producer,
+    TopicPartition,
+)
 
 from compat.clients import DEADLINE_S, LARGE, Client, Refused, collect
 from compat.sample_records import Got, Row
@@ -45,7 +51,9 @@ class Confluent(Client):
                 row.partition,
                 timestamp=row.timestamp or 0,
                 headers=list(row.headers),
-                on_delivery=lambda error, message, number=number: reports.update({number: (error, message)}),
+                on_delivery=lambda error, message, number=number: reports.update(
+                    {number: (error, message)}
+                ),
             )
             producer.poll(0)
         assert producer.flush(DEADLINE_S) == 0
@@ -58,7 +66,12 @@ class Confluent(Client):
         ]
 
     def consume(
-        self, bootstrap: str, topic: str, counts: Mapping[int, int], *, start: int = OFFSET_BEGINNING
+        self,
+        bootstrap: str,
+        topic: str,
+        counts: Mapping[int, int],
+        *,
+        start: int = OFFSET_BEGINNING,
     ) -> list[Got]:
         consumer = Consumer(
             {

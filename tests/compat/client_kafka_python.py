@@ -22,7 +22,9 @@ class KafkaPython(Client):
     codecs = CODECS if has_snappy() else tuple(codec for codec in CODECS if codec != "snappy")
 
     def can_send(self, row: Row) -> bool:
-        return (row.key, row.value) != (None, None) and all(value is not None for _, value in row.headers)
+        return (row.key, row.value) != (None, None) and all(
+            value is not None for _, value in row.headers
+        )
 
     def produce(
         self,
@@ -98,7 +100,9 @@ def read_between(consumer: KafkaConsumer, topic: str, start: int, end: int) -> l
 
 
 def _polled(consumer: KafkaConsumer) -> list[Got]:
-    return [_got(record) for records in consumer.poll(timeout_ms=200).values() for record in records]
+    return [
+        _got(record) for records in consumer.poll(timeout_ms=200).values() for record in records
+    ]
 
 
 def _got(record: Any) -> Got:

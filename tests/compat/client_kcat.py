@@ -28,7 +28,9 @@ class Kcat(Client):
     quick = False
 
     def can_send(self, row: Row) -> bool:
-        """Keys and headers pass the command line; an empty value cannot be said, none only behind a key."""
+        """Keys and headers pass the command line; an empty value cannot be said, none only behind a
+        key.
+        """
         texts = [row.key or b"", *[value or b"" for _name, value in row.headers]]
         return (
             row.key != b""
@@ -58,8 +60,20 @@ class Kcat(Client):
         ]
         with tempfile.TemporaryDirectory() as scratch:
             for row in rows:
-                headers = [word for n, v in row.headers for word in ("-H", f"{n}={os.fsdecode(v or b'')}")]
-                target = ["-P", "-b", bootstrap, "-t", topic, "-p", str(row.partition), *options, *headers]
+                headers = [
+                    word for n, v in row.headers for word in ("-H", f"{n}={os.fsdecode(v or b'')}")
+                ]
+                target = [
+                    "-P",
+                    "-b",
+                    bootstrap,
+                    "-t",
+                    topic,
+                    "-p",
+                    str(row.partition),
+                    *options,
+                    *headers,
+                ]
                 self._send(target, row, Path(scratch) / "value")
         return []
 
@@ -88,9 +102,12 @@ class Kcat(Client):
         return sorted(_parse(output), key=lambda got: (got.partition, got.offset))
 
     def as_seen(self, got: Sequence[Got]) -> list[Got]:
-        """kcat does not tell the kind of a timestamp, and prints headers as text, up to a zero byte."""
+        """kcat does not tell the kind of a timestamp, and prints headers as text, up to a zero
+        byte.
+        """
         return [
-            Got(g.partition, g.offset, g.timestamp, False, g.key, g.value, _printed(g.headers)) for g in got
+            Got(g.partition, g.offset, g.timestamp, False, g.key, g.value, _printed(g.headers))
+            for g in got
         ]
 
 
@@ -105,14 +122,19 @@ def _run(*words: str, stdin: bytes = b"") -> bytes:
 
 def _printed(headers: Headers) -> Headers:
     return _shown(
-        b",".join(name.encode() + b"=" + (b"NULL" if v is None else v.split(b"\0")[0]) for name, v in headers)
+        b",".join(
+            name.encode() + b"=" + (b"NULL" if v is None else v.split(b"\0")[0])
+            for name, v in headers
+        )
     )
 
 
 def _parse(output: bytes) -> list[Got]:
     found, at = [], 0
     while at < len(output):
-        partition, offset, timestamp, key_size, value_size = output[at : at + 200].split(b" ", 5)[:5]
+        partition, offset, timestamp, key_size, value_size = output[at : at + 200].split(b" ", 5)[
+            :5
+        ]
         at += len(b" ".join((partition, offset, timestamp, key_size, value_size))) + 1
         sizes = int(key_size), int(value_size)
         start = output.index(b"\1", at)
@@ -120,7 +142,9 @@ def _parse(output: bytes) -> list[Got]:
         key, at = _sized(output, start + 1, sizes[0])
         value, at = _sized(output, at, sizes[1])
         at += 1
-        found.append(Got(int(partition), int(offset), int(timestamp), False, key, value, _shown(text)))
+        found.append(
+            Got(int(partition), int(offset), int(timestamp), False, key, value, _shown(text))
+        )
     return found
 
 

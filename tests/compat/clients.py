@@ -1,4 +1,5 @@
-"""One face for the real clients: write rows, read them back by assignment. Each client has a file of its own.
+"""One face for the real clients: write rows, read them back by assignment. Each client has a file
+of its own.
 
 A client says what it cannot do, so that a test may leave that out and say so.
 """
@@ -49,7 +50,9 @@ class Client(ABC):
 
     @abstractmethod
     def consume(self, bootstrap: str, topic: str, counts: Mapping[int, int]) -> list[Got]:
-        """From the beginning of each partition until it gave so many; in the order of partitions and offsets."""
+        """From the beginning of each partition until it gave so many; in the order of partitions
+        and offsets.
+        """
 
     def can_send(self, row: Row) -> bool:
         """Whether this client has a way to send such a row."""

@@ -20,7 +20,9 @@ pytest.register_assert_rewrite("compat.clients", "compat.edge_case", "compat.coo
 def quick_broker(
     shared_broker: LocalBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalBroker]:
-    """One for all tests of groups and transactions that do not kill it; the shared one where that is not ours to start."""
+    """One for all tests of groups and transactions that do not kill it; the shared one where that
+    is not ours to start.
+    """
     if "MILLSTREAM_TEST_BOOTSTRAP" in os.environ:
         yield shared_broker
         return
@@ -37,7 +39,9 @@ def connection(shared_broker: LocalBroker) -> Iterator[RawConnection]:
 
 @pytest.fixture
 def new_topic(shared_broker: LocalBroker, topic_name: str) -> Callable[..., str]:
-    """``new_topic(partitions=1, **settings)``: a topic of this test; settings have underscores for dots."""
+    """``new_topic(partitions=1, **settings)``: a topic of this test; settings have underscores for
+    dots.
+    """
     made = 0
 
     def create(partitions: int = 1, **settings: object) -> str:

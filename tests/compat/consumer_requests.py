@@ -1,4 +1,6 @@
-"""Requests of consumer groups (KIP-848) in short, and a world of such groups that a wrong request can meet."""
+"""Requests of consumer groups (KIP-848) in short, and a world of such groups that a wrong request
+can meet.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ def beat(group: str, member: str, epoch: int, **more: Any) -> dict[str, Any]:
 
 
 def join(group: str, member: str, *topics: str, **more: Any) -> dict[str, Any]:
-    fields = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": list(topics), "topic_partitions": []}
+    fields = {
+        "rebalance_timeout_ms": 30_000,
+        "subscribed_topic_names": list(topics),
+        "topic_partitions": [],
+    }
     return beat(group, member, 0, **(fields | more))
 
 
@@ -24,8 +30,9 @@ def owned(topic: bytes, *partitions: int) -> list[dict[str, Any]]:
 
 
 class ConsumerWorld(GroupWorld):
-    """``readers``: ``m1``, which has both partitions. ``static``: ``s1`` with the instance ``i``; both are in ``epoch``.
-    ``deserted``: nobody is left in it."""
+    """``readers``: ``m1``, which has both partitions. ``static``: ``s1`` with the instance ``i``;
+    both are in ``epoch``. ``deserted``: nobody is left in it.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
@@ -36,6 +43,8 @@ class ConsumerWorld(GroupWorld):
         self.beat(beat(self["deserted"], "d1", -1))
 
     def beat(self, fields: dict[str, Any]) -> Any:
-        answer = ask(self.bootstrap, "ConsumerGroupHeartbeat", 1, request("ConsumerGroupHeartbeat", **fields))
+        answer = ask(
+            self.bootstrap, "ConsumerGroupHeartbeat", 1, request("ConsumerGroupHeartbeat", **fields)
+        )
         assert failures(answer) == [], answer
         return answer

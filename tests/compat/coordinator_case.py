@@ -1,7 +1,8 @@
-"""A row of the tables of bad input to the coordinators: a request, and the one error code that Apache Kafka 4.3 answers.
+"""A row of the tables of bad input to the coordinators: a request, and the one error code that
+Apache Kafka 4.3 answers.
 
-Each row was asked of Apache Kafka 4.3.1 as well (``MILLSTREAM_TEST_BOOTSTRAP``). Where Millstream differs on purpose, the row has both
-codes and the reason.
+Each row was asked of Apache Kafka 4.3.1 as well (``MILLSTREAM_TEST_BOOTSTRAP``). Where Millstream
+differs on purpose, the row has both codes and the reason.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Case:
     def check(self, world: Any) -> None:
         expected = self.kafka if AGAINST_KAFKA and self.kafka is not None else self.expect
         try:
-            answer = ask(world.bootstrap, self.api, self.version, request(self.api, **self.body(world)))
+            answer = ask(
+                world.bootstrap, self.api, self.version, request(self.api, **self.body(world))
+            )
         except Closed:
             assert expected == CLOSED
             return

@@ -1,7 +1,7 @@
 """Record batches and old messages made field by field, so that every field can lie.
 
-With no lie they are valid; ``batch`` is version 2, ``message`` magic 0 or 1. This is written apart from ``wire/records/batch`` on
-purpose: a mistake there must not hide itself.
+With no lie they are valid; ``batch`` is version 2, ``message`` magic 0 or 1. This is written apart
+from ``wire/records/batch`` on purpose: a mistake there must not hide itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,12 @@ def _field(data: bytes | None) -> bytes:
 
 
 def record(
-    offset_delta: int, key: bytes | None, value: bytes | None, *, time_delta: int = 0, headers: Headers = ()
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    *,
+    time_delta: int = 0,
+    headers: Headers = (),
 ) -> bytes:
     body = b"\0" + varint(time_delta) + varint(offset_delta) + _field(key) + _field(value)
     body += varint(len(headers)) + b"".join(_field(name) + _field(data) for name, data in headers)
@@ -65,7 +70,9 @@ def batch(
     body: bytes | None = None,
     extra_length: int = 0,
 ) -> bytes:
-    """``producer`` is (producer id, epoch, base sequence). Whatever is not given is derived from ``pairs``."""
+    """``producer`` is (producer id, epoch, base sequence). Whatever is not given is derived from
+    ``pairs``.
+    """
     deltas = time_deltas or [0] * len(pairs)
     first = now_ms() if timestamp is None else timestamp
     if body is None:
@@ -84,7 +91,10 @@ def batch(
     tail += body
     checksum = crc32c(tail) if crc is None else crc
     return (
-        struct.pack(">qiibI", base_offset, 9 + len(tail) + extra_length, leader_epoch, magic, checksum) + tail
+        struct.pack(
+            ">qiibI", base_offset, 9 + len(tail) + extra_length, leader_epoch, magic, checksum
+        )
+        + tail
     )
 
 
@@ -104,7 +114,9 @@ def message(
     offset: int = 0,
     crc: int | None = None,
 ) -> bytes:
-    """One entry of a message set: offset, size, CRC-32, magic, attributes, timestamp (magic 1), key, value."""
+    """One entry of a message set: offset, size, CRC-32, magic, attributes, timestamp (magic 1),
+    key, value.
+    """
     body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
     for data in (key, value):
         body += struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data

@@ -1,7 +1,8 @@
 """A row of the edge-case tables: a request, and the error code that Apache Kafka 4.3 answers to it.
 
-The answers were observed on Apache Kafka 4.3.1 with raw frames. Where Millstream differs on purpose, the row carries both answers and the
-reason. With ``MILLSTREAM_TEST_BOOTSTRAP`` naming an Apache Kafka, the same rows check Kafka's side.
+The answers were observed on Apache Kafka 4.3.1 with raw frames. Where Millstream differs on
+purpose, the row carries both answers and the reason. With ``MILLSTREAM_TEST_BOOTSTRAP`` naming an
+Apache Kafka, the same rows check Kafka's side.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ CLOSED = "the connection is closed"
 SILENT = "the connection stays open and nothing comes"
 T0 = 1_700_000_000_000
 
-# A code: every entry of the answer is fine or has this code, and at least one has it. A tuple: the codes one by one.
-# A set: the codes in any order, where Kafka answers in the order of a hash map.
+# A code: every entry of the answer is fine or has this code, and at least one has it. A tuple: the
+# codes one by one. A set: the codes in any order, where Kafka answers in the order of a hash map.
 Expected = ErrorCode | tuple[int, ...] | frozenset[int] | str
 
 
 @dataclass(frozen=True)
 class Case:
-    """``body`` makes the request from the world it is asked in. ``shows``: field name -> its values in the answer."""
+    """``body`` makes the request from the world it is asked in. ``shows``: field name -> its values
+    in the answer.
+    """
 
     name: str
     api: str
@@ -93,7 +96,10 @@ TOPICS: dict[str, tuple[int, dict[str, str]]] = {
     "compact": (1, {"cleanup.policy": "compact"}),
     "both": (1, {"cleanup.policy": "compact,delete"}),
     "append-time": (1, {"message.timestamp.type": "LogAppendTime"}),
-    "bounded": (1, {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "60000"}),
+    "bounded": (
+        1,
+        {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "60000"},
+    ),
     "segment": (1, {"segment.bytes": str(1 << 20), "max.message.bytes": str(4 << 20)}),
     "gzip": (1, {"compression.type": "gzip"}),
     # Kafka looks at every record of every topic.
@@ -162,4 +168,6 @@ class World:
         self._append("both", batch())
 
     def _append(self, name: str, records: bytes, *, partition: int = 0) -> None:
-        assert errors(self.call("Produce", 9, produce(self[name], records, partition=partition))) == [0]
+        assert errors(
+            self.call("Produce", 9, produce(self[name], records, partition=partition))
+        ) == [0]

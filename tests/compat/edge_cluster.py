@@ -1,4 +1,6 @@
-"""Edge cases of ApiVersions, DescribeCluster, log directories, producers, features, coordinators, telemetry."""
+"""Edge cases of ApiVersions, DescribeCluster, log directories, producers, features, coordinators,
+telemetry.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,20 @@ VERSIONS = [
     greets("a proper name", E.NONE, 3, **NAMED),
     greets("a proper name", E.NONE, 4, **NAMED),
     greets(
-        "a name with a space", E.INVALID_REQUEST, 3, client_software_name="a b", client_software_version="1"
+        "a name with a space",
+        E.INVALID_REQUEST,
+        3,
+        client_software_name="a b",
+        client_software_version="1",
     ),
     greets("an empty name", E.INVALID_REQUEST, 3),
 ]
 
 CLUSTER = [
-    *[Case("brokers", "DescribeCluster", v, lambda w: request("DescribeCluster"), E.NONE) for v in (0, 1, 2)],
+    *[
+        Case("brokers", "DescribeCluster", v, lambda w: request("DescribeCluster"), E.NONE)
+        for v in (0, 1, 2)
+    ],
     Case(
         "controllers are asked elsewhere",
         "DescribeCluster",
@@ -54,10 +63,14 @@ CLUSTER = [
 
 
 def log_dirs(world: World, *topics: tuple[str, list[int]]) -> Struct:
-    return request("DescribeLogDirs", topics=[{"topic": name, "partitions": ps} for name, ps in topics])
+    return request(
+        "DescribeLogDirs", topics=[{"topic": name, "partitions": ps} for name, ps in topics]
+    )
 
 
-def moves(name: str, expect: E, path: str | None, topic: str, partition: int = 0, version: int = 2) -> Case:
+def moves(
+    name: str, expect: E, path: str | None, topic: str, partition: int = 0, version: int = 2
+) -> Case:
     """``path`` None is the directory that has the partition already."""
 
     def body(world: World) -> Struct:
@@ -120,7 +133,9 @@ DIRS = [
     moves("where it is already", E.NONE, None, "two"),
     moves("unknown topic", E.UNKNOWN_TOPIC_OR_PARTITION, None, "nope"),
     moves("unknown partition", E.UNKNOWN_TOPIC_OR_PARTITION, None, "two", partition=9),
-    Case("nothing", "AlterReplicaLogDirs", 2, lambda w: request("AlterReplicaLogDirs", dirs=[]), ()),
+    Case(
+        "nothing", "AlterReplicaLogDirs", 2, lambda w: request("AlterReplicaLogDirs", dirs=[]), ()
+    ),
 ]
 
 
@@ -184,17 +199,28 @@ PRODUCERS = [
     ),
     Case("no time", "InitProducerId", 5, lambda w: init_producer_id(timeout_ms=0), E.NONE),
     Case("negative time", "InitProducerId", 5, lambda w: init_producer_id(timeout_ms=-1), E.NONE),
-    Case("empty transactional id", "InitProducerId", 5, lambda w: init_producer_id(""), E.INVALID_REQUEST),
+    Case(
+        "empty transactional id",
+        "InitProducerId",
+        5,
+        lambda w: init_producer_id(""),
+        E.INVALID_REQUEST,
+    ),
 ]
 
 
 def features(name: str, expect: E, *updates: tuple[str, int, int], version: int = 2) -> Case:
-    rows = [{"feature": f, "max_version_level": level, "upgrade_type": kind} for f, level, kind in updates]
+    rows = [
+        {"feature": f, "max_version_level": level, "upgrade_type": kind}
+        for f, level, kind in updates
+    ]
     return Case(
         name,
         "UpdateFeatures",
         version,
-        lambda w: request("UpdateFeatures", feature_updates=rows, timeout_ms=5000, validate_only=version > 0),
+        lambda w: request(
+            "UpdateFeatures", feature_updates=rows, timeout_ms=5000, validate_only=version > 0
+        ),
         expect,
     )
 
@@ -214,14 +240,18 @@ FEATURES = [
 
 
 def coordinator(name: str, expect: E, version: int, **values: Any) -> Case:
-    return Case(name, "FindCoordinator", version, lambda w: request("FindCoordinator", **values), expect)
+    return Case(
+        name, "FindCoordinator", version, lambda w: request("FindCoordinator", **values), expect
+    )
 
 
 COORDINATORS = [
     coordinator("unknown kind", E.INVALID_REQUEST, 1, key="g", key_type=5),
     coordinator("unknown kind", E.INVALID_REQUEST, 4, coordinator_keys=["g"], key_type=5),
     coordinator("no keys", E.NONE, 4, coordinator_keys=[]),
-    coordinator("a share key that is none", E.INVALID_REQUEST, 6, coordinator_keys=["g"], key_type=2),
+    coordinator(
+        "a share key that is none", E.INVALID_REQUEST, 6, coordinator_keys=["g"], key_type=2
+    ),
 ]
 
 TELEMETRY = [

@@ -1,6 +1,7 @@
 """Edge cases of DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources.
 
-Topic "set" has retention.ms 5000 and cleanup.policy compact. Rows that would change something are validated only.
+Topic "set" has retention.ms 5000 and cleanup.policy compact. Rows that would change something are
+validated only.
 """
 
 from __future__ import annotations
@@ -45,26 +46,42 @@ DESCRIBE = [
         lambda w: describe_configs(TOPIC, w["set"], "foo.bar"),
         shows={"configs": [[]]},
     ),
-    describes("unknown topic", E.UNKNOWN_TOPIC_OR_PARTITION, lambda w: describe_configs(TOPIC, w["nope"])),
-    describes("invalid topic name", E.INVALID_TOPIC_EXCEPTION, lambda w: describe_configs(TOPIC, "a b")),
+    describes(
+        "unknown topic", E.UNKNOWN_TOPIC_OR_PARTITION, lambda w: describe_configs(TOPIC, w["nope"])
+    ),
+    describes(
+        "invalid topic name", E.INVALID_TOPIC_EXCEPTION, lambda w: describe_configs(TOPIC, "a b")
+    ),
     describes("empty topic name", E.INVALID_TOPIC_EXCEPTION, lambda w: describe_configs(TOPIC, "")),
     describes("another broker", E.INVALID_REQUEST, lambda w: describe_configs(BROKER, "77")),
-    describes("a broker that is no number", E.INVALID_REQUEST, lambda w: describe_configs(BROKER, "abc")),
-    describes("the loggers of another broker", E.INVALID_REQUEST, lambda w: describe_configs(LOGGER, "77")),
+    describes(
+        "a broker that is no number", E.INVALID_REQUEST, lambda w: describe_configs(BROKER, "abc")
+    ),
+    describes(
+        "the loggers of another broker", E.INVALID_REQUEST, lambda w: describe_configs(LOGGER, "77")
+    ),
     describes("unknown kind 99", E.INVALID_REQUEST, lambda w: describe_configs(99, "x")),
     describes("unknown kind 0", E.INVALID_REQUEST, lambda w: describe_configs(0, "x")),
     describes(
-        "client metrics without a name", E.INVALID_REQUEST, lambda w: describe_configs(CLIENT_METRICS, "")
+        "client metrics without a name",
+        E.INVALID_REQUEST,
+        lambda w: describe_configs(CLIENT_METRICS, ""),
     ),
     describes("a group without a name", E.INVALID_REQUEST, lambda w: describe_configs(GROUP, "")),
-    describes("nothing", (), lambda w: request("DescribeConfigs", resources=[]), shows={"results": [[]]}),
+    describes(
+        "nothing", (), lambda w: request("DescribeConfigs", resources=[]), shows={"results": [[]]}
+    ),
     describes(
         "a resource twice",
         (E.NONE, E.NONE),
         lambda w: request(
             "DescribeConfigs",
             resources=[
-                {"resource_type": TOPIC, "resource_name": w["set"], "configuration_keys": ["retention.ms"]}
+                {
+                    "resource_type": TOPIC,
+                    "resource_name": w["set"],
+                    "configuration_keys": ["retention.ms"],
+                }
             ]
             * 2,
         ),
@@ -89,9 +106,15 @@ def broker_change(
 
 
 INCREMENTAL = [
-    alters("append an unknown policy", E.INVALID_CONFIG, topic_change(("cleanup.policy", APPEND, "shred"))),
+    alters(
+        "append an unknown policy",
+        E.INVALID_CONFIG,
+        topic_change(("cleanup.policy", APPEND, "shred")),
+    ),
     alters("append to a number", E.INVALID_CONFIG, topic_change(("retention.ms", APPEND, "1"))),
-    alters("subtract from a number", E.INVALID_CONFIG, topic_change(("retention.ms", SUBTRACT, "1"))),
+    alters(
+        "subtract from a number", E.INVALID_CONFIG, topic_change(("retention.ms", SUBTRACT, "1"))
+    ),
     alters("set an unknown setting", E.INVALID_CONFIG, topic_change(("foo.bar", SET, "1"))),
     alters("delete an unknown setting", E.NONE, topic_change(("foo.bar", DELETE, None))),
     alters(
@@ -115,10 +138,14 @@ INCREMENTAL = [
         topic_change(("retention.ms", SET, "x"), validate_only=True),
     ),
     alters(
-        "one good, one bad", E.INVALID_CONFIG, topic_change(("retention.ms", SET, "777"), ("foo", SET, "1"))
+        "one good, one bad",
+        E.INVALID_CONFIG,
+        topic_change(("retention.ms", SET, "777"), ("foo", SET, "1")),
     ),
     alters("no operations", E.NONE, topic_change()),
-    alters("a resource twice", E.INVALID_REQUEST, topic_change(("retention.ms", SET, "1"), times=2)),
+    alters(
+        "a resource twice", E.INVALID_REQUEST, topic_change(("retention.ms", SET, "1"), times=2)
+    ),
     alters(
         "unknown topic",
         E.UNKNOWN_TOPIC_OR_PARTITION,
@@ -134,9 +161,15 @@ INCREMENTAL = [
         E.INVALID_REQUEST,
         lambda w: alter_incrementally(TOPIC, "", ("retention.ms", SET, "1")),
     ),
-    alters("unknown kind 99", E.INVALID_REQUEST, lambda w: alter_incrementally(99, "x", ("a", SET, "b"))),
+    alters(
+        "unknown kind 99",
+        E.INVALID_REQUEST,
+        lambda w: alter_incrementally(99, "x", ("a", SET, "b")),
+    ),
     alters("broker: read only", E.INVALID_REQUEST, broker_change("log.dirs", SET, "/x")),
-    alters("broker: not a number", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "x")),
+    alters(
+        "broker: not a number", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "x")
+    ),
     *(
         alters(
             f"broker: {name}, which would do nothing",
@@ -163,7 +196,9 @@ INCREMENTAL = [
         alters(
             f"throttled replicas {value!r}",
             expect,
-            topic_change((f"{side}.replication.throttled.replicas", SET, value), validate_only=True),
+            topic_change(
+                (f"{side}.replication.throttled.replicas", SET, value), validate_only=True
+            ),
         )
         for side in ("leader", "follower")
         for value, expect in {
@@ -176,9 +211,15 @@ INCREMENTAL = [
             "-1:0": E.INVALID_CONFIG,
         }.items()
     ),
-    alters("broker: another", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "2", name="77")),
     alters(
-        "broker: no number", E.INVALID_REQUEST, broker_change("log.cleaner.threads", SET, "2", name="abc")
+        "broker: another",
+        E.INVALID_REQUEST,
+        broker_change("log.cleaner.threads", SET, "2", name="77"),
+    ),
+    alters(
+        "broker: no number",
+        E.INVALID_REQUEST,
+        broker_change("log.cleaner.threads", SET, "2", name="abc"),
     ),
     alters(
         "broker: set an unknown setting",
@@ -195,9 +236,19 @@ def replaces(name: str, expect: Expected, body: Body, version: int = 2, **more: 
 
 
 REPLACE = [
-    replaces("unknown setting", E.INVALID_CONFIG, lambda w: alter_configs(TOPIC, w["set"], ("foo", "1"))),
-    replaces("null value", E.INVALID_REQUEST, lambda w: alter_configs(TOPIC, w["set"], ("segment.ms", None))),
-    replaces("not a number", E.INVALID_CONFIG, lambda w: alter_configs(TOPIC, w["set"], ("segment.ms", "x"))),
+    replaces(
+        "unknown setting", E.INVALID_CONFIG, lambda w: alter_configs(TOPIC, w["set"], ("foo", "1"))
+    ),
+    replaces(
+        "null value",
+        E.INVALID_REQUEST,
+        lambda w: alter_configs(TOPIC, w["set"], ("segment.ms", None)),
+    ),
+    replaces(
+        "not a number",
+        E.INVALID_CONFIG,
+        lambda w: alter_configs(TOPIC, w["set"], ("segment.ms", "x")),
+    ),
     replaces(
         "a setting twice",
         E.INVALID_REQUEST,
@@ -214,7 +265,9 @@ REPLACE = [
         lambda w: alter_configs(TOPIC, w["set"], ("segment.ms", "5"), validate_only=True),
     ),
     replaces(
-        "loggers", E.INVALID_REQUEST, lambda w: alter_configs(LOGGER, str(w.node_id), ("kafka", "INFO"))
+        "loggers",
+        E.INVALID_REQUEST,
+        lambda w: alter_configs(LOGGER, str(w.node_id), ("kafka", "INFO")),
     ),
 ]
 

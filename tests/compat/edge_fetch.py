@@ -1,7 +1,8 @@
 """Edge cases of Fetch, ListOffsets, OffsetForLeaderEpoch and DeleteRecords.
 
-Topic "read": partition 0 has offsets 0-9 in batches of two (97 bytes each), 1 nothing, 2 has 0-5. Topic "times": partition 0
-has offsets 0-5 at T0 + 0, 100, 50 | 1000, 1010 | 500, partition 1 nothing.
+Topic "read": partition 0 has offsets 0-9 in batches of two (97 bytes each), 1 nothing, 2 has 0-5.
+Topic "times": partition 0 has offsets 0-5 at T0 + 0, 100, 50 | 1000, 1010 | 500, partition 1
+nothing.
 """
 
 from __future__ import annotations
@@ -50,9 +51,15 @@ def from_id(name: str, topic_id: bytes, expect: E, *, version: int = 18) -> Case
 
 
 def both_partitions(world: World, partition_max_bytes: int) -> Any:
-    rows = [{"partition": p, "fetch_offset": 0, "partition_max_bytes": partition_max_bytes} for p in (0, 2)]
+    rows = [
+        {"partition": p, "fetch_offset": 0, "partition_max_bytes": partition_max_bytes}
+        for p in (0, 2)
+    ]
     return request(
-        "Fetch", max_wait_ms=100, max_bytes=1 << 20, topics=[{"topic": world["read"], "partitions": rows}]
+        "Fetch",
+        max_wait_ms=100,
+        max_bytes=1 << 20,
+        topics=[{"topic": world["read"], "partitions": rows}],
     )
 
 
@@ -109,7 +116,9 @@ FETCH = [
     ),
     reads("limit 1 gives one batch", E.NONE, max_bytes=1, shows=sizes(1)),
     reads("limit 0 gives one batch", E.NONE, max_bytes=0, shows=sizes(1)),
-    reads("limit 100 gives one batch", E.NONE, max_bytes=100, shows=sizes(1), kafka=E.NONE, why=WHOLE),
+    reads(
+        "limit 100 gives one batch", E.NONE, max_bytes=100, shows=sizes(1), kafka=E.NONE, why=WHOLE
+    ),
     Case(
         "only the first partition exceeds its limit",
         "Fetch",
@@ -118,7 +127,9 @@ FETCH = [
         E.NONE,
         sizes(1, 0),
     ),
-    reads("read committed", E.NONE, isolation_level=1, shows=sizes(5) | {"aborted_transactions": [[]]}),
+    reads(
+        "read committed", E.NONE, isolation_level=1, shows=sizes(5) | {"aborted_transactions": [[]]}
+    ),
     reads("another replica of this partition", E.NOT_LEADER_OR_FOLLOWER, replica_id=99),
     reads("a debugging consumer", E.NONE, replica_id=-2, shows=sizes(5)),
     reads(
@@ -128,16 +139,32 @@ FETCH = [
         replica_state={"replica_id": 99},
     ),
     reads("another cluster id", E.NONE, cluster_id="wrong", shows=sizes(5)),
-    reads("unknown session", E.FETCH_SESSION_ID_NOT_FOUND, session=(12345, 1), shows={"responses": [[]]}),
+    reads(
+        "unknown session",
+        E.FETCH_SESSION_ID_NOT_FOUND,
+        session=(12345, 1),
+        shows={"responses": [[]]},
+    ),
     reads("unknown session", E.FETCH_SESSION_ID_NOT_FOUND, session=(12345, 1), version=18),
     reads("session 0, epoch 1", E.FETCH_SESSION_ID_NOT_FOUND, session=(0, 1)),
     reads("unknown session, new one wanted", E.NONE, session=(12345, 0), shows=sizes(5)),
-    reads("unknown session, none wanted", E.NONE, session=(12345, -1), shows=sizes(5) | {"session_id": [0]}),
+    reads(
+        "unknown session, none wanted",
+        E.NONE,
+        session=(12345, -1),
+        shows=sizes(5) | {"session_id": [0]},
+    ),
 ]
 
 
 def offsets(
-    name: str, mark: int, expect: Expected, *found: int, version: int = 11, topic: str = "times", **how: Any
+    name: str,
+    mark: int,
+    expect: Expected,
+    *found: int,
+    version: int = 11,
+    topic: str = "times",
+    **how: Any,
 ) -> Case:
     """``found``: offset and, if it matters, timestamp."""
     shows = {"offset": [found[0]]} if found else {}
@@ -184,7 +211,10 @@ LIST_OFFSETS = [
         )
     ],
     offsets("after everything", T0 + 1011, E.NONE, -1, -1),
-    *[offsets(f"empty partition, mark {m}", m, E.NONE, 0, -1, partition=1) for m in (LATEST, EARLIEST, -4)],
+    *[
+        offsets(f"empty partition, mark {m}", m, E.NONE, 0, -1, partition=1)
+        for m in (LATEST, EARLIEST, -4)
+    ],
     *[
         offsets(f"empty partition, time {m}", m, E.NONE, -1, -1, partition=1)
         for m in (MAX_TIMESTAMP, -5, 0, T0)
@@ -225,7 +255,9 @@ EPOCHS = [
 ]
 
 
-def deletes(name: str, expect: E, topic: Callable[[World], str], offset: int, low: int, **how: Any) -> Case:
+def deletes(
+    name: str, expect: E, topic: Callable[[World], str], offset: int, low: int, **how: Any
+) -> Case:
     return Case(
         name,
         "DeleteRecords",
@@ -241,10 +273,14 @@ DELETE_RECORDS = [
     deletes("-2", E.OFFSET_OUT_OF_RANGE, lambda w: w["read"], -2, -1),
     deletes("nothing to delete", E.NONE, lambda w: w["read"], 0, 0),
     deletes("unknown topic", E.UNKNOWN_TOPIC_OR_PARTITION, lambda w: w["nope"], 0, -1),
-    deletes("unknown partition", E.UNKNOWN_TOPIC_OR_PARTITION, lambda w: w["read"], 0, -1, partition=9),
+    deletes(
+        "unknown partition", E.UNKNOWN_TOPIC_OR_PARTITION, lambda w: w["read"], 0, -1, partition=9
+    ),
     deletes("invalid topic name", E.UNKNOWN_TOPIC_OR_PARTITION, lambda w: "a b", 0, -1),
     deletes("empty partition, to its end", E.NONE, lambda w: w["read"], -1, 0, partition=1),
-    deletes("empty partition, beyond", E.OFFSET_OUT_OF_RANGE, lambda w: w["read"], 1, -1, partition=1),
+    deletes(
+        "empty partition, beyond", E.OFFSET_OUT_OF_RANGE, lambda w: w["read"], 1, -1, partition=1
+    ),
     deletes("compacted topic", E.POLICY_VIOLATION, lambda w: w["compact"], -1, -1),
     deletes("compacted and deleted topic", E.NONE, lambda w: w["both"], -1, 1),
 ]

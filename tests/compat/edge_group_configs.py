@@ -1,4 +1,6 @@
-"""Edge cases of the settings of groups and of client metrics subscriptions. What is right is validated only, so nothing is kept."""
+"""Edge cases of the settings of groups and of client metrics subscriptions. What is right is
+validated only, so nothing is kept.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def alters(kind: int, rows: list[Row], **more: Any) -> list[Case]:
             f"{'group' if kind == GROUP else 'metrics'}: {name}",
             "IncrementalAlterConfigs",
             1,
-            lambda w, changes=changes: alter_incrementally(kind, w["of-mine"], *changes, validate_only=True),
+            lambda w, changes=changes: alter_incrementally(
+                kind, w["of-mine"], *changes, validate_only=True
+            ),
             expect,
             **more,
         )
@@ -85,7 +89,11 @@ METRICS: list[Row] = [
     ("match by two", E.INVALID_CONFIG, (("match", SET, "client_id=a=b"),)),
     ("match by several", E.NONE, (("match", SET, "client_id=a, client_software_name = b.*"),)),
     ("append to a list", E.INVALID_CONFIG, (("metrics", APPEND, "org.apache.kafka.producer."),)),
-    ("subtract from a list", E.INVALID_CONFIG, (("metrics", SUBTRACT, "org.apache.kafka.producer."),)),
+    (
+        "subtract from a list",
+        E.INVALID_CONFIG,
+        (("metrics", SUBTRACT, "org.apache.kafka.producer."),),
+    ),
     ("append to a number", E.INVALID_CONFIG, (("interval.ms", APPEND, "1"),)),
     ("delete what was not set", E.NONE, (("metrics", DELETE, None),)),
 ]

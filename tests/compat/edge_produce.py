@@ -29,9 +29,7 @@ from millstream.wire.schema import Struct
 MARKER = [(b"\0\0\0\1", b"\0\0\0\0\0\0")]
 PAIR = record(0, b"a", b"b")
 HOUR_MS = 3_600_000
-SHALLOW = (
-    "records are not decoded on the usual path (message.validation.deep does); the batch header is right"
-)
+SHALLOW = "records are not decoded on the usual path (message.validation.deep does); the batch header is right"
 STRICT = "what follows the batch would be lost silently; refused instead"
 
 
@@ -65,7 +63,11 @@ def case(
         else:
             target = world.id(topic) if version >= 13 else world[topic]
         return produce(
-            target, records(world), partition=partition, acks=acks, transactional_id=transactional_id
+            target,
+            records(world),
+            partition=partition,
+            acks=acks,
+            transactional_id=transactional_id,
         )
 
     return Case(name, "Produce", version, body, expect, kafka=kafka, why=why)
@@ -81,15 +83,28 @@ WHERE = [
     by_id("unknown topic id", UNKNOWN_ID, E.UNKNOWN_TOPIC_ID),
     by_id("zero topic id", NULL_ID, E.UNKNOWN_TOPIC_ID),
     case("unknown partition", lambda w: batch(), E.UNKNOWN_TOPIC_OR_PARTITION, partition=7),
-    case("unknown partition", lambda w: batch(), E.UNKNOWN_TOPIC_OR_PARTITION, partition=7, version=13),
+    case(
+        "unknown partition",
+        lambda w: batch(),
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+        partition=7,
+        version=13,
+    ),
     case("negative partition", lambda w: batch(), E.UNKNOWN_TOPIC_OR_PARTITION, partition=-1),
     case("invalid topic name", lambda w: batch(), E.UNKNOWN_TOPIC_OR_PARTITION, topic="=a b"),
     case("empty topic name", lambda w: batch(), E.UNKNOWN_TOPIC_OR_PARTITION, topic="="),
     case("acks 1", lambda w: batch(), E.NONE, acks=1),
     case("acks 2", lambda w: batch(), E.INVALID_REQUIRED_ACKS, acks=2),
     case("acks -2", lambda w: batch(), E.INVALID_REQUIRED_ACKS, acks=-2),
-    Case("no topics", "Produce", 12, lambda w: request("Produce", acks=-1), (), {"responses": [[]]}),
-    case("transactional id, batch not transactional", lambda w: batch(), E.NONE, transactional_id="tx"),
+    Case(
+        "no topics", "Produce", 12, lambda w: request("Produce", acks=-1), (), {"responses": [[]]}
+    ),
+    case(
+        "transactional id, batch not transactional",
+        lambda w: batch(),
+        E.NONE,
+        transactional_id="tx",
+    ),
     Case(
         "good, unknown, corrupt in one request",
         "Produce",
@@ -121,7 +136,11 @@ DAMAGE = [
     ),
     case("batch length 10 too short", lambda w: batch(extra_length=-10), E.CORRUPT_MESSAGE),
     case("only 30 bytes of a batch", lambda w: batch()[:30], E.INVALID_RECORD),
-    case("batch length negative", lambda w: struct.pack(">qi", 0, -5) + batch()[12:], E.CORRUPT_MESSAGE),
+    case(
+        "batch length negative",
+        lambda w: struct.pack(">qi", 0, -5) + batch()[12:],
+        E.CORRUPT_MESSAGE,
+    ),
     case(
         "batch length below the header",
         lambda w: struct.pack(">qi", 0, 10) + batch()[12:],
@@ -140,10 +159,20 @@ DAMAGE = [
 
 OLD_FORMATS = [
     *[
-        case("magic 1 where v2 is required", lambda w: message(b"k", b"v"), E.INVALID_RECORD, version=v)
+        case(
+            "magic 1 where v2 is required",
+            lambda w: message(b"k", b"v"),
+            E.INVALID_RECORD,
+            version=v,
+        )
         for v in (3, 8, 12)
     ],
-    case("magic 0 where v2 is required", lambda w: message(b"k", b"v", magic=0), E.INVALID_RECORD, version=3),
+    case(
+        "magic 0 where v2 is required",
+        lambda w: message(b"k", b"v", magic=0),
+        E.INVALID_RECORD,
+        version=3,
+    ),
     case(
         "zstd before its version",
         lambda w: batch(attributes=ZSTD, compress=zstd),
@@ -156,7 +185,9 @@ OLD_FORMATS = [
 HEADER = [
     case("base offset 5", lambda w: batch(base_offset=5), E.INVALID_RECORD),
     case("leader epoch 9 in the batch", lambda w: batch(leader_epoch=9), E.NONE),
-    case("control batch from a client", lambda w: batch(MARKER, attributes=CONTROL), E.INVALID_RECORD),
+    case(
+        "control batch from a client", lambda w: batch(MARKER, attributes=CONTROL), E.INVALID_RECORD
+    ),
     case(
         "transactional control batch from a client",
         lambda w: batch(MARKER, attributes=CONTROL | TRANSACTIONAL, producer=(5, 0, -1)),
@@ -257,7 +288,12 @@ DEEP = [
         E.INVALID_RECORD,
         topic="deep",
     ),
-    case("bytes behind the records", lambda w: batch(body=PAIR + b"xx"), E.INVALID_RECORD, topic="deep"),
+    case(
+        "bytes behind the records",
+        lambda w: batch(body=PAIR + b"xx"),
+        E.INVALID_RECORD,
+        topic="deep",
+    ),
     case(
         "count 3 over one gzipped record",
         lambda w: batch(attributes=GZIP, compress=gzip.compress, count=3, last_offset_delta=2),
@@ -347,12 +383,17 @@ TIMES = [
         E.NONE,
         topic="bounded",
     ),
-    case("LogAppendTime, far ahead", lambda w: batch(timestamp=10**16), E.NONE, topic="append-time"),
+    case(
+        "LogAppendTime, far ahead", lambda w: batch(timestamp=10**16), E.NONE, topic="append-time"
+    ),
 ]
 
 SIZES = [
     case(
-        "above max.message.bytes", lambda w: batch([(b"k", b"x" * 2000)]), E.MESSAGE_TOO_LARGE, topic="small"
+        "above max.message.bytes",
+        lambda w: batch([(b"k", b"x" * 2000)]),
+        E.MESSAGE_TOO_LARGE,
+        topic="small",
     ),
     case("exactly max.message.bytes", lambda w: at_limit(), E.NONE, topic="small"),
     case("above the default limit", lambda w: batch([(b"k", b"x" * 1048588)]), E.MESSAGE_TOO_LARGE),

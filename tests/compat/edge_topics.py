@@ -1,4 +1,6 @@
-"""Edge cases of CreateTopics, DeleteTopics, CreatePartitions, Metadata and DescribeTopicPartitions."""
+"""Edge cases of CreateTopics, DeleteTopics, CreatePartitions, Metadata and
+DescribeTopicPartitions.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def creates(name: str, expect: Expected, body: Callable[[World], Struct], **more
     return Case(name, "CreateTopics", more.pop("version", 7), body, expect, **more)
 
 
-def refused(name: str, expect: E, *counts: int, assignments: Any = (), **configs: str | None) -> Case:
+def refused(
+    name: str, expect: E, *counts: int, assignments: Any = (), **configs: str | None
+) -> Case:
     """A topic that is not made; settings are given with underscores for dots."""
     settings = {key.replace("_", "."): value for key, value in configs.items()}
     return creates(
@@ -44,16 +48,29 @@ def refused(name: str, expect: E, *counts: int, assignments: Any = (), **configs
 
 def _nodes(world: World, assignments: Any) -> list[tuple[int, list[int]]]:
     """ "me" stands for the broker that is asked."""
-    return [(p, [world.node_id if node == "me" else node for node in nodes]) for p, nodes in assignments]
+    return [
+        (p, [world.node_id if node == "me" else node for node in nodes]) for p, nodes in assignments
+    ]
 
 
 CREATE = [
-    creates("exists", E.TOPIC_ALREADY_EXISTS, lambda w: create_topics(new_topic(w["plain"])), shows=NOT_MADE),
+    creates(
+        "exists",
+        E.TOPIC_ALREADY_EXISTS,
+        lambda w: create_topics(new_topic(w["plain"])),
+        shows=NOT_MADE,
+    ),
     *[
-        creates(f"name {bad!r}", E.INVALID_TOPIC_EXCEPTION, lambda w, bad=bad: create_topics(new_topic(bad)))
+        creates(
+            f"name {bad!r}",
+            E.INVALID_TOPIC_EXCEPTION,
+            lambda w, bad=bad: create_topics(new_topic(bad)),
+        )
         for bad in ("", ".", "..", "a b", "a/b", "ä", "a:b")
     ],
-    creates("name of 250", E.INVALID_TOPIC_EXCEPTION, lambda w: create_topics(new_topic("x" * 250))),
+    creates(
+        "name of 250", E.INVALID_TOPIC_EXCEPTION, lambda w: create_topics(new_topic("x" * 250))
+    ),
     creates(
         "name of 249",
         E.NONE,
@@ -71,11 +88,15 @@ CREATE = [
     refused("more replicas than brokers", E.INVALID_REPLICATION_FACTOR, 1, 2),
     *(
         refused(
-            f"{side} throttled replicas", E.INVALID_CONFIG, **{f"{side}_replication_throttled_replicas": "x"}
+            f"{side} throttled replicas",
+            E.INVALID_CONFIG,
+            **{f"{side}_replication_throttled_replicas": "x"},
         )
         for side in ("leader", "follower")
     ),
-    refused("assignment and a count", E.INVALID_REQUEST, 2, -1, assignments=[(0, ["me"]), (1, ["me"])]),
+    refused(
+        "assignment and a count", E.INVALID_REQUEST, 2, -1, assignments=[(0, ["me"]), (1, ["me"])]
+    ),
     refused("assignment and a factor", E.INVALID_REQUEST, -1, 1, assignments=[(0, ["me"])]),
     refused(
         "assignment with a gap",
@@ -92,7 +113,9 @@ CREATE = [
         assignments=[(0, ["me", "me"])],
     ),
     refused("assignment to nobody", E.INVALID_REPLICA_ASSIGNMENT, -1, -1, assignments=[(0, [])]),
-    refused("assignment to broker 77", E.INVALID_REPLICA_ASSIGNMENT, -1, -1, assignments=[(0, [77])]),
+    refused(
+        "assignment to broker 77", E.INVALID_REPLICA_ASSIGNMENT, -1, -1, assignments=[(0, [77])]
+    ),
     refused(
         "assignment naming a partition twice",
         E.INVALID_REPLICA_ASSIGNMENT,
@@ -100,7 +123,13 @@ CREATE = [
         -1,
         assignments=[(0, ["me"]), (0, ["me"])],
     ),
-    refused("assignment of partition -1", E.INVALID_REPLICA_ASSIGNMENT, -1, -1, assignments=[(-1, ["me"])]),
+    refused(
+        "assignment of partition -1",
+        E.INVALID_REPLICA_ASSIGNMENT,
+        -1,
+        -1,
+        assignments=[(-1, ["me"])],
+    ),
     creates(
         "assignment",
         E.NONE,
@@ -119,7 +148,12 @@ CREATE = [
     refused("unknown codec", E.INVALID_CONFIG, compression_type="brotli"),
     refused("not a boolean", E.INVALID_CONFIG, preallocate="maybe"),
     refused("null value", E.INVALID_CONFIG, retention_ms=None),
-    refused("lag bounds crossed", E.INVALID_CONFIG, min_compaction_lag_ms="10", max_compaction_lag_ms="5"),
+    refused(
+        "lag bounds crossed",
+        E.INVALID_CONFIG,
+        min_compaction_lag_ms="10",
+        max_compaction_lag_ms="5",
+    ),
     refused("segment.bytes 10", E.INVALID_CONFIG, segment_bytes="10"),
     refused("segment.ms 0", E.INVALID_CONFIG, segment_ms="0"),
     refused("retention.ms -2", E.INVALID_CONFIG, retention_ms="-2"),
@@ -142,7 +176,8 @@ CREATE = [
         "a setting twice: the last one counts",
         E.NONE,
         lambda w: create_topics(
-            new_topic(w["twice"], configs=[("retention.ms", "1"), ("retention.ms", "2")]), validate_only=True
+            new_topic(w["twice"], configs=[("retention.ms", "1"), ("retention.ms", "2")]),
+            validate_only=True,
         ),
     ),
     *[
@@ -175,7 +210,13 @@ CREATE = [
 ]
 
 DELETE = [
-    Case("unknown name", "DeleteTopics", 6, lambda w: delete_topics(w["nope"]), E.UNKNOWN_TOPIC_OR_PARTITION),
+    Case(
+        "unknown name",
+        "DeleteTopics",
+        6,
+        lambda w: delete_topics(w["nope"]),
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
     Case(
         "unknown name",
         "DeleteTopics",
@@ -184,7 +225,13 @@ DELETE = [
         E.UNKNOWN_TOPIC_OR_PARTITION,
     ),
     Case("unknown id", "DeleteTopics", 6, lambda w: delete_topics(UNKNOWN_ID), E.UNKNOWN_TOPIC_ID),
-    Case("neither name nor id", "DeleteTopics", 6, lambda w: delete_topics(NULL_ID), E.INVALID_REQUEST),
+    Case(
+        "neither name nor id",
+        "DeleteTopics",
+        6,
+        lambda w: delete_topics(NULL_ID),
+        E.INVALID_REQUEST,
+    ),
     Case(
         "name and id of one entry",
         "DeleteTopics",
@@ -200,7 +247,11 @@ DELETE = [
         E.INVALID_REQUEST,
     ),
     Case(
-        "a name twice", "DeleteTopics", 6, lambda w: delete_topics(w["plain"], w["plain"]), E.INVALID_REQUEST
+        "a name twice",
+        "DeleteTopics",
+        6,
+        lambda w: delete_topics(w["plain"], w["plain"]),
+        E.INVALID_REQUEST,
     ),
     Case(
         "an id twice",
@@ -209,8 +260,16 @@ DELETE = [
         lambda w: delete_topics(w.id("plain"), w.id("plain")),
         E.INVALID_REQUEST,
     ),
-    Case("invalid name", "DeleteTopics", 6, lambda w: delete_topics("a b"), E.UNKNOWN_TOPIC_OR_PARTITION),
-    Case("empty name", "DeleteTopics", 6, lambda w: delete_topics(""), E.UNKNOWN_TOPIC_OR_PARTITION),
+    Case(
+        "invalid name",
+        "DeleteTopics",
+        6,
+        lambda w: delete_topics("a b"),
+        E.UNKNOWN_TOPIC_OR_PARTITION,
+    ),
+    Case(
+        "empty name", "DeleteTopics", 6, lambda w: delete_topics(""), E.UNKNOWN_TOPIC_OR_PARTITION
+    ),
     Case("nothing", "DeleteTopics", 6, lambda w: delete_topics(), ()),
 ]
 
@@ -224,7 +283,9 @@ def grows(
             if assignments is None
             else [[world.node_id if n == "me" else n for n in a] for a in assignments]
         )
-        return create_partitions(world[topic] if topic != "a b" else topic, count, assignments=given, **more)
+        return create_partitions(
+            world[topic] if topic != "a b" else topic, count, assignments=given, **more
+        )
 
     return Case(name, "CreatePartitions", 3, body, expect)
 
@@ -237,10 +298,20 @@ GROW = [
     grows("unknown topic", E.UNKNOWN_TOPIC_OR_PARTITION, 3, topic="nope"),
     grows("invalid name", E.UNKNOWN_TOPIC_OR_PARTITION, 3, topic="a b"),
     grows("validated only", E.NONE, 3, validate_only=True),
-    grows("fewer assignments than new partitions", E.INVALID_REPLICA_ASSIGNMENT, 4, assignments=[["me"]]),
+    grows(
+        "fewer assignments than new partitions",
+        E.INVALID_REPLICA_ASSIGNMENT,
+        4,
+        assignments=[["me"]],
+    ),
     grows("assignment to broker 77", E.INVALID_REPLICA_ASSIGNMENT, 3, assignments=[[77]]),
     grows("assignment to nobody", E.INVALID_REPLICA_ASSIGNMENT, 3, assignments=[[]]),
-    grows("assignment naming a broker twice", E.INVALID_REPLICA_ASSIGNMENT, 3, assignments=[["me", "me"]]),
+    grows(
+        "assignment naming a broker twice",
+        E.INVALID_REPLICA_ASSIGNMENT,
+        3,
+        assignments=[["me", "me"]],
+    ),
     grows("no assignments in a list", E.INVALID_REPLICA_ASSIGNMENT, 3, assignments=[]),
     grows("assignment, validated only", E.NONE, 3, assignments=[["me"]], validate_only=True),
     grows("a topic twice", E.INVALID_REQUEST, 5, times=2),
@@ -255,14 +326,22 @@ def looks_up(
 
 METADATA = [
     *[
-        looks_up("known", E.NONE, lambda w: metadata(w["two"]), v, shows={"partition_index": [0, 1]})
+        looks_up(
+            "known", E.NONE, lambda w: metadata(w["two"]), v, shows={"partition_index": [0, 1]}
+        )
         for v in (0, 5, 9, 12, 13)
     ],
     looks_up("none asked for", E.NONE, lambda w: metadata(), shows={"topics": [[]]}),
     looks_up("none asked for", E.NONE, lambda w: metadata(), 1, shows={"topics": [[]]}),
-    looks_up("by id", E.NONE, lambda w: metadata(w.id("two")), 12, shows={"partition_index": [0, 1]}),
     looks_up(
-        "unknown id", E.UNKNOWN_TOPIC_ID, lambda w: metadata(UNKNOWN_ID), 12, shows={"topic_id": [UNKNOWN_ID]}
+        "by id", E.NONE, lambda w: metadata(w.id("two")), 12, shows={"partition_index": [0, 1]}
+    ),
+    looks_up(
+        "unknown id",
+        E.UNKNOWN_TOPIC_ID,
+        lambda w: metadata(UNKNOWN_ID),
+        12,
+        shows={"topic_id": [UNKNOWN_ID]},
     ),
     looks_up(
         "neither name nor id",
@@ -281,7 +360,10 @@ METADATA = [
     ),
     looks_up("empty name", E.INVALID_TOPIC_EXCEPTION, lambda w: metadata("")),
     looks_up(
-        "a name twice", E.NONE, lambda w: metadata(w["page-3"], w["page-3"]), shows={"partition_index": [0]}
+        "a name twice",
+        E.NONE,
+        lambda w: metadata(w["page-3"], w["page-3"]),
+        shows={"partition_index": [0]},
     ),
     looks_up(
         "name and id of different topics: the id counts",
@@ -296,7 +378,9 @@ METADATA = [
         lambda w: metadata({"name": w["two"], "topic_id": w.id("two")}),
         11,
     ),
-    looks_up("null name before its version", E.INVALID_REQUEST, lambda w: metadata(w.id("two")), 10),
+    looks_up(
+        "null name before its version", E.INVALID_REQUEST, lambda w: metadata(w.id("two")), 10
+    ),
     looks_up(
         "authorized operations",
         E.NONE,

@@ -16,7 +16,8 @@ CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka(), Kcat())
 def _param(client: Client) -> object:
     if isinstance(client, Kcat) and KCAT is None:
         return pytest.param(
-            client, marks=pytest.mark.skip(reason="kcat is not installed (Debian: apt install kcat)")
+            client,
+            marks=pytest.mark.skip(reason="kcat is not installed (Debian: apt install kcat)"),
         )
     return pytest.param(client, id=client.name)
 

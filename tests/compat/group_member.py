@@ -1,9 +1,10 @@
-"""A member of a group as a process of its own, so that it can be killed: ``python group_member.py '{"client": ...}'``.
+"""A member of a group as a process of its own, so that it can be killed: ``python group_member.py
+'{"client": ...}'``.
 
-What happens to it goes to a ledger file, one JSON row per line, written before the next thing happens. Times are of the machine's monotonic
-clock, so that the ledgers of many processes can be put in order:
-``["assigned", t, [partitions]]``, ``["read", t, [[partition, offset, value], ...]]``, ``["committed", t, {partition: offset}]``.
-SIGTERM makes it leave its group and end.
+What happens to it goes to a ledger file, one JSON row per line, written before the next thing
+happens. Times are of the machine's monotonic clock, so that the ledgers of many processes can be
+put in order: ``["assigned", t, [partitions]]``, ``["read", t, [[partition, offset, value], ...]]``,
+``["committed", t, {partition: offset}]``. SIGTERM makes it leave its group and end.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def confluent(member: Member) -> None:
         ends = member.read([(m.partition(), m.offset(), m.value().decode()) for m in found])
         try:
             consumer.commit(
-                offsets=[TopicPartition(member.topic, p, end) for p, end in ends.items()], asynchronous=False
+                offsets=[TopicPartition(member.topic, p, end) for p, end in ends.items()],
+                asynchronous=False,
             )
             member.committed(ends)
         except KafkaException:
@@ -135,13 +137,18 @@ def kafka_python(member: Member) -> None:
         polled = consumer.poll(
             timeout_ms=1_000
         )  # one that ends in the middle of a join may never get out of it
-        rows = [(tp.partition, r.offset, r.value.decode()) for tp, some in polled.items() for r in some]
+        rows = [
+            (tp.partition, r.offset, r.value.decode()) for tp, some in polled.items() for r in some
+        ]
         if not rows:
             continue
         ends = member.read(rows)
         try:
             consumer.commit(
-                {TopicPartition(member.topic, p): OffsetAndMetadata(end, "", -1) for p, end in ends.items()}
+                {
+                    TopicPartition(member.topic, p): OffsetAndMetadata(end, "", -1)
+                    for p, end in ends.items()
+                }
             )
             member.committed(ends)
         except KafkaError:
@@ -189,7 +196,9 @@ async def _aiokafka(member: Member) -> None:
     await consumer.start()
     while not member.ended:
         polled = await consumer.getmany(timeout_ms=50, max_records=50)
-        rows = [(tp.partition, r.offset, r.value.decode()) for tp, some in polled.items() for r in some]
+        rows = [
+            (tp.partition, r.offset, r.value.decode()) for tp, some in polled.items() for r in some
+        ]
         if not rows:
             continue
         ends = member.read(rows)

@@ -1,4 +1,6 @@
-"""Groups whose members are processes (``group_member.py``), and what their ledgers must say of deliveries and commits."""
+"""Groups whose members are processes (``group_member.py``), and what their ledgers must say of
+deliveries and commits.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,10 @@ class MemberProcess:
         words = json.dumps(options | {"ledger": str(ledger)})
         with ledger.with_suffix(".out").open("ab") as out:
             self._process = subprocess.Popen(
-                [sys.executable, str(MEMBER), words], stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                [sys.executable, str(MEMBER), words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def events(self) -> list[Event]:
@@ -47,7 +52,9 @@ class MemberProcess:
         return [Event(*json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def assignment(self) -> list[int] | None:
-        """What it was last given; None while it has been given nothing. (A cooperative client tells of what is new only.)"""
+        """What it was last given; None while it has been given nothing. (A cooperative client tells
+        of what is new only.)
+        """
         found = [event.content for event in self.events() if event.what == "assigned"]
         return found[-1] if found else None
 
@@ -75,7 +82,9 @@ class MemberProcess:
 class Group:
     """Members of one group of one client; all that still run are killed at the end."""
 
-    def __init__(self, directory: Path, bootstrap: str, topic: str, name: str, **options: Any) -> None:
+    def __init__(
+        self, directory: Path, bootstrap: str, topic: str, name: str, **options: Any
+    ) -> None:
         self._directory = directory
         self._options = {"bootstrap": bootstrap, "topic": topic, "group": name} | options
         self.members: list[MemberProcess] = []
@@ -90,7 +99,13 @@ class Group:
         return [member for member in self.members if member.running]
 
     def values(self) -> set[str]:
-        return {row[2] for m in self.members for e in m.events() if e.what == "read" for row in e.content}
+        return {
+            row[2]
+            for m in self.members
+            for e in m.events()
+            if e.what == "read"
+            for row in e.content
+        }
 
     def wait_for(self, wanted: set[str]) -> None:
         wait_until(lambda: self.values() >= wanted, "every record to be read", PATIENCE_S)
@@ -102,7 +117,9 @@ class Group:
             wait_until(lambda m=member: m.works(since), "a member to get work", PATIENCE_S)  # type: ignore[misc]
 
     def check(self, produced: dict[tuple[int, int], str]) -> None:
-        """Everything at least once, as it was written; nothing again that was committed when its reader came."""
+        """Everything at least once, as it was written; nothing again that was committed when its
+        reader came.
+        """
         read = [
             (tuple(row[:2]), row[2])
             for member in self.members
@@ -117,14 +134,19 @@ class Group:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for member in self.live():
             member.kill()
 
 
 def repeated_after_commit(ledgers: list[list[Event]]) -> list[str]:
-    """Deliveries below an offset that was already committed when the partition was given to the reader."""
+    """Deliveries below an offset that was already committed when the partition was given to the
+    reader.
+    """
     commits: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for events in ledgers:
         for event in events:
@@ -142,7 +164,9 @@ def repeated_after_commit(ledgers: list[list[Event]]) -> list[str]:
                     given = since.get(partition, event.at)
                     done = max((end for at, end in commits[partition] if at < given), default=0)
                     if offset < done:
-                        wrong.append(f"member {number} got {partition}@{offset} again, {done} was committed")
+                        wrong.append(
+                            f"member {number} got {partition}@{offset} again, {done} was committed"
+                        )
     return wrong
 
 
@@ -162,7 +186,9 @@ class Load:
         number = 0
         while not self._ended.wait(self._pause_s):
             for _ in range(8):
-                self._producer.produce(self._topic, b"%d" % number, b"%d" % number, on_delivery=self._note)
+                self._producer.produce(
+                    self._topic, b"%d" % number, b"%d" % number, on_delivery=self._note
+                )
                 number += 1
             self._producer.poll(0)
 
@@ -183,7 +209,10 @@ class Load:
         return self.produced
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._ended.set()
         self._thread.join(PATIENCE_S)

@@ -1,4 +1,6 @@
-"""Real clients as members of a group inside the test's process, with one face: poll, commit, committed, close."""
+"""Real clients as members of a group inside the test's process, with one face: poll, commit,
+committed, close.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ class Read(NamedTuple):
 
 
 class Reader(ABC):
-    """A member that subscribes when it is made. ``pattern`` is a regular expression of topic names."""
+    """A member that subscribes when it is made.
+
+    ``pattern`` is a regular expression of topic names.
+    """
 
     def __init__(
         self,
@@ -83,7 +88,10 @@ class Reader(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -130,7 +138,8 @@ class Confluent(Reader):
 
     def close(self) -> None:
         close_member(
-            self.consumer, static=self.instance is not None and "group.protocol" not in self.protocol
+            self.consumer,
+            static=self.instance is not None and "group.protocol" not in self.protocol,
         )
 
 
@@ -149,7 +158,9 @@ class ConfluentCooperative(Confluent):
 
 
 class KafkaPython(Reader):
-    """Polls for long: where a poll ends in the middle of a join, kafka-python 3.0 may turn in circles for ever."""
+    """Polls for long: where a poll ends in the middle of a join, kafka-python 3.0 may turn in
+    circles for ever.
+    """
 
     def open(self, topics: list[str]) -> None:
         self.consumer = KafkaConsumer(

@@ -53,7 +53,9 @@ def sync(
     }
 
 
-def heartbeat(group: str, member: str, generation: int, *, instance: str | None = None) -> dict[str, Any]:
+def heartbeat(
+    group: str, member: str, generation: int, *, instance: str | None = None
+) -> dict[str, Any]:
     return {
         "group_id": group,
         "generation_id": generation,
@@ -96,8 +98,10 @@ def offset_fetch(group: str, topic: str, partition: int = 0, **member: Any) -> d
 
 
 class GroupWorld:
-    """``stable``: one member. ``fixed``: one static member that came back, so that ``fenced`` is its old id. ``empty``: offsets only.
-    ``joining``: its second member has joined, its first has not come back. ``connect``: members of another protocol type."""
+    """``stable``: one member. ``fixed``: one static member that came back, so that ``fenced`` is
+    its old id. ``empty``: offsets only. ``joining``: its second member has joined, its first has
+    not come back. ``connect``: members of another protocol type.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -112,7 +116,10 @@ class GroupWorld:
             bootstrap, "JoinGroup", 9, request("JoinGroup", **join(self["fixed"], instance="i"))
         ).member_id
         answer = ask(
-            bootstrap, "OffsetCommit", 8, request("OffsetCommit", **commit(self["empty"], self.topic))
+            bootstrap,
+            "OffsetCommit",
+            8,
+            request("OffsetCommit", **commit(self["empty"], self.topic)),
         )
         assert failures(answer) == []
         self.waiting_member = self._settle("joining")

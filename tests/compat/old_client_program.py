@@ -1,7 +1,8 @@
-"""Run with an old kafka-python on its path: writes and reads records, told by one JSON object on standard input.
+"""Run with an old kafka-python on its path: writes and reads records, told by one JSON object on
+standard input.
 
-It runs in a process of its own and imports nothing of this project, so that the two versions of the library never meet.
-Bytes travel in base64; the answer is one JSON object.
+It runs in a process of its own and imports nothing of this project, so that the two versions of the
+library never meet. Bytes travel in base64; the answer is one JSON object.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import time
 
 
 def use_a_six_that_works() -> None:
-    """The copy inside the library does not import on Python 3.12 and later; the real one stands in."""
+    """The copy inside the library does not import on Python 3.12 and later; the
+    real one stands in.
+    """
     if sys.version_info >= (3, 12):
         import six
 

@@ -1,4 +1,6 @@
-"""Settings of a broker whose groups and transactions do without the pauses that are meant for large clusters."""
+"""Settings of a broker whose groups and transactions do without the pauses that are meant for large
+clusters.
+"""
 
 from __future__ import annotations
 

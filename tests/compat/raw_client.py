@@ -1,7 +1,9 @@
-"""Requests as frames over a plain socket, built and read with the project's own message classes: what no client would send.
+"""Requests as frames over a plain socket, built and read with the project's own message classes:
+what no client would send.
 
-``RawConnection.call`` sends one request and returns its answer; ``send`` and ``receive`` are the halves, for pipelining.
-A connection that the broker closes raises ``Closed``, one that stays silent ``TimeoutError``.
+``RawConnection.call`` sends one request and returns its answer; ``send`` and ``receive`` are the
+halves, for pipelining. A connection that the broker closes raises ``Closed``, one that stays silent
+``TimeoutError``.
 """
 
 from __future__ import annotations
@@ -36,14 +38,17 @@ class RawConnection:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
     def close(self) -> None:
         self.socket.close()
 
-    # ---- frames ---------------------------------------------------------------------------------------------
+    # ---- frames ----
 
     def send_frame(self, payload: bytes) -> None:
         self.send_bytes(struct.pack(">i", len(payload)) + payload)
@@ -71,9 +76,11 @@ class RawConnection:
             data += some
         return bytes(data)
 
-    # ---- messages -------------------------------------------------------------------------------------------
+    # ---- messages ----
 
-    def header(self, key: int, version: int, *, flexible: bool, client_id: str | None = "raw") -> bytes:
+    def header(
+        self, key: int, version: int, *, flexible: bool, client_id: str | None = "raw"
+    ) -> bytes:
         self._correlation_id += 1
         name = b"" if client_id is None else client_id.encode()
         length = -1 if client_id is None else len(name)

@@ -1,6 +1,8 @@
-"""Requests in short: plain values in, the project's request messages out; and what is read from answers.
+"""Requests in short: plain values in, the project's request messages out; and what is read from
+answers.
 
-``message("Fetch", topics=[{...}])`` builds any request from nested dictionaries; the functions below it are the usual ones.
+``message("Fetch", topics=[{...}])`` builds any request from nested dictionaries; the functions
+below it are the usual ones.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def _value(field: Field, value: Any) -> Any:
     return build(field.item, value)
 
 
-# ---- records ------------------------------------------------------------------------------------------------
+# ---- records ----
 
 
 def produce(
@@ -91,7 +93,9 @@ def fetch(
         session_id=session[0],
         session_epoch=session[1],
         topics=[named(topic, "topic") | {"partitions": [row]}] if topic is not None else [],
-        forgotten_topics_data=[named(gone, "topic") | {"partitions": list(rows)} for gone, rows in forget],
+        forgotten_topics_data=[
+            named(gone, "topic") | {"partitions": list(rows)} for gone, rows in forget
+        ],
         **more,
     )
 
@@ -110,7 +114,11 @@ def list_offsets(
     replica_id: int = -1,
     times: int = 1,
 ) -> Struct:
-    row = {"partition_index": partition, "timestamp": timestamp, "current_leader_epoch": leader_epoch}
+    row = {
+        "partition_index": partition,
+        "timestamp": timestamp,
+        "current_leader_epoch": leader_epoch,
+    }
     return message(
         "ListOffsets",
         replica_id=replica_id,
@@ -125,18 +133,27 @@ def delete_records(topic: str, offset: int, *, partition: int = 0) -> Struct:
     return message("DeleteRecords", topics=[{"name": topic, "partitions": rows}], timeout_ms=5000)
 
 
-def offset_for_leader_epoch(topic: str, epoch: int, *, partition: int = 0, current: int = -1) -> Struct:
+def offset_for_leader_epoch(
+    topic: str, epoch: int, *, partition: int = 0, current: int = -1
+) -> Struct:
     row = {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
-    return message("OffsetForLeaderEpoch", replica_id=-1, topics=[{"topic": topic, "partitions": [row]}])
-
-
-def init_producer_id(transactional_id: str | None = None, timeout_ms: int = 60000, **more: int) -> Struct:
     return message(
-        "InitProducerId", transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, **more
+        "OffsetForLeaderEpoch", replica_id=-1, topics=[{"topic": topic, "partitions": [row]}]
     )
 
 
-# ---- topics -------------------------------------------------------------------------------------------------
+def init_producer_id(
+    transactional_id: str | None = None, timeout_ms: int = 60000, **more: int
+) -> Struct:
+    return message(
+        "InitProducerId",
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        **more,
+    )
+
+
+# ---- topics ----
 
 
 def new_topic(
@@ -152,13 +169,19 @@ def new_topic(
         "name": name,
         "num_partitions": partitions,
         "replication_factor": replication_factor,
-        "assignments": [{"partition_index": p, "broker_ids": list(nodes)} for p, nodes in assignments],
+        "assignments": [
+            {"partition_index": p, "broker_ids": list(nodes)} for p, nodes in assignments
+        ],
         "configs": [{"name": key, "value": value} for key, value in pairs],
     }
 
 
-def create_topics(*topics: Mapping[str, Any], validate_only: bool = False, timeout_ms: int = 10000) -> Struct:
-    return message("CreateTopics", topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
+def create_topics(
+    *topics: Mapping[str, Any], validate_only: bool = False, timeout_ms: int = 10000
+) -> Struct:
+    return message(
+        "CreateTopics", topics=topics, timeout_ms=timeout_ms, validate_only=validate_only
+    )
 
 
 def delete_topics(*topics: str | bytes) -> Struct:
@@ -189,10 +212,15 @@ def create_partitions(
     )
 
 
-def metadata(*topics: str | bytes | Mapping[str, Any], auto_create: bool = False, **more: Any) -> Struct:
+def metadata(
+    *topics: str | bytes | Mapping[str, Any], auto_create: bool = False, **more: Any
+) -> Struct:
     """By name, by id (bytes) or by both (a dictionary)."""
     return message(
-        "Metadata", topics=[_asked(t) for t in topics], allow_auto_topic_creation=auto_create, **more
+        "Metadata",
+        topics=[_asked(t) for t in topics],
+        allow_auto_topic_creation=auto_create,
+        **more,
     )
 
 
@@ -218,10 +246,12 @@ def describe_topic_partitions(
     )
 
 
-# ---- settings -----------------------------------------------------------------------------------------------
+# ---- settings ----
 
 
-def describe_configs(kind: int, name: str, *keys: str, every: bool = False, synonyms: bool = True) -> Struct:
+def describe_configs(
+    kind: int, name: str, *keys: str, every: bool = False, synonyms: bool = True
+) -> Struct:
     wanted = list(keys) if keys or every else None
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": wanted}
     return message("DescribeConfigs", resources=[resource], include_synonyms=synonyms)
@@ -234,9 +264,13 @@ def alter_incrementally(
     validate_only: bool = False,
     times: int = 1,
 ) -> Struct:
-    rows = [{"name": key, "config_operation": what, "value": value} for key, what, value in operations]
+    rows = [
+        {"name": key, "config_operation": what, "value": value} for key, what, value in operations
+    ]
     resource = {"resource_type": kind, "resource_name": name, "configs": rows}
-    return message("IncrementalAlterConfigs", resources=[resource] * times, validate_only=validate_only)
+    return message(
+        "IncrementalAlterConfigs", resources=[resource] * times, validate_only=validate_only
+    )
 
 
 def alter_configs(
@@ -247,7 +281,7 @@ def alter_configs(
     return message("AlterConfigs", resources=[resource], validate_only=validate_only)
 
 
-# ---- answers ------------------------------------------------------------------------------------------------
+# ---- answers ----
 
 
 def values(answer: Any, field: str) -> list[Any]:

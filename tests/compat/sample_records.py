@@ -65,13 +65,20 @@ VARIOUS: tuple[Row, ...] = tuple(
     )
 )
 # Timestamps that go back and forth inside a batch.
-JUMPING = tuple(replace(row, timestamp=START_MS + (37 * i) % 101) for i, row in enumerate(VARIOUS[12:]))
+JUMPING = tuple(
+    replace(row, timestamp=START_MS + (37 * i) % 101) for i, row in enumerate(VARIOUS[12:])
+)
 
 
 def of_sizes(sizes: Iterable[int] = SIZES) -> list[Row]:
     """Values of these sizes, half of them noise; the timestamps tell them apart."""
     return [
-        Row(b"k", noise(size) if number % 2 else WORDS * (size // len(WORDS)) + WORDS[: size % len(WORDS)])
+        Row(
+            b"k",
+            noise(size)
+            if number % 2
+            else WORDS * (size // len(WORDS)) + WORDS[: size % len(WORDS)],
+        )
         for number, size in enumerate(sizes)
     ]
 
@@ -84,5 +91,7 @@ def expected(rows: Sequence[Row], *, base_offset: int = 0) -> list[Got]:
         offset = offsets.get(row.partition, base_offset)
         offsets[row.partition] = offset + 1
         assert row.timestamp is not None
-        found.append(Got(row.partition, offset, row.timestamp, False, row.key, row.value, row.headers))
+        found.append(
+            Got(row.partition, offset, row.timestamp, False, row.key, row.value, row.headers)
+        )
     return sorted(found, key=lambda got: (got.partition, got.offset))

@@ -1,4 +1,6 @@
-"""Administration through confluent-kafka's AdminClient: topics, partitions, settings, records, offsets, cluster."""
+"""Administration through confluent-kafka's AdminClient: topics, partitions, settings, records,
+offsets, cluster.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +66,14 @@ def test_topics_are_created_described_and_deleted(
         (index, found.partitions[0].leader.id, 1, 1) for index in range(3)
     ]
     uuid = found.topic_id
-    both = uuid.get_most_significant_bits() % 2**64 << 64 | uuid.get_least_significant_bits() % 2**64
+    both = (
+        uuid.get_most_significant_bits() % 2**64 << 64 | uuid.get_least_significant_bits() % 2**64
+    )
     assert both.to_bytes(16, "big") == topic_id(shared_broker.bootstrap, topic_name)
     done(admin.delete_topics([topic_name]))
     assert (
-        code_of(lambda: admin.describe_topics(TopicCollection([topic_name]))) == E.UNKNOWN_TOPIC_OR_PARTITION
+        code_of(lambda: admin.describe_topics(TopicCollection([topic_name])))
+        == E.UNKNOWN_TOPIC_OR_PARTITION
     )
 
 
@@ -83,8 +88,13 @@ def test_refusals_have_their_codes(admin: AdminClient, topic_name: str):
     assert code_of(create(1, 1, retention_ms="soon")) == E.INVALID_CONFIG
     done(create(1, 1)())
     assert code_of(create(1, 1)) == E.TOPIC_ALREADY_EXISTS
-    assert code_of(lambda: admin.delete_topics([f"{topic_name}-not"])) == E.UNKNOWN_TOPIC_OR_PARTITION
-    assert code_of(lambda: admin.create_partitions([NewPartitions(topic_name, 1)])) == E.INVALID_PARTITIONS
+    assert (
+        code_of(lambda: admin.delete_topics([f"{topic_name}-not"])) == E.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    assert (
+        code_of(lambda: admin.create_partitions([NewPartitions(topic_name, 1)]))
+        == E.INVALID_PARTITIONS
+    )
 
 
 def test_validating_only_makes_nothing(admin: AdminClient, topic_name: str):
@@ -95,10 +105,18 @@ def test_validating_only_makes_nothing(admin: AdminClient, topic_name: str):
 def test_partitions_are_added(admin: AdminClient, new_topic: Callable[..., str]):
     topic = new_topic(2)
     done(admin.create_partitions([NewPartitions(topic, 5)]))
-    assert sorted(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions) == [0, 1, 2, 3, 4]
+    assert sorted(admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
-def test_settings_show_their_sources_and_synonyms(admin: AdminClient, new_topic: Callable[..., str]):
+def test_settings_show_their_sources_and_synonyms(
+    admin: AdminClient, new_topic: Callable[..., str]
+):
     topic = new_topic(retention_ms=60000, cleanup_policy="compact")
     found = describe(admin, TOPIC, topic)
     retention = found["retention.ms"]
@@ -116,7 +134,11 @@ def test_settings_are_changed_one_by_one(admin: AdminClient, new_topic: Callable
 
     def alter(name: str, what: AlterConfigOpType, value: str | None) -> None:
         entry = ConfigEntry(name, value, incremental_operation=what)
-        done(admin.incremental_alter_configs([ConfigResource(TOPIC, topic, incremental_configs=[entry])]))
+        done(
+            admin.incremental_alter_configs(
+                [ConfigResource(TOPIC, topic, incremental_configs=[entry])]
+            )
+        )
 
     alter("segment.ms", AlterConfigOpType.SET, "120000")
     alter("retention.ms", AlterConfigOpType.DELETE, None)
@@ -149,15 +171,22 @@ def test_a_broker_shows_its_settings(admin: AdminClient, shared_broker: LocalBro
     assert found["log.dirs"].source == ConfigSource.STATIC_BROKER_CONFIG.value
 
 
-def test_records_are_deleted(admin: AdminClient, shared_broker: LocalBroker, new_topic: Callable[..., str]):
+def test_records_are_deleted(
+    admin: AdminClient, shared_broker: LocalBroker, new_topic: Callable[..., str]
+):
     topic = new_topic()
     Confluent().produce(shared_broker.bootstrap, topic, [Row(b"k", b"%d" % i) for i in range(10)])
     deleted = done(admin.delete_records([TopicPartition(topic, 0, 4)]))
     assert deleted.low_watermark == 4
-    assert code_of(lambda: admin.delete_records([TopicPartition(topic, 0, 11)])) == E.OFFSET_OUT_OF_RANGE
+    assert (
+        code_of(lambda: admin.delete_records([TopicPartition(topic, 0, 11)]))
+        == E.OFFSET_OUT_OF_RANGE
+    )
 
 
-def test_offsets_are_listed(admin: AdminClient, shared_broker: LocalBroker, new_topic: Callable[..., str]):
+def test_offsets_are_listed(
+    admin: AdminClient, shared_broker: LocalBroker, new_topic: Callable[..., str]
+):
     topic = new_topic()
     rows = [Row(b"k", b"v", timestamp=START_MS + at) for at in (0, 100, 5000, 200)]
     Confluent().produce(shared_broker.bootstrap, topic, rows)
@@ -175,6 +204,8 @@ def test_offsets_are_listed(admin: AdminClient, shared_broker: LocalBroker, new_
 
 def test_the_cluster_is_described(admin: AdminClient, shared_broker: LocalBroker):
     found = admin.describe_cluster().result(TIMEOUT_S)
-    assert [(node.host, node.port) for node in found.nodes] == [(shared_broker.host, shared_broker.port)]
+    assert [(node.host, node.port) for node in found.nodes] == [
+        (shared_broker.host, shared_broker.port)
+    ]
     assert found.controller.id == found.nodes[0].id
     assert found.cluster_id == admin.cluster_id(TIMEOUT_S)

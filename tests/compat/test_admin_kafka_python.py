@@ -1,4 +1,6 @@
-"""Administration through kafka-python's client, which knows most of the newer calls, and through aiokafka's."""
+"""Administration through kafka-python's client, which knows most of the newer calls, and through
+aiokafka's.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,13 @@ def node_id(admin: KafkaAdminClient) -> int:
 def settings(admin: KafkaAdminClient, topic: str, *names: str) -> dict[str, tuple[str, str]]:
     """name -> (value, source)"""
     resource = ConfigResource(TOPIC, topic, list(names))
-    found = admin.describe_configs([resource], include_synonyms=True, config_filter="all")["topic"][topic]
+    found = admin.describe_configs([resource], include_synonyms=True, config_filter="all")["topic"][
+        topic
+    ]
     return {name: (entry["value"], entry["config_source"]) for name, entry in found.items()}
 
 
-# ---- kafka-python -------------------------------------------------------------------------------------------
+# ---- kafka-python ----
 
 
 def test_topics_are_created_described_and_deleted(
@@ -62,7 +66,9 @@ def test_topics_are_created_described_and_deleted(
     assert topic_name not in admin.list_topics()
 
 
-def test_refusals_have_their_names(admin: KafkaAdminClient, topic_name: str, new_topic: Callable[..., str]):
+def test_refusals_have_their_names(
+    admin: KafkaAdminClient, topic_name: str, new_topic: Callable[..., str]
+):
     with pytest.raises(errors.InvalidReplicationFactorError):
         admin.create_topics({topic_name: {"num_partitions": 1, "replication_factor": 3}})
     with pytest.raises(errors.InvalidTopicError):
@@ -84,17 +90,24 @@ def test_partitions_are_added_and_paged(admin: KafkaAdminClient, new_topic: Call
     assert rest["next_cursor"] is None
 
 
-def test_settings_show_their_sources_and_synonyms(admin: KafkaAdminClient, new_topic: Callable[..., str]):
+def test_settings_show_their_sources_and_synonyms(
+    admin: KafkaAdminClient, new_topic: Callable[..., str]
+):
     topic = new_topic(retention_ms=60000)
     resource = ConfigResource(TOPIC, topic, ["retention.ms", "segment.bytes"])
-    found = admin.describe_configs([resource], include_synonyms=True, config_filter="all")["topic"][topic]
+    found = admin.describe_configs([resource], include_synonyms=True, config_filter="all")["topic"][
+        topic
+    ]
     retention, segment = found["retention.ms"], found["segment.bytes"]
     assert (retention["value"], retention["config_source"]) == ("60000", "DYNAMIC_TOPIC_CONFIG")
     assert retention["config_type"] == "LONG"
     own, *defaults = retention["synonyms"]
     assert own == {"name": "retention.ms", "value": "60000", "source": "DYNAMIC_TOPIC_CONFIG"}
     # Kafka leaves out a synonym in another unit; we show it as it is set.
-    assert defaults in ([], [{"name": "log.retention.hours", "value": "168", "source": "DEFAULT_CONFIG"}])
+    assert defaults in (
+        [],
+        [{"name": "log.retention.hours", "value": "168", "source": "DEFAULT_CONFIG"}],
+    )
     assert (segment["value"], segment["config_source"]) == ("1073741824", "DEFAULT_CONFIG")
     assert segment["synonyms"] == [
         {"name": "log.segment.bytes", "value": "1073741824", "source": "DEFAULT_CONFIG"}
@@ -112,7 +125,9 @@ def test_settings_are_changed_and_reset(
         "segment.ms": ("7000", "DYNAMIC_TOPIC_CONFIG"),
         "retention.ms": ("60000", "DYNAMIC_TOPIC_CONFIG"),
     }
-    admin.reset_configs([ConfigResource(TOPIC, topic, {"segment.ms": None})], incremental=incremental)
+    admin.reset_configs(
+        [ConfigResource(TOPIC, topic, {"segment.ms": None})], incremental=incremental
+    )
     assert settings(admin, topic, "segment.ms") == {"segment.ms": ("604800000", "DEFAULT_CONFIG")}
 
 
@@ -141,7 +156,8 @@ def test_records_are_deleted_and_offsets_listed(
     KafkaPython().produce(shared_broker.bootstrap, tp.topic, rows)
     assert admin.delete_records({tp: 1})[tp]["low_watermark"] == 1
     found = {
-        mark: admin.list_partition_offsets({tp: mark})[tp][:2] for mark in (-2, -1, -3, -4, START_MS + 150)
+        mark: admin.list_partition_offsets({tp: mark})[tp][:2]
+        for mark in (-2, -1, -3, -4, START_MS + 150)
     }
     assert found == {
         -2: (1, -1),
@@ -162,9 +178,9 @@ def test_log_directories_are_described(
     assert directory["error_code"] == 0
     [found] = directory["topics"]
     assert found["name"] == topic
-    assert [(p["partition_index"], p["offset_lag"], p["is_future_key"]) for p in found["partitions"]] == [
-        (0, 0, False)
-    ]
+    assert [
+        (p["partition_index"], p["offset_lag"], p["is_future_key"]) for p in found["partitions"]
+    ] == [(0, 0, False)]
     assert found["partitions"][0]["partition_size"] > 1000
     assert 0 < directory["usable_bytes"] <= directory["total_bytes"]
 
@@ -180,7 +196,9 @@ def test_producers_are_described(
 
 def test_the_cluster_is_described(admin: KafkaAdminClient, shared_broker: LocalBroker):
     found = admin.describe_cluster()
-    assert [(b["host"], b["port"]) for b in found["brokers"]] == [(shared_broker.host, shared_broker.port)]
+    assert [(b["host"], b["port"]) for b in found["brokers"]] == [
+        (shared_broker.host, shared_broker.port)
+    ]
     assert found["controller_id"] == found["brokers"][0]["broker_id"]
     assert found["cluster_id"]
 
@@ -188,11 +206,13 @@ def test_the_cluster_is_described(admin: KafkaAdminClient, shared_broker: LocalB
 def test_features_and_resources_are_told(admin: KafkaAdminClient, new_topic: Callable[..., str]):
     topic = new_topic()
     features = admin.describe_features()
-    assert all(low <= high for low, high in (f["supported"] for f in features.values() if "supported" in f))
+    assert all(
+        low <= high for low, high in (f["supported"] for f in features.values() if "supported" in f)
+    )
     assert topic in admin.list_config_resources(["TOPIC"])["topic"]
 
 
-# ---- aiokafka -----------------------------------------------------------------------------------------------
+# ---- aiokafka ----
 
 
 def run(bootstrap: str, work: Callable[[AIOKafkaAdminClient], Coroutine[Any, Any, Any]]) -> Any:
@@ -235,7 +255,9 @@ def test_aiokafka_changes_settings_and_deletes_records(
     async def work(admin: AIOKafkaAdminClient) -> None:
         kind = AioConfigResourceType.TOPIC
         await admin.alter_configs([AioConfigResource(kind, topic, {"segment.ms": "7000"})])
-        [answer] = await admin.describe_configs([AioConfigResource(kind, topic, {"segment.ms": None})])
+        [answer] = await admin.describe_configs(
+            [AioConfigResource(kind, topic, {"segment.ms": None})]
+        )
         [(_code, _message, _kind, _name, entries)] = answer.resources
         assert [entry[:2] for entry in entries] == [("segment.ms", "7000")]
         tp = AioTopicPartition(topic, 0)

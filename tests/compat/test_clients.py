@@ -1,4 +1,6 @@
-"""Every client writes and reads back: codecs, headers, nulls, sizes, partitions, timestamps, limits."""
+"""Every client writes and reads back: codecs, headers, nulls, sizes, partitions, timestamps,
+limits.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,17 @@ from compat.crafted import codecs_of
 from compat.every_client import every_client
 from compat.raw_client import RawConnection
 from compat.raw_requests import fetch, stored
-from compat.sample_records import CODECS, JUMPING, SIZES, START_MS, VARIOUS, Row, expected, noise, of_sizes
+from compat.sample_records import (
+    CODECS,
+    JUMPING,
+    SIZES,
+    START_MS,
+    VARIOUS,
+    Row,
+    expected,
+    noise,
+    of_sizes,
+)
 from compat.topics import create_topic, delete_topic
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
@@ -25,7 +37,11 @@ NewTopic = Callable[..., str]
 @every_client
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_come_back_as_they_were_sent(
-    shared_broker: LocalBroker, connection: RawConnection, new_topic: NewTopic, client: Client, codec: str
+    shared_broker: LocalBroker,
+    connection: RawConnection,
+    new_topic: NewTopic,
+    client: Client,
+    codec: str,
 ):
     if codec not in client.codecs:
         pytest.skip(f"{client} has no {codec}")
@@ -55,7 +71,9 @@ def test_messages_of_one_byte_to_ten_megabytes(
 
 @pytest.fixture(scope="module")
 def thousand(shared_broker: LocalBroker) -> Iterator[tuple[str, list[Row]]]:
-    """A topic of a thousand partitions with a record in each, for readers that do not write that many themselves."""
+    """A topic of a thousand partitions with a record in each, for readers that do not write that
+    many themselves.
+    """
     rows = [Row(b"%d" % p, b"in %d" % p, partition=p) for p in range(1000)]
     topic = create_topic(shared_broker.bootstrap, f"thousand-{uuid.uuid4().hex[:8]}", 1000)
     Confluent().produce(shared_broker.bootstrap, topic, rows)

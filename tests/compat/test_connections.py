@@ -1,4 +1,6 @@
-"""What a connection does with frames that are wrong, out of place or many: it answers in order, or it is closed."""
+"""What a connection does with frames that are wrong, out of place or many: it answers in order, or
+it is closed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,16 @@ import pytest
 from compat.crafted import batch
 from compat.edge_case import AGAINST_KAFKA
 from compat.raw_client import API, Closed, RawConnection, correlation_id, read_answer
-from compat.raw_requests import UNKNOWN_ID, errors, fetch, list_offsets, metadata, produce, stored, values
+from compat.raw_requests import (
+    UNKNOWN_ID,
+    errors,
+    fetch,
+    list_offsets,
+    metadata,
+    produce,
+    stored,
+    values,
+)
 from compat.raw_requests import message as request
 from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
@@ -36,11 +47,13 @@ def answers(connection: RawConnection) -> bool:
     return True
 
 
-# ---- versions -----------------------------------------------------------------------------------------------
+# ---- versions ----
 
 
 @pytest.mark.parametrize("version", [-1, 6, 99, 32767])
-def test_an_unknown_version_of_api_versions_is_answered_in_v0(connection: RawConnection, version: int):
+def test_an_unknown_version_of_api_versions_is_answered_in_v0(
+    connection: RawConnection, version: int
+):
     header = connection.header(API["ApiVersions"].key, version, flexible=True)
     connection.send_frame(header + b"\x06tests\x021\0")
     answer = read_answer("ApiVersions", 0, connection.receive())
@@ -53,7 +66,9 @@ def test_an_unknown_version_of_api_versions_is_answered_in_v0(connection: RawCon
 def test_every_version_that_is_offered_is_served(connection: RawConnection):
     offered = connection.call("ApiVersions", 4, request("ApiVersions", **NAMED)).api_keys
     served = {key.api_key: (key.min_version, key.max_version) for key in offered}
-    assert served == {api.key: (api.min_version, api.newest) for api in API.values() if not api.internal}
+    assert served == {
+        api.key: (api.min_version, api.newest) for api in API.values() if not api.internal
+    }
 
 
 @pytest.mark.parametrize(
@@ -73,7 +88,7 @@ def test_an_unknown_api_closes_the_connection(connection: RawConnection, key: in
     assert is_closed(connection)
 
 
-# ---- frames -------------------------------------------------------------------------------------------------
+# ---- frames ----
 
 
 @pytest.mark.parametrize(
@@ -116,10 +131,12 @@ def test_a_frame_may_come_in_pieces(connection: RawConnection):
     assert read_answer("Metadata", 12, connection.receive()).topics == []
 
 
-# ---- order --------------------------------------------------------------------------------------------------
+# ---- order ----
 
 
-def test_pipelined_requests_are_answered_in_order(connection: RawConnection, new_topic: Callable[..., str]):
+def test_pipelined_requests_are_answered_in_order(
+    connection: RawConnection, new_topic: Callable[..., str]
+):
     topic = new_topic()
     waiting = fetch(topic, min_bytes=1, max_wait_ms=100_000)
     asked: list[tuple[str, int, Struct]] = [
@@ -135,7 +152,8 @@ def test_pipelined_requests_are_answered_in_order(connection: RawConnection, new
     frames = [connection.receive() for _ in asked]
     assert [correlation_id(frame) for frame in frames] == sent
     found = [
-        read_answer(name, version, frame) for (name, version, _), frame in zip(asked, frames, strict=True)
+        read_answer(name, version, frame)
+        for (name, version, _), frame in zip(asked, frames, strict=True)
     ]
     assert [values(answer, "offset") for answer in (found[4], found[6])] == [[1], [2]]
     assert stored(found[3])
@@ -148,14 +166,19 @@ def test_a_thousand_pipelined_produces_keep_their_order(
     asked = produce(topic, batch(), acks=1)
     for _ in range(1000):
         connection.send("Produce", 9, asked)
-    offsets = [values(read_answer("Produce", 9, connection.receive()), "base_offset")[0] for _ in range(1000)]
+    offsets = [
+        values(read_answer("Produce", 9, connection.receive()), "base_offset")[0]
+        for _ in range(1000)
+    ]
     assert offsets == list(range(1000))
 
 
 def test_a_produce_that_is_converted_does_not_overtake_or_fall_back(
     connection: RawConnection, new_topic: Callable[..., str]
 ):
-    """One partition needs a child process (gzip), the other does not: requests of a connection still happen in order."""
+    """One partition needs a child process (gzip), the other does not: requests of a connection
+    still happen in order.
+    """
     slow, quick = new_topic(compression_type="gzip", max_message_bytes=8_000_000), new_topic()
     large = batch([(None, bytes(7_000_000))])
     for number in range(6):
@@ -167,7 +190,7 @@ def test_a_produce_that_is_converted_does_not_overtake_or_fall_back(
     assert found == [[0], [0], [1], [1], [2], [3]]
 
 
-# ---- acks 0 -------------------------------------------------------------------------------------------------
+# ---- acks 0 ----
 
 
 def test_acks_0_is_not_answered(connection: RawConnection, new_topic: Callable[..., str]):

@@ -31,7 +31,9 @@ FORM = [
         lambda w: join(w["a"], "m", w.topic, instance_id=""),
         E.INVALID_REQUEST,
     ),
-    Case("empty rack", BEAT, 1, lambda w: join(w["a"], "m", w.topic, rack_id=""), E.INVALID_REQUEST),
+    Case(
+        "empty rack", BEAT, 1, lambda w: join(w["a"], "m", w.topic, rack_id=""), E.INVALID_REQUEST
+    ),
     Case(
         "joins without rebalance timeout",
         BEAT,
@@ -68,7 +70,11 @@ FORM = [
         E.INVALID_REQUEST,
     ),
     Case(
-        "leaves for a while, not static", BEAT, 1, lambda w: beat(w["readers"], "m1", -2), E.INVALID_REQUEST
+        "leaves for a while, not static",
+        BEAT,
+        1,
+        lambda w: beat(w["readers"], "m1", -2),
+        E.INVALID_REQUEST,
     ),
     Case("epoch -3", BEAT, 1, lambda w: beat(w["readers"], "m1", -3), E.INVALID_REQUEST),
     Case(
@@ -113,7 +119,9 @@ MEMBERS = [
     Case("fine, v0", BEAT, 0, lambda w: beat(w["readers"], "m1", w.epoch), E.NONE),
     Case("joins again", BEAT, 1, lambda w: join(w["readers"], "m1", w.topic), E.NONE),
     Case("unknown group", BEAT, 1, lambda w: beat(w["a"], "m1", w.epoch), E.GROUP_ID_NOT_FOUND),
-    Case("leaves an unknown group", BEAT, 1, lambda w: beat(w["a"], "m1", -1), E.GROUP_ID_NOT_FOUND),
+    Case(
+        "leaves an unknown group", BEAT, 1, lambda w: beat(w["a"], "m1", -1), E.GROUP_ID_NOT_FOUND
+    ),
     Case(
         "leaves an unknown group for a while",
         BEAT,
@@ -122,10 +130,24 @@ MEMBERS = [
         E.GROUP_ID_NOT_FOUND,
     ),
     Case("unknown member", BEAT, 1, lambda w: beat(w["readers"], "x", 1), E.UNKNOWN_MEMBER_ID),
-    Case("unknown member leaves", BEAT, 1, lambda w: beat(w["readers"], "x", -1), E.UNKNOWN_MEMBER_ID),
+    Case(
+        "unknown member leaves", BEAT, 1, lambda w: beat(w["readers"], "x", -1), E.UNKNOWN_MEMBER_ID
+    ),
     Case("member that left", BEAT, 1, lambda w: beat(w["deserted"], "d1", 1), E.UNKNOWN_MEMBER_ID),
-    Case("epoch to come", BEAT, 1, lambda w: beat(w["readers"], "m1", w.epoch + 1), E.FENCED_MEMBER_EPOCH),
-    Case("epoch far ahead", BEAT, 1, lambda w: beat(w["readers"], "m1", 2**31 - 1), E.FENCED_MEMBER_EPOCH),
+    Case(
+        "epoch to come",
+        BEAT,
+        1,
+        lambda w: beat(w["readers"], "m1", w.epoch + 1),
+        E.FENCED_MEMBER_EPOCH,
+    ),
+    Case(
+        "epoch far ahead",
+        BEAT,
+        1,
+        lambda w: beat(w["readers"], "m1", 2**31 - 1),
+        E.FENCED_MEMBER_EPOCH,
+    ),
     Case(
         "instance in use",
         BEAT,
@@ -182,17 +204,41 @@ MEMBERS = [
         lambda w: beat(w["readers"], "m1", w.epoch, topic_partitions=owned(UNKNOWN_ID, 0)),
         E.NONE,
     ),
-    Case("subscribes to nothing there", BEAT, 1, lambda w: join(w["nothing"], "m", w["none"]), E.NONE),
+    Case(
+        "subscribes to nothing there", BEAT, 1, lambda w: join(w["nothing"], "m", w["none"]), E.NONE
+    ),
 ]
 
 # A group of one protocol met by the requests of the other.
 OTHERS = [
     Case(
-        "joins a group of workers", BEAT, 1, lambda w: join(w["connect"], "m", w.topic), E.GROUP_ID_NOT_FOUND
+        "joins a group of workers",
+        BEAT,
+        1,
+        lambda w: join(w["connect"], "m", w.topic),
+        E.GROUP_ID_NOT_FOUND,
     ),
-    Case("stays in a group of workers", BEAT, 1, lambda w: beat(w["connect"], "m", 1), E.GROUP_ID_NOT_FOUND),
-    Case("stays in a classic group", BEAT, 1, lambda w: beat(w["stable"], w.member, 1), E.GROUP_ID_NOT_FOUND),
-    Case("leaves a classic group", BEAT, 1, lambda w: beat(w["stable"], w.member, -1), E.GROUP_ID_NOT_FOUND),
+    Case(
+        "stays in a group of workers",
+        BEAT,
+        1,
+        lambda w: beat(w["connect"], "m", 1),
+        E.GROUP_ID_NOT_FOUND,
+    ),
+    Case(
+        "stays in a classic group",
+        BEAT,
+        1,
+        lambda w: beat(w["stable"], w.member, 1),
+        E.GROUP_ID_NOT_FOUND,
+    ),
+    Case(
+        "leaves a classic group",
+        BEAT,
+        1,
+        lambda w: beat(w["stable"], w.member, -1),
+        E.GROUP_ID_NOT_FOUND,
+    ),
     Case(
         "joins a classic group with other contents",
         BEAT,
@@ -207,7 +253,13 @@ OTHERS = [
         lambda w: classic_join(w["readers"], "x", kind="connect"),
         E.INCONSISTENT_GROUP_PROTOCOL,
     ),
-    Case("classic sync", "SyncGroup", 3, lambda w: sync(w["readers"], "m1", w.epoch), E.UNKNOWN_MEMBER_ID),
+    Case(
+        "classic sync",
+        "SyncGroup",
+        3,
+        lambda w: sync(w["readers"], "m1", w.epoch),
+        E.UNKNOWN_MEMBER_ID,
+    ),
     Case(
         "classic heartbeat",
         "Heartbeat",
@@ -229,13 +281,19 @@ OTHERS = [
         lambda w: {"groups": [w["readers"]]},
         E.GROUP_ID_NOT_FOUND,
     ),
-    Case("in use", "DeleteGroups", 2, lambda w: {"groups_names": [w["readers"]]}, E.NON_EMPTY_GROUP),
+    Case(
+        "in use", "DeleteGroups", 2, lambda w: {"groups_names": [w["readers"]]}, E.NON_EMPTY_GROUP
+    ),
 ]
 
 OFFSETS = [
     Case("fine", "OffsetCommit", 9, lambda w: commit(w["readers"], w.topic, "m1", w.epoch), E.NONE),
     Case(
-        "v8", "OffsetCommit", 8, lambda w: commit(w["readers"], w.topic, "m1", w.epoch), E.UNSUPPORTED_VERSION
+        "v8",
+        "OffsetCommit",
+        8,
+        lambda w: commit(w["readers"], w.topic, "m1", w.epoch),
+        E.UNSUPPORTED_VERSION,
     ),
     Case(
         "epoch to come",
@@ -276,7 +334,11 @@ DESCRIBE = [
         ("fine", lambda w: {"group_ids": [w["readers"]]}, E.NONE),
         ("deserted", lambda w: {"group_ids": [w["deserted"]]}, E.NONE),
         ("unknown", lambda w: {"group_ids": [w["a"]]}, E.GROUP_ID_NOT_FOUND),
-        ("one of two unknown", lambda w: {"group_ids": [w["readers"], w["a"]]}, E.GROUP_ID_NOT_FOUND),
+        (
+            "one of two unknown",
+            lambda w: {"group_ids": [w["readers"], w["a"]]},
+            E.GROUP_ID_NOT_FOUND,
+        ),
         ("no group id", lambda w: {"group_ids": [""]}, E.INVALID_GROUP_ID),
         ("classic", lambda w: {"group_ids": [w["stable"]]}, E.GROUP_ID_NOT_FOUND),
         ("offsets only", lambda w: {"group_ids": [w["empty"]]}, E.GROUP_ID_NOT_FOUND),
@@ -304,5 +366,7 @@ def world(shared_broker: LocalBroker, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_a_wrong_request_of_a_consumer_group_gets_the_code_of_apache_kafka(world: W, case: Case) -> None:
+def test_a_wrong_request_of_a_consumer_group_gets_the_code_of_apache_kafka(
+    world: W, case: Case
+) -> None:
     case.check(world)

@@ -1,4 +1,6 @@
-"""Wrong requests that find coordinators or come from other brokers, by raw frames, and the exact error of each."""
+"""Wrong requests that find coordinators or come from other brokers, by raw frames, and the exact
+error of each.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ NO_SHARE_GROUPS = "there are no share groups here, and so no coordinator of them
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
-# ---- FindCoordinator ------------------------------------------------------------------------------------------
+# ---- FindCoordinator ----
 
 
 def one(key: str, kind: int = 0) -> dict[str, Any]:
@@ -34,8 +36,14 @@ def many(kind: int, *keys: str) -> dict[str, Any]:
 FIND = [
     *(Case("group", "FindCoordinator", v, lambda w: one(w["g"]), E.NONE) for v in range(4)),
     *(Case("no group id", "FindCoordinator", v, lambda w: one(""), E.NONE) for v in range(4)),
-    *(Case("transactional id", "FindCoordinator", v, lambda w: one(w["t"], 1), E.NONE) for v in (1, 2, 3)),
-    *(Case("no transactional id", "FindCoordinator", v, lambda w: one("", 1), E.NONE) for v in (1, 3)),
+    *(
+        Case("transactional id", "FindCoordinator", v, lambda w: one(w["t"], 1), E.NONE)
+        for v in (1, 2, 3)
+    ),
+    *(
+        Case("no transactional id", "FindCoordinator", v, lambda w: one("", 1), E.NONE)
+        for v in (1, 3)
+    ),
     *(
         Case("unknown kind", "FindCoordinator", v, lambda w: one("k", 3), E.INVALID_REQUEST)
         for v in (1, 2, 3)
@@ -45,19 +53,41 @@ FIND = [
         for v in (1, 3)
     ),
     Case("negative kind", "FindCoordinator", 3, lambda w: one("k", -1), E.INVALID_REQUEST),
-    *(Case("groups", "FindCoordinator", v, lambda w: many(0, w["g"], "", w["h"]), E.NONE) for v in (4, 5, 6)),
+    *(
+        Case("groups", "FindCoordinator", v, lambda w: many(0, w["g"], "", w["h"]), E.NONE)
+        for v in (4, 5, 6)
+    ),
     *(Case("ids", "FindCoordinator", v, lambda w: many(1, w["g"], ""), E.NONE) for v in (4, 5, 6)),
     *(
         Case("unknown kind", "FindCoordinator", v, lambda w: many(3, "k"), E.INVALID_REQUEST)
         for v in (4, 5, 6)
     ),
     *(
-        Case("share group too early", "FindCoordinator", v, lambda w: many(2, SHARE_KEY), E.INVALID_REQUEST)
+        Case(
+            "share group too early",
+            "FindCoordinator",
+            v,
+            lambda w: many(2, SHARE_KEY),
+            E.INVALID_REQUEST,
+        )
         for v in (4, 5)
     ),
     *(
-        Case(f"share key {key!r}", "FindCoordinator", 6, lambda w, key=key: many(2, key), E.INVALID_REQUEST)
-        for key in ("", "group", "a:b", ":AAAAAAAAAAAAAAAAAAAAAA:0", "group:short:0", f"{SHARE_KEY[:-1]}x")
+        Case(
+            f"share key {key!r}",
+            "FindCoordinator",
+            6,
+            lambda w, key=key: many(2, key),
+            E.INVALID_REQUEST,
+        )
+        for key in (
+            "",
+            "group",
+            "a:b",
+            ":AAAAAAAAAAAAAAAAAAAAAA:0",
+            "group:short:0",
+            f"{SHARE_KEY[:-1]}x",
+        )
     ),
     Case(
         "share group",
@@ -71,7 +101,7 @@ FIND = [
 ]
 
 
-# ---- AddPartitionsToTxn, as brokers send it ---------------------------------------------------------------------
+# ---- AddPartitionsToTxn, as brokers send it ----
 
 
 def together(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -87,17 +117,25 @@ ADD = [
     *batched("again", lambda w: add_many(w.ongoing, (w.topic, 0)), E.NONE),
     *batched("no partitions", lambda w: add_many(w.idle), E.NONE),
     *batched(
-        "empty id", lambda w: add_many(w.idle._replace(transactional_id=""), (w.topic, 0)), E.INVALID_REQUEST
+        "empty id",
+        lambda w: add_many(w.idle._replace(transactional_id=""), (w.topic, 0)),
+        E.INVALID_REQUEST,
     ),
-    *batched("unknown id", lambda w: add_many(w.stranger, (w.topic, 0)), E.INVALID_PRODUCER_ID_MAPPING),
+    *batched(
+        "unknown id", lambda w: add_many(w.stranger, (w.topic, 0)), E.INVALID_PRODUCER_ID_MAPPING
+    ),
     *batched(
         "another's producer id",
         lambda w: add_many(w.idle.other(), (w.topic, 0)),
         E.INVALID_PRODUCER_ID_MAPPING,
     ),
     *batched("old epoch", lambda w: add_many(w.fenced, (w.topic, 0)), E.PRODUCER_FENCED),
-    *batched("an epoch to come", lambda w: add_many(w.idle.newer(), (w.topic, 0)), E.PRODUCER_FENCED),
-    *batched("unknown topic", lambda w: add_many(w.ongoing, (w["none"], 0)), E.UNKNOWN_TOPIC_OR_PARTITION),
+    *batched(
+        "an epoch to come", lambda w: add_many(w.idle.newer(), (w.topic, 0)), E.PRODUCER_FENCED
+    ),
+    *batched(
+        "unknown topic", lambda w: add_many(w.ongoing, (w["none"], 0)), E.UNKNOWN_TOPIC_OR_PARTITION
+    ),
     *batched(
         "one of two is wrong",
         lambda w: together(add_many(w.ongoing, (w.topic, 0)), add_many(w.fenced, (w.topic, 0))),
@@ -139,10 +177,12 @@ ADD = [
 ]
 
 
-# ---- WriteTxnMarkers --------------------------------------------------------------------------------------------
+# ---- WriteTxnMarkers ----
 
 
-def marker(who: Producer, topic: str, partition: int = 0, *, epoch: int = 0, **more: Any) -> dict[str, Any]:
+def marker(
+    who: Producer, topic: str, partition: int = 0, *, epoch: int = 0, **more: Any
+) -> dict[str, Any]:
     return {
         "markers": [
             {
@@ -180,7 +220,13 @@ MARKERS = [
         for v in (1, 2)
     ),
     *(
-        Case("old epoch", "WriteTxnMarkers", v, lambda w: marker(w.stale, w.topic), E.INVALID_PRODUCER_EPOCH)
+        Case(
+            "old epoch",
+            "WriteTxnMarkers",
+            v,
+            lambda w: marker(w.stale, w.topic),
+            E.INVALID_PRODUCER_EPOCH,
+        )
         for v in (1, 2)
     ),
     Case(
@@ -204,16 +250,24 @@ MARKERS = [
         lambda w: marker(w.ongoing, w.topic, transaction_version=2),
         E.INVALID_PRODUCER_EPOCH,
     ),
-    Case("no such producer", "WriteTxnMarkers", 1, lambda w: marker(w.idle.other(), w.topic, 1), E.NONE),
+    Case(
+        "no such producer",
+        "WriteTxnMarkers",
+        1,
+        lambda w: marker(w.idle.other(), w.topic, 1),
+        E.NONE,
+    ),
     Case("no topics", "WriteTxnMarkers", 1, lambda w: marker(w.idle, w.topic, topics=[]), E.NONE),
 ]
 
 
-# ---- TxnOffsetCommit --------------------------------------------------------------------------------------------
+# ---- TxnOffsetCommit ----
 
 
 def by_id(fields: dict[str, Any], topic: bytes) -> dict[str, Any]:
-    return fields | {"topics": [{"topic_id": topic, "partitions": fields["topics"][0]["partitions"]}]}
+    return fields | {
+        "topics": [{"topic_id": topic, "partitions": fields["topics"][0]["partitions"]}]
+    }
 
 
 COMMIT = [
@@ -292,7 +346,13 @@ COMMIT = [
         for v, code in enumerate([E.INVALID_PRODUCER_EPOCH] * 6)
     ),
     *(
-        Case("group is not part", "TxnOffsetCommit", v, lambda w: offsets(w.ongoing, w["g"], w.topic), code)
+        Case(
+            "group is not part",
+            "TxnOffsetCommit",
+            v,
+            lambda w: offsets(w.ongoing, w["g"], w.topic),
+            code,
+        )
         for v, code in enumerate([E.INVALID_TXN_STATE] * 4 + [E.TRANSACTION_ABORTABLE])
     ),
     *(

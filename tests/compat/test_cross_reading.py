@@ -1,4 +1,6 @@
-"""What one client writes, every other reads, byte by byte; and the broker's own conversions are seen by nobody."""
+"""What one client writes, every other reads, byte by byte; and the broker's own conversions are
+seen by nobody.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def test_every_client_reads_what_every_client_wrote(
     client.check(client.consume(shared_broker.bootstrap, topic, {0: len(rows)}), rows, writer)
 
 
-# ---- broker-side compression --------------------------------------------------------------------------------
+# ---- broker-side compression ----
 
 
 def batches_in(data: bytes) -> Iterator[bytes]:
@@ -68,20 +70,28 @@ def converted(shared_broker: LocalBroker) -> Written:
     for kept in ("uncompressed", *CODECS[1:]):
         name = f"converted-{kept}-{uuid.uuid4().hex[:8]}"
         topic = create_topic(shared_broker.bootstrap, name, compression_type=kept)
-        rows = [replace(row, timestamp=START_MS + i) for i, row in enumerate([*VARIOUS] * len(CODECS))]
+        rows = [
+            replace(row, timestamp=START_MS + i) for i, row in enumerate([*VARIOUS] * len(CODECS))
+        ]
         for number, codec in enumerate(CODECS):
             part = rows[number * len(VARIOUS) : (number + 1) * len(VARIOUS)]
-            Confluent().produce(shared_broker.bootstrap, topic, part, codec=codec, idempotent=number == 2)
+            Confluent().produce(
+                shared_broker.bootstrap, topic, part, codec=codec, idempotent=number == 2
+            )
         found[kept] = topic, rows
     return found
 
 
 @pytest.mark.parametrize("kept", ["uncompressed", *CODECS[1:]])
-def test_a_topic_keeps_its_own_codec_whatever_comes(connection: RawConnection, converted: Written, kept: str):
+def test_a_topic_keeps_its_own_codec_whatever_comes(
+    connection: RawConnection, converted: Written, kept: str
+):
     topic, rows = converted[kept]
     data = stored(connection.call("Fetch", 11, fetch(topic)))
     batches = list(batches_in(data))
-    assert {codec_of(one) for one in batches} == {0 if kept == "uncompressed" else CODECS.index(kept)}
+    assert {codec_of(one) for one in batches} == {
+        0 if kept == "uncompressed" else CODECS.index(kept)
+    }
     assert all(crc_matches(one, 0, parse_header(one)) for one in batches)
     assert sum(parse_header(one).count for one in batches) == len(rows)
 
@@ -96,7 +106,9 @@ def test_every_client_reads_what_was_converted(
 
 
 @pytest.mark.parametrize(("kept", "codec"), [("gzip", "none"), ("uncompressed", "gzip")])
-def test_ten_megabytes_are_converted(shared_broker: LocalBroker, topic_name: str, kept: str, codec: str):
+def test_ten_megabytes_are_converted(
+    shared_broker: LocalBroker, topic_name: str, kept: str, codec: str
+):
     topic = create_topic(
         shared_broker.bootstrap, topic_name, compression_type=kept, max_message_bytes=12_000_000
     )

@@ -1,4 +1,6 @@
-"""Single requests at the edge of the protocol, answered with the code that Apache Kafka gives (tables in ``edge_*.py``)."""
+"""Single requests at the edge of the protocol, answered with the code that Apache Kafka gives
+(tables in ``edge_*.py``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from compat import edge_cluster, edge_configs, edge_fetch, edge_group_configs, edge_produce, edge_topics
+from compat import (
+    edge_cluster,
+    edge_configs,
+    edge_fetch,
+    edge_group_configs,
+    edge_produce,
+    edge_topics,
+)
 from compat.edge_case import Case, World
 from millstream.local.broker import LocalBroker
 

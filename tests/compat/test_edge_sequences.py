@@ -1,4 +1,6 @@
-"""Edge cases that take more than one request: topics made and deleted, settings layered, telemetry, as Apache Kafka answers."""
+"""Edge cases that take more than one request: topics made and deleted, settings layered, telemetry,
+as Apache Kafka answers.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ from millstream.local.broker import LocalBroker
 NewTopic = Callable[..., str]
 
 
-# ---- topics -------------------------------------------------------------------------------------------------
+# ---- topics ----
 
 
 def test_a_topic_twice_in_one_request_is_refused_once_and_the_rest_made(
@@ -69,10 +71,14 @@ def test_an_answer_shows_what_was_made(connection: RawConnection, topic_name: st
 def test_nothing_is_written_behind_a_batch_that_came_before_its_topic(
     connection: RawConnection, topic_name: str
 ):
-    """Kafka takes the later one; librdkafka then takes the earlier one for written, too, and it is lost."""
+    """Kafka takes the later one; librdkafka then takes the earlier one for written, too, and it is
+    lost.
+    """
 
     def send(sequence: int) -> list[int]:
-        return errors(connection.call("Produce", 9, produce(topic_name, batch(producer=(4711, 0, sequence)))))
+        return errors(
+            connection.call("Produce", 9, produce(topic_name, batch(producer=(4711, 0, sequence))))
+        )
 
     assert send(0) == [E.UNKNOWN_TOPIC_OR_PARTITION]
     connection.call("CreateTopics", 7, create_topics(topic_row(topic_name)))
@@ -85,7 +91,9 @@ def test_topics_are_deleted_by_name_and_by_id(
 ):
     named, known, old = new_topic(), new_topic(), new_topic()
     by_name = connection.call("DeleteTopics", 6, delete_topics(named)).responses
-    assert [(row.name, row.error_code, row.topic_id != NULL_ID) for row in by_name] == [(named, 0, True)]
+    assert [(row.name, row.error_code, row.topic_id != NULL_ID) for row in by_name] == [
+        (named, 0, True)
+    ]
     identity = topic_id(shared_broker.bootstrap, known)
     by_id = connection.call("DeleteTopics", 6, delete_topics(identity)).responses
     assert [(row.name, row.error_code, row.topic_id) for row in by_id] == [(known, 0, identity)]
@@ -129,7 +137,7 @@ def test_records_are_deleted_step_by_step(connection: RawConnection, new_topic: 
     assert delete(-1, version=0) == (0, 6)
 
 
-# ---- settings -----------------------------------------------------------------------------------------------
+# ---- settings ----
 
 
 class Settings:
@@ -138,17 +146,23 @@ class Settings:
     def __init__(self, connection: RawConnection) -> None:
         self.connection = connection
 
-    def change(self, kind: int, name: str, *operations: tuple[str, int, str | None], **how: Any) -> int:
+    def change(
+        self, kind: int, name: str, *operations: tuple[str, int, str | None], **how: Any
+    ) -> int:
         asked = alter_incrementally(kind, name, *operations, **how)
         [code] = errors(self.connection.call("IncrementalAlterConfigs", 1, asked))
         return int(code)
 
     def replace(self, name: str, *pairs: tuple[str, str | None], **how: Any) -> int:
-        [code] = errors(self.connection.call("AlterConfigs", 2, alter_configs(TOPIC, name, *pairs, **how)))
+        [code] = errors(
+            self.connection.call("AlterConfigs", 2, alter_configs(TOPIC, name, *pairs, **how))
+        )
         return int(code)
 
     def shown(self, kind: int, name: str, key: str) -> tuple[str, int] | None:
-        [answer] = self.connection.call("DescribeConfigs", 4, describe_configs(kind, name, key)).results
+        [answer] = self.connection.call(
+            "DescribeConfigs", 4, describe_configs(kind, name, key)
+        ).results
         return next(((one.value, one.config_source) for one in answer.configs), None)
 
 
@@ -177,7 +191,10 @@ def test_a_setting_is_set_deleted_and_only_tried(settings: Settings, new_topic: 
     assert settings.change(TOPIC, topic, ("retention.ms", SET, "7000")) == 0
     eventually(lambda: settings.shown(TOPIC, topic, "retention.ms"), ("7000", 1))
     assert settings.change(TOPIC, topic, ("retention.ms", SET, "8000"), validate_only=True) == 0
-    assert settings.change(TOPIC, topic, ("retention.ms", SET, "9000"), ("foo", SET, "1")) == E.INVALID_CONFIG
+    assert (
+        settings.change(TOPIC, topic, ("retention.ms", SET, "9000"), ("foo", SET, "1"))
+        == E.INVALID_CONFIG
+    )
     assert settings.shown(TOPIC, topic, "retention.ms") == ("7000", 1)
     for _ in range(2):
         assert settings.change(TOPIC, topic, ("retention.ms", DELETE, None)) == 0
@@ -200,23 +217,30 @@ def test_settings_of_a_broker_come_in_layers(settings: Settings, new_topic: NewT
     topic = new_topic()
     node = str(settings.connection.call("Metadata", 12, metadata()).brokers[0].node_id)
     key = "log.message.timestamp.after.max.ms"
-    shown = settings.shown(BROKER, node, key), settings.shown(TOPIC, topic, "message.timestamp.after.max.ms")
+    shown = (
+        settings.shown(BROKER, node, key),
+        settings.shown(TOPIC, topic, "message.timestamp.after.max.ms"),
+    )
     assert shown == (("3600000", 5), ("3600000", 5))
     try:
         assert settings.change(BROKER, "", (key, SET, "7000000")) == 0
         eventually(lambda: settings.shown(BROKER, "", key), ("7000000", 3))
         eventually(lambda: settings.shown(BROKER, node, key), ("7000000", 3))
-        eventually(lambda: settings.shown(TOPIC, topic, "message.timestamp.after.max.ms"), ("7000000", 3))
+        eventually(
+            lambda: settings.shown(TOPIC, topic, "message.timestamp.after.max.ms"), ("7000000", 3)
+        )
         assert settings.change(BROKER, node, (key, SET, "8000000")) == 0
         eventually(lambda: settings.shown(BROKER, node, key), ("8000000", 2))
-        eventually(lambda: settings.shown(TOPIC, topic, "message.timestamp.after.max.ms"), ("8000000", 2))
+        eventually(
+            lambda: settings.shown(TOPIC, topic, "message.timestamp.after.max.ms"), ("8000000", 2)
+        )
     finally:
         settings.change(BROKER, node, (key, DELETE, None))
         settings.change(BROKER, "", (key, DELETE, None))
     eventually(lambda: settings.shown(BROKER, node, key), ("3600000", 5))
 
 
-# ---- telemetry ----------------------------------------------------------------------------------------------
+# ---- telemetry ----
 
 
 def test_a_client_that_pushes_metrics_is_heard(connection: RawConnection):
@@ -224,8 +248,13 @@ def test_a_client_that_pushes_metrics_is_heard(connection: RawConnection):
         asked = request("GetTelemetrySubscriptions", client_instance_id=NULL_ID)
         given = connection.call("GetTelemetrySubscriptions", 0, asked)
         assert (given.error_code, given.requested_metrics) == (0, [])
-        told = {"client_instance_id": given.client_instance_id, "subscription_id": given.subscription_id}
-        code = connection.call("PushTelemetry", 0, request("PushTelemetry", **told | values)).error_code
+        told = {
+            "client_instance_id": given.client_instance_id,
+            "subscription_id": given.subscription_id,
+        }
+        code = connection.call(
+            "PushTelemetry", 0, request("PushTelemetry", **told | values)
+        ).error_code
         return int(code)
 
     assert push() == 0

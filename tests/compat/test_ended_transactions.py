@@ -1,7 +1,9 @@
-"""Sequences of an ended transaction are not taken for duplicates: what a commit acknowledges is in the log.
+"""Sequences of an ended transaction are not taken for duplicates: what a commit acknowledges is in
+the log.
 
-librdkafka reuses the sequences of a batch that was in flight when the application aborted. Apache Kafka acknowledges the
-next transaction's batch as a duplicate of the aborted one, and the commit has no data (``tests/interop`` shows both).
+librdkafka reuses the sequences of a batch that was in flight when the application aborted. Apache
+Kafka acknowledges the next transaction's batch as a duplicate of the aborted one, and the commit
+has no data (``tests/interop`` shows both).
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from millstream.wire.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from support.processes import wait_until
 from support.raw import RawClient
 from support.raw_transactions import RawTransactions
@@ -40,7 +46,9 @@ NEW = [b"new-%d" % number for number in range(5)]
 def log_end(bootstrap: str, topic: str) -> int:
     row = ListOffsetsPartition(partition_index=0, timestamp=-1)
     with RawClient(bootstrap) as client:
-        answer = client.call(ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[row])]), 7)
+        answer = client.call(
+            ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=[row])]), 7
+        )
     return int(answer.topics[0].partitions[0].offset)
 
 
@@ -51,13 +59,15 @@ def producer(quick_broker: LocalBroker, new_quick_topic: NewTopic) -> RawTransac
 
 
 def abort_with_batch_in_log(producer: RawTransactions) -> None:
-    """The first part of the story: the batch is in the log, the client does not know it, and aborts."""
+    """The first part of the story: the batch is in the log, the client does not know it, and
+    aborts.
+    """
     producer.add()
     assert producer.send(OLD, 0).error_code == E.NONE
     producer.end(commit=False)
 
 
-# ---- raw frames -----------------------------------------------------------------------------------------------
+# ---- raw frames ----
 
 
 @pytest.mark.parametrize("version", [3, 7, 11])
@@ -106,7 +116,9 @@ def test_refusal_tells_the_log_start_offset_after_delete_records(producer: RawTr
     assert (answer.error_code, answer.log_start_offset) == (E.UNKNOWN_PRODUCER_ID, 3)
 
 
-def test_late_copy_of_aborted_batch_does_not_enter_the_next_transaction(producer: RawTransactions) -> None:
+def test_late_copy_of_aborted_batch_does_not_enter_the_next_transaction(
+    producer: RawTransactions,
+) -> None:
     abort_with_batch_in_log(producer)
     producer.add()
     assert producer.send(OLD, 0).error_code == E.UNKNOWN_PRODUCER_ID
@@ -119,7 +131,9 @@ def test_late_copy_of_aborted_batch_does_not_enter_the_next_transaction(producer
     assert producer.read() == NEW
 
 
-def test_retry_within_the_open_transaction_is_answered_with_its_offset(producer: RawTransactions) -> None:
+def test_retry_within_the_open_transaction_is_answered_with_its_offset(
+    producer: RawTransactions,
+) -> None:
     abort_with_batch_in_log(producer)
     producer.add()
     first = producer.send(NEW[:2], 5)
@@ -144,7 +158,7 @@ def test_batches_sent_at_once_behind_a_refused_one_are_refused(producer: RawTran
     assert producer.read() == []
 
 
-# ---- forced aborts --------------------------------------------------------------------------------------------
+# ---- forced aborts ----
 
 
 @pytest.mark.parametrize("how", ["timeout", "fencing"])
@@ -178,12 +192,14 @@ def test_forced_abort_refuses_the_old_epoch_and_serves_the_next(
     assert next_producer.read() == NEW
 
 
-# ---- restarts -------------------------------------------------------------------------------------------------
+# ---- restarts ----
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["clean-stop", "kill-9"])
 def test_ended_sequences_are_refused_after_a_restart(tmp_path: Path, kill: bool) -> None:
-    """A clean stop leaves a producer snapshot, which keeps the last batch only; after kill -9 the log is read."""
+    """A clean stop leaves a producer snapshot, which keeps the last batch only; after kill -9 the
+    log is read.
+    """
     broker = LocalBroker(tmp_path, QUICK).start()
     try:
         topic = create_topic(broker.bootstrap, "orders")
@@ -214,7 +230,7 @@ def test_ended_sequences_are_refused_after_a_restart(tmp_path: Path, kill: bool)
         broker.kill()
 
 
-# ---- librdkafka -----------------------------------------------------------------------------------------------
+# ---- librdkafka ----
 
 
 @pytest.fixture
@@ -276,7 +292,9 @@ class Librdkafka:
         wait_until(requeued, f"{count} records to wait for a retry")
 
     def commit_or_repeat(self, values: list[bytes]) -> list[str]:
-        """Commit a transaction as applications do; return the errors on which it was aborted and repeated."""
+        """Commit a transaction as applications do; return the errors on which it was aborted and
+        repeated.
+        """
         errors: list[str] = []
         while True:
             self.begin(values)
@@ -307,7 +325,9 @@ def test_librdkafka_loses_nothing_after_an_abort_with_a_batch_in_flight(
     client.wait_requeued(len(OLD))
     aborting = threading.Thread(target=client.producer.abort_transaction, args=(PATIENCE_S,))
     aborting.start()
-    wait_until(lambda: client.failed == ["_PURGE_QUEUE"] * len(OLD), "the abort to drop the records")
+    wait_until(
+        lambda: client.failed == ["_PURGE_QUEUE"] * len(OLD), "the abort to drop the records"
+    )
     proxy.lost_api = None
     proxy.back()
     aborting.join()

@@ -1,4 +1,6 @@
-"""Waiting fetches, fetch sessions (KIP-227), deleted topics and records under a reader, by raw frames."""
+"""Waiting fetches, fetch sessions (KIP-227), deleted topics and records under a reader, by raw
+frames.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from millstream.core.errors import ErrorCode as E
 from millstream.local.broker import LocalBroker
 from millstream.wire.schema import Struct
 
-# Longer than a raw connection waits: an answer that comes only when the time is over fails the test.
+# Longer than a raw connection waits: an answer that comes only when the time is over fails the
+# test.
 FOREVER_MS = 100_000
 
 
@@ -39,7 +42,7 @@ def append(connection: RawConnection, topic: str, records: bytes | None = None, 
     assert errors(answer) == [0], answer
 
 
-# ---- waiting ------------------------------------------------------------------------------------------------
+# ---- waiting ----
 
 
 def test_a_waiting_fetch_is_answered_when_records_come(
@@ -62,7 +65,9 @@ def test_a_waiting_fetch_waits_for_its_least_bytes(
     assert len(stored(read_answer("Fetch", 12, connection.receive()))) == 3 * len(sent)
 
 
-def test_a_waiting_fetch_ends_with_its_time(connection: RawConnection, new_topic: Callable[..., str]):
+def test_a_waiting_fetch_ends_with_its_time(
+    connection: RawConnection, new_topic: Callable[..., str]
+):
     topic = new_topic()
     append(connection, topic)
     answer = connection.call("Fetch", 12, fetch(topic, 0, min_bytes=1 << 20, max_wait_ms=300))
@@ -89,7 +94,10 @@ def _topic(name: str, rows: list[dict[str, int]]) -> Struct:
 
 
 def test_a_waiting_fetch_is_told_that_its_topic_is_gone(
-    connection: RawConnection, other: RawConnection, shared_broker: LocalBroker, new_topic: Callable[..., str]
+    connection: RawConnection,
+    other: RawConnection,
+    shared_broker: LocalBroker,
+    new_topic: Callable[..., str],
 ):
     topic = new_topic()
     identity = topic_id(shared_broker.bootstrap, topic)
@@ -120,13 +128,16 @@ def test_records_below_the_log_start_are_out_of_range(
     deleted = connection.call("DeleteRecords", 2, delete_records(topic, 3))
     assert values(deleted, "low_watermark") == [3]
     for offset in (0, 2):
-        assert errors(connection.call("Fetch", 12, fetch(topic, offset))) == [0, E.OFFSET_OUT_OF_RANGE]
+        assert errors(connection.call("Fetch", 12, fetch(topic, offset))) == [
+            0,
+            E.OFFSET_OUT_OF_RANGE,
+        ]
     answer = connection.call("Fetch", 12, fetch(topic, 3))
     assert values(answer, "log_start_offset") == [3]
     assert base_offset_of(stored(answer)) == 2  # batches leave whole
 
 
-# ---- sessions -----------------------------------------------------------------------------------------------
+# ---- sessions ----
 
 
 class Session:

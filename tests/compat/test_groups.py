@@ -1,4 +1,6 @@
-"""Groups as clients see them: who reads what, offsets and their commits, patterns, new partitions, static members, restarts."""
+"""Groups as clients see them: who reads what, offsets and their commits, patterns, new partitions,
+static members, restarts.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ every_reader = pytest.mark.parametrize("reader", READERS, ids=lambda reader: rea
 COUNT = 40
 
 
-def fill(bootstrap: str, topic: str, count: int = COUNT, partitions: int = 1, start: int = 0) -> set[bytes]:
+def fill(
+    bootstrap: str, topic: str, count: int = COUNT, partitions: int = 1, start: int = 0
+) -> set[bytes]:
     """Numbered records, spread over the partitions; their values."""
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     values = [b"%d" % number for number in range(start, start + count)]
@@ -60,7 +64,7 @@ def admin(quick_broker: LocalBroker) -> AdminClient:
     return AdminClient({"bootstrap.servers": quick_broker.bootstrap, "log_level": 0})
 
 
-# ---- who reads what -------------------------------------------------------------------------------------------
+# ---- who reads what ----
 
 
 @every_reader
@@ -93,12 +97,16 @@ def test_eight_members_share_eight_partitions(
         return sorted(tp.partition for member in members for tp in member.consumer.assignment())  # type: ignore[attr-defined]
 
     def read_on(member: Any) -> None:
-        """Until all have settled: one that stopped reading before would hold up the rebalances of the others."""
+        """Until all have settled: one that stopped reading before would hold up the rebalances of
+        the others.
+        """
         deadline = time.monotonic() + 90
         while not settled.is_set():
             assert time.monotonic() < deadline, share()
             member.poll()
-            if share() == list(range(8)) and all(len(m.consumer.assignment()) == 1 for m in members):  # type: ignore[attr-defined]
+            if share() == list(range(8)) and all(
+                len(m.consumer.assignment()) == 1 for m in members
+            ):  # type: ignore[attr-defined]
                 settled.set()
 
     with ThreadPoolExecutor(8) as threads:
@@ -107,7 +115,9 @@ def test_eight_members_share_eight_partitions(
         [described] = admin.describe_consumer_groups([topic]).values()
         group = described.result(30)
         assert group.state is ConsumerGroupState.STABLE and len(group.members) == 8
-        owned = [(tp.topic, tp.partition) for m in group.members for tp in m.assignment.topic_partitions]
+        owned = [
+            (tp.topic, tp.partition) for m in group.members for tp in m.assignment.topic_partitions
+        ]
         assert sorted(owned) == [(topic, index) for index in range(8)]
         list(threads.map(lambda member: member.close(), members))
 
@@ -144,7 +154,9 @@ def test_partitions_that_are_added_are_read(
         )
         fill(quick_broker.bootstrap, topic, 6, partitions=3)
         # Records that arrive before the rebalance are not committed, and come again after it.
-        found = member.read_until(lambda found: len({(one.partition, one.offset) for one in found}) >= 6)
+        found = member.read_until(
+            lambda found: len({(one.partition, one.offset) for one in found}) >= 6
+        )
         assert {one.partition for one in found} == {0, 1, 2}
 
 
@@ -209,7 +221,7 @@ def test_a_group_moves_to_the_new_protocol_while_it_reads(
             assert values(mine + other) == sorted(b"%d" % n for n in range(COUNT, 2 * COUNT))
 
 
-# ---- offsets --------------------------------------------------------------------------------------------------
+# ---- offsets ----
 
 
 @every_reader
@@ -228,7 +240,9 @@ def test_offsets_are_committed_by_themselves(
         wait_until(committed, "the automatic commit")
 
 
-def test_a_commit_that_is_not_waited_for(quick_broker: LocalBroker, new_quick_topic: NewTopic) -> None:
+def test_a_commit_that_is_not_waited_for(
+    quick_broker: LocalBroker, new_quick_topic: NewTopic
+) -> None:
     topic = new_quick_topic()
     fill(quick_broker.bootstrap, topic)
     with Confluent(quick_broker.bootstrap, topic, [topic]) as member:
@@ -335,7 +349,7 @@ def test_groups_in_the_admin_api(
         assert caught.value.args[0].name() == "NON_EMPTY_GROUP"
 
 
-# ---- the broker goes away -------------------------------------------------------------------------------------
+# ---- the broker goes away ----
 
 
 @pytest.fixture
@@ -349,7 +363,9 @@ def own_broker(broker: Callable[..., LocalBroker]) -> Iterator[LocalBroker]:
 def test_members_and_offsets_live_through_the_death_of_the_broker(
     own_broker: LocalBroker, kill: bool
 ) -> None:
-    """The same members go on with the same partitions, and a group that was away finds its offsets."""
+    """The same members go on with the same partitions, and a group that was away
+    finds its offsets.
+    """
     topic = create_topic(own_broker.bootstrap, "survives", 2)
     first = fill(own_broker.bootstrap, topic, partitions=2)
     with Confluent(own_broker.bootstrap, "away", [topic]) as member:
@@ -357,7 +373,11 @@ def test_members_and_offsets_live_through_the_death_of_the_broker(
         member.consumer.commit(
             offsets=[TopicPartition(topic, 0, 7), TopicPartition(topic, 1, 9)], asynchronous=False
         )
-    kinds = (Confluent, ConfluentNext, AioKafka)  # kafka-python leaves sockets open that were refused
+    kinds = (
+        Confluent,
+        ConfluentNext,
+        AioKafka,
+    )  # kafka-python leaves sockets open that were refused
     living = [kind(own_broker.bootstrap, f"living-{kind.__name__}", [topic]) for kind in kinds]
     for member in living:
         assert values(member.read(COUNT)) == sorted(first)
@@ -380,12 +400,16 @@ def test_a_deleted_topic_takes_its_offsets_along(own_broker: LocalBroker) -> Non
     admin = AdminClient({"bootstrap.servers": own_broker.bootstrap, "log_level": 0})
     for name in ("kept", "gone"):
         create_topic(own_broker.bootstrap, name)
-    consumer = Consumer({"bootstrap.servers": own_broker.bootstrap, "group.id": "g", "log_level": 0})
+    consumer = Consumer(
+        {"bootstrap.servers": own_broker.bootstrap, "group.id": "g", "log_level": 0}
+    )
     wanted = [TopicPartition("kept", 0, 1), TopicPartition("gone", 0, 2)]
     consumer.commit(offsets=wanted, asynchronous=False)
     consumer.close()
     admin.delete_topics(["gone"])["gone"].result(30)
-    wait_until(lambda: offsets(admin, "g") == {("kept", 0): 1}, "the offsets of the deleted topic to go")
+    wait_until(
+        lambda: offsets(admin, "g") == {("kept", 0): 1}, "the offsets of the deleted topic to go"
+    )
     own_broker.restart(kill=True)
     afterwards = AdminClient({"bootstrap.servers": own_broker.bootstrap, "log_level": 0})
     assert offsets(afterwards, "g") == {("kept", 0): 1}

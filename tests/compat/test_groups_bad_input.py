@@ -29,7 +29,9 @@ JOIN = [
         E.INVALID_SESSION_TIMEOUT,
     ),
     Case("no member id yet", "JoinGroup", 4, lambda w: join(w["joined"]), E.MEMBER_ID_REQUIRED),
-    Case("unknown member, no group", "JoinGroup", 9, lambda w: join(w["a"], "x"), E.UNKNOWN_MEMBER_ID),
+    Case(
+        "unknown member, no group", "JoinGroup", 9, lambda w: join(w["a"], "x"), E.UNKNOWN_MEMBER_ID
+    ),
     Case("unknown member", "JoinGroup", 9, lambda w: join(w["stable"], "x"), E.UNKNOWN_MEMBER_ID),
     Case(
         "unknown member of an empty group",
@@ -53,7 +55,11 @@ JOIN = [
         E.INCONSISTENT_GROUP_PROTOCOL,
     ),
     Case(
-        "another protocol type", "JoinGroup", 9, lambda w: join(w["connect"]), E.INCONSISTENT_GROUP_PROTOCOL
+        "another protocol type",
+        "JoinGroup",
+        9,
+        lambda w: join(w["connect"]),
+        E.INCONSISTENT_GROUP_PROTOCOL,
     ),
     Case(
         "no protocol in common",
@@ -87,10 +93,22 @@ SYNC = [
         E.INVALID_GROUP_ID,
     ),
     Case("unknown group", "SyncGroup", 3, lambda w: sync(w["a"], "x", 1), E.UNKNOWN_MEMBER_ID),
-    Case("unknown member", "SyncGroup", 3, lambda w: sync(w["stable"], "x", 1), E.UNKNOWN_MEMBER_ID),
-    Case("stale generation", "SyncGroup", 3, lambda w: sync(w["stable"], w.member, 0), E.ILLEGAL_GENERATION),
     Case(
-        "generation to come", "SyncGroup", 3, lambda w: sync(w["stable"], w.member, 2), E.ILLEGAL_GENERATION
+        "unknown member", "SyncGroup", 3, lambda w: sync(w["stable"], "x", 1), E.UNKNOWN_MEMBER_ID
+    ),
+    Case(
+        "stale generation",
+        "SyncGroup",
+        3,
+        lambda w: sync(w["stable"], w.member, 0),
+        E.ILLEGAL_GENERATION,
+    ),
+    Case(
+        "generation to come",
+        "SyncGroup",
+        3,
+        lambda w: sync(w["stable"], w.member, 2),
+        E.ILLEGAL_GENERATION,
     ),
     Case(
         "fenced instance",
@@ -133,8 +151,16 @@ HEARTBEAT = [
     Case("fine", "Heartbeat", 4, lambda w: heartbeat(w["stable"], w.member, 1), E.NONE),
     Case("no group id", "Heartbeat", 4, lambda w: heartbeat("", "x", 1), E.INVALID_GROUP_ID),
     Case("unknown group", "Heartbeat", 4, lambda w: heartbeat(w["a"], "x", 1), E.UNKNOWN_MEMBER_ID),
-    Case("unknown member", "Heartbeat", 4, lambda w: heartbeat(w["stable"], "x", 1), E.UNKNOWN_MEMBER_ID),
-    Case("empty group", "Heartbeat", 4, lambda w: heartbeat(w["empty"], "x", 1), E.UNKNOWN_MEMBER_ID),
+    Case(
+        "unknown member",
+        "Heartbeat",
+        4,
+        lambda w: heartbeat(w["stable"], "x", 1),
+        E.UNKNOWN_MEMBER_ID,
+    ),
+    Case(
+        "empty group", "Heartbeat", 4, lambda w: heartbeat(w["empty"], "x", 1), E.UNKNOWN_MEMBER_ID
+    ),
     Case(
         "stale generation",
         "Heartbeat",
@@ -167,7 +193,9 @@ HEARTBEAT = [
 
 LEAVE = [
     Case("no group id", "LeaveGroup", 5, lambda w: leave("", ("x", None)), E.INVALID_GROUP_ID),
-    Case("unknown group", "LeaveGroup", 5, lambda w: leave(w["a"], ("x", None)), E.UNKNOWN_MEMBER_ID),
+    Case(
+        "unknown group", "LeaveGroup", 5, lambda w: leave(w["a"], ("x", None)), E.UNKNOWN_MEMBER_ID
+    ),
     Case(
         "unknown group, v2",
         "LeaveGroup",
@@ -175,10 +203,26 @@ LEAVE = [
         lambda w: {"group_id": w["a"], "member_id": "x"},
         E.UNKNOWN_MEMBER_ID,
     ),
-    Case("unknown member", "LeaveGroup", 5, lambda w: leave(w["stable"], ("x", None)), E.UNKNOWN_MEMBER_ID),
-    Case("unknown instance", "LeaveGroup", 5, lambda w: leave(w["fixed"], ("", "j")), E.UNKNOWN_MEMBER_ID),
     Case(
-        "fenced instance", "LeaveGroup", 5, lambda w: leave(w["fixed"], (w.fenced, "i")), E.FENCED_INSTANCE_ID
+        "unknown member",
+        "LeaveGroup",
+        5,
+        lambda w: leave(w["stable"], ("x", None)),
+        E.UNKNOWN_MEMBER_ID,
+    ),
+    Case(
+        "unknown instance",
+        "LeaveGroup",
+        5,
+        lambda w: leave(w["fixed"], ("", "j")),
+        E.UNKNOWN_MEMBER_ID,
+    ),
+    Case(
+        "fenced instance",
+        "LeaveGroup",
+        5,
+        lambda w: leave(w["fixed"], (w.fenced, "i")),
+        E.FENCED_INSTANCE_ID,
     ),
     Case("nobody", "LeaveGroup", 5, lambda w: leave(w["stable"]), E.NONE),
 ]
@@ -207,7 +251,11 @@ COMMIT = [
         E.UNKNOWN_MEMBER_ID,
     ),
     Case(
-        "nobody, group in use", "OffsetCommit", 8, lambda w: commit(w["stable"], w.topic), E.UNKNOWN_MEMBER_ID
+        "nobody, group in use",
+        "OffsetCommit",
+        8,
+        lambda w: commit(w["stable"], w.topic),
+        E.UNKNOWN_MEMBER_ID,
     ),
     Case(
         "stale generation",
@@ -292,7 +340,10 @@ FETCH = [
         10,
         lambda w: {
             "groups": [
-                {"group_id": w["empty"], "topics": [{"topic_id": UNKNOWN_ID, "partition_indexes": [0]}]}
+                {
+                    "group_id": w["empty"],
+                    "topics": [{"topic_id": UNKNOWN_ID, "partition_indexes": [0]}],
+                }
             ]
         },
         E.UNKNOWN_TOPIC_ID,
@@ -313,9 +364,19 @@ GROUPS = [
     Case("in use", "DeleteGroups", 2, lambda w: {"groups_names": [w["stable"]]}, E.NON_EMPTY_GROUP),
     Case("unknown", "DeleteGroups", 2, lambda w: {"groups_names": [w["a"]]}, E.GROUP_ID_NOT_FOUND),
     Case(
-        "unknown group", "OffsetDelete", 0, lambda w: {"group_id": w["a"], "topics": []}, E.GROUP_ID_NOT_FOUND
+        "unknown group",
+        "OffsetDelete",
+        0,
+        lambda w: {"group_id": w["a"], "topics": []},
+        E.GROUP_ID_NOT_FOUND,
     ),
-    Case("no group id", "OffsetDelete", 0, lambda w: {"group_id": "", "topics": []}, E.INVALID_GROUP_ID),
+    Case(
+        "no group id",
+        "OffsetDelete",
+        0,
+        lambda w: {"group_id": "", "topics": []},
+        E.INVALID_GROUP_ID,
+    ),
     Case(
         "members of another kind",
         "OffsetDelete",
@@ -346,10 +407,22 @@ GROUPS = [
         E.INVALID_REQUEST,
     ),
     Case(
-        "unknown kind of key", "FindCoordinator", 3, lambda w: {"key_type": 7, "key": "k"}, E.INVALID_REQUEST
+        "unknown kind of key",
+        "FindCoordinator",
+        3,
+        lambda w: {"key_type": 7, "key": "k"},
+        E.INVALID_REQUEST,
     ),
-    Case("no group id", "FindCoordinator", 4, lambda w: {"key_type": 0, "coordinator_keys": [""]}, E.NONE),
-    Case("no keys", "FindCoordinator", 4, lambda w: {"key_type": 0, "coordinator_keys": []}, E.NONE),
+    Case(
+        "no group id",
+        "FindCoordinator",
+        4,
+        lambda w: {"key_type": 0, "coordinator_keys": [""]},
+        E.NONE,
+    ),
+    Case(
+        "no keys", "FindCoordinator", 4, lambda w: {"key_type": 0, "coordinator_keys": []}, E.NONE
+    ),
 ]
 
 CASES: list[Case] = [*JOIN, *SYNC, *HEARTBEAT, *LEAVE, *COMMIT, *FETCH, *GROUPS]

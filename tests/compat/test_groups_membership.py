@@ -1,4 +1,6 @@
-"""Groups of real clients whose members join, leave and crash under load: nothing is lost, nothing committed comes again."""
+"""Groups of real clients whose members join, leave and crash under load: nothing is lost, nothing
+committed comes again.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ KINDS = [
 
 @pytest.mark.parametrize(("client", "strategy"), KINDS, ids=["-".join(kind) for kind in KINDS])
 def test_members_join_leave_and_crash_under_load(
-    quick_broker: LocalBroker, new_quick_topic: Callable[..., str], tmp_path: Path, client: str, strategy: str
+    quick_broker: LocalBroker,
+    new_quick_topic: Callable[..., str],
+    tmp_path: Path,
+    client: str,
+    strategy: str,
 ) -> None:
     topic = new_quick_topic(PARTITIONS)
     options = {"client": client, "strategy": strategy, "session_ms": 1_500}

@@ -1,4 +1,6 @@
-"""Idempotent producers by raw batches: sequences, duplicates, epochs, wrap-around, as Apache Kafka answers them."""
+"""Idempotent producers by raw batches: sequences, duplicates, epochs, wrap-around, as Apache Kafka
+answers them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def producer(connection: RawConnection, new_topic: Callable[..., str]) -> Produc
 
 
 def test_producer_ids_are_never_handed_out_twice(connection: RawConnection):
-    found = [connection.call("InitProducerId", 4, init_producer_id()).producer_id for _ in range(50)]
+    found = [
+        connection.call("InitProducerId", 4, init_producer_id()).producer_id for _ in range(50)
+    ]
     assert len(set(found)) == 50
 
 
@@ -115,8 +119,14 @@ def test_sequences_survive_the_deletion_of_all_records(producer: Producer):
 def test_describe_producers_tells_what_is_remembered(producer: Producer):
     producer.send(0, 3)
     producer.send(3, epoch=0)
-    asked = request("DescribeProducers", topics=[{"name": producer.topic, "partition_indexes": [0]}])
+    asked = request(
+        "DescribeProducers", topics=[{"name": producer.topic, "partition_indexes": [0]}]
+    )
     [state] = values(producer.connection.call("DescribeProducers", 0, asked), "active_producers")[0]
-    assert (state.producer_id, state.producer_epoch, state.last_sequence) == (producer.producer_id, 0, 3)
+    assert (state.producer_id, state.producer_epoch, state.last_sequence) == (
+        producer.producer_id,
+        0,
+        3,
+    )
     assert (state.coordinator_epoch, state.current_txn_start_offset) == (-1, -1)
     assert state.last_timestamp > 0

@@ -1,4 +1,6 @@
-"""Internal topics belong to the coordinators: clients cannot write to them, break their shape, or make them wrong by looking."""
+"""Internal topics belong to the coordinators: clients cannot write to them, break their shape, or
+make them wrong by looking.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from millstream.core.errors import ErrorCode
 from millstream.local.broker import LocalBroker
 from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from millstream.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from millstream.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millstream.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from millstream.wire.records.batch import build_batch
@@ -30,7 +35,9 @@ def look(client: RawClient, *names: str):
     asked = [MetadataRequestTopic(name=name) for name in names]
     return {
         t.name: t
-        for t in client.call(MetadataRequest(topics=asked, allow_auto_topic_creation=True), 12).topics
+        for t in client.call(
+            MetadataRequest(topics=asked, allow_auto_topic_creation=True), 12
+        ).topics
     }
 
 

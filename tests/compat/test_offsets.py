@@ -49,7 +49,8 @@ def test_confluent_kafka(shared_broker: LocalBroker, topic: str):
     consumer = Consumer({"bootstrap.servers": shared_broker.bootstrap, "group.id": "none"})
     try:
         asked = [
-            consumer.offsets_for_times([RdTopicPartition(topic, 0, at)], DEADLINE_S)[0].offset for at in ASKED
+            consumer.offsets_for_times([RdTopicPartition(topic, 0, at)], DEADLINE_S)[0].offset
+            for at in ASKED
         ]
         assert asked == FOUND
         [late] = consumer.offsets_for_times([RdTopicPartition(topic, 0, LATE)], DEADLINE_S)
@@ -76,7 +77,8 @@ def test_aiokafka(shared_broker: LocalBroker, topic: str):
     tp = AioTopicPartition(topic, 0)
 
     async def work() -> None:
-        # Its fetches share the connection, and answers come in order: a waiting one holds back the rest.
+        # Its fetches share the connection, and answers come in order: a waiting one holds back the
+        # rest.
         async with AIOKafkaConsumer(
             bootstrap_servers=shared_broker.bootstrap, group_id=None, fetch_max_wait_ms=20
         ) as consumer:
@@ -103,5 +105,7 @@ def test_kcat(shared_broker: LocalBroker, topic: str):
         )
         assert told.stdout.strip() == f"{topic} [0] offset {offset}"
     read = [*base, "-C", "-q", "-t", topic, "-p", "0", "-c", "3", "-f", "%o %T\\n"]
-    got = subprocess.run([*read, "-o", f"s@{START_MS + 41_001}"], capture_output=True, text=True, timeout=60)
+    got = subprocess.run(
+        [*read, "-o", f"s@{START_MS + 41_001}"], capture_output=True, text=True, timeout=60
+    )
     assert got.stdout.split() == [str(n) for i in (42, 43, 44) for n in (i, TIMES[i])]

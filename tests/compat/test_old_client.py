@@ -1,4 +1,6 @@
-"""An old client from PyPI, kafka-python 1.4: messages of magic 0 and 1, written and read, alone and beside newer clients."""
+"""An old client from PyPI, kafka-python 1.4: messages of magic 0 and 1, written and read, alone and
+beside newer clients.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Apache Kafka 4 has droppe
 
 OLD = "1.4.7"
 PROGRAM = Path(__file__).with_name("old_client_program.py")
-# What the client believes to talk to decides the versions it uses: magic 0 up to 0.9, magic 1 with 0.10.
+# What the client believes to talk to decides the versions it uses: magic 0 up to 0.9, magic 1 with
+# 0.10.
 MAGIC_0 = [(0, 8, 0), (0, 8, 2), (0, 9)]
 MAGIC_1 = [(0, 10), (0, 10, 1)]
 every_version = pytest.mark.parametrize(
@@ -50,7 +53,15 @@ def old_library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 def _install(directory: Path) -> None:
     wanted = [f"kafka-python=={OLD}", "six", "xxhash"]  # xxhash: for the LZ4 frames of magic 0
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
     try:
         done = subprocess.run(
             [*pip, "--retries", "1", "--timeout", "15", "--target", str(directory), *wanted],
@@ -97,7 +108,9 @@ def old_client(old_library: Path, shared_broker: LocalBroker) -> OldClient:
 def write(
     topic: str, rows: Sequence[Row], version: tuple[int, ...], codec: str | None, acks: int | str
 ) -> dict[str, Any]:
-    told = [{"key": b64(row.key), "value": b64(row.value), "timestamp": row.timestamp} for row in rows]
+    told = [
+        {"key": b64(row.key), "value": b64(row.value), "timestamp": row.timestamp} for row in rows
+    ]
     return {
         "do": "produce",
         "topic": topic,
@@ -117,7 +130,9 @@ def b64(data: bytes | None) -> str | None:
 
 
 def seen(rows: Sequence[Row], version: tuple[int, ...], *, stamped: bool) -> list[dict[str, Any]]:
-    """What the old client must show: a timestamp only with magic 1, and -1 for what never had one."""
+    """What the old client must show: a timestamp only with magic 1, and -1 for
+    what never had one.
+    """
     return [
         {
             "offset": offset,
@@ -137,7 +152,10 @@ def test_what_an_old_client_writes_is_read_by_old_and_new(
     rows = [row for row in ROWS if row.value is not None or api_version >= (0, 8, 1)]
     steps = []
     for codec, topic in topics.items():
-        steps += [write(topic, rows, api_version, codec, "all"), read(topic, len(rows), api_version)]
+        steps += [
+            write(topic, rows, api_version, codec, "all"),
+            read(topic, len(rows), api_version),
+        ]
     answers = old_client.run(*steps)
     stamped = api_version >= (0, 10)
     wanted = expected(rows)
@@ -160,7 +178,9 @@ def test_what_a_new_client_writes_is_read_by_an_old_one(
     rows = [row for row in VARIOUS if (row.key, row.value) != (None, None)]
     topics = {codec: new_topic() for codec in CODECS}
     for number, (codec, topic) in enumerate(topics.items()):
-        Confluent().produce(old_client.bootstrap, topic, rows, codec=codec or "none", idempotent=number == 0)
+        Confluent().produce(
+            old_client.bootstrap, topic, rows, codec=codec or "none", idempotent=number == 0
+        )
     answers = old_client.run(*[read(topic, len(rows), api_version) for topic in topics.values()])
     for codec, got in zip(topics, answers, strict=True):
         assert got == seen(rows, api_version, stamped=True), codec

@@ -1,6 +1,8 @@
-"""Clients of before Kafka 0.11, byte by byte: Produce v0-v2, Fetch v0-v3 and ListOffsets v0, built and read by hand.
+"""Clients of before Kafka 0.11, byte by byte: Produce v0-v2, Fetch v0-v3 and ListOffsets v0, built
+and read by hand.
 
-Nothing of the project's own codecs is used for the frames: what stands here is the protocol as those clients wrote it.
+Nothing of the project's own codecs is used for the frames: what stands here is the protocol as
+those clients wrote it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import lz4.block
 import lz4.frame
 import pytest
 import zstandard
+from confluent_kafka import Producer
 
 from compat.crafted import GZIP, LZ4, SNAPPY, ZSTD, batch, message, record
 from compat.edge_case import AGAINST_KAFKA
@@ -36,7 +39,7 @@ NO_ERROR, OFFSET_OUT_OF_RANGE, CORRUPT_MESSAGE, UNKNOWN_TOPIC, TOO_LARGE, UNSUPP
 )
 
 
-# ---- frames by hand -----------------------------------------------------------------------------------------
+# ---- frames by hand ----
 
 
 def string(text: str) -> bytes:
@@ -103,11 +106,17 @@ class Client:
         reader.end()
         return code, offset
 
-    def fetch(self, offset: int, *, version: int, max_bytes: int = 1 << 20) -> tuple[int, int, bytes]:
+    def fetch(
+        self, offset: int, *, version: int, max_bytes: int = 1 << 20
+    ) -> tuple[int, int, bytes]:
         """Error code, high watermark, message set."""
         body = struct.pack(">iii", -1, 100, 0)
         body += struct.pack(">i", max_bytes) if version >= 3 else b""
-        body += struct.pack(">i", 1) + string(self.topic) + struct.pack(">iiqi", 1, 0, offset, max_bytes)
+        body += (
+            struct.pack(">i", 1)
+            + string(self.topic)
+            + struct.pack(">iiqi", 1, 0, offset, max_bytes)
+        )
         reader = self._ask(FETCH, version, body)
         if version >= 1:
             assert reader.take("i") == 0
@@ -122,7 +131,11 @@ class Client:
         return list(messages_in(data))
 
     def list_offsets(self, timestamp: int, most: int) -> tuple[int, list[int]]:
-        body = struct.pack(">ii", -1, 1) + string(self.topic) + struct.pack(">iiqi", 1, 0, timestamp, most)
+        body = (
+            struct.pack(">ii", -1, 1)
+            + string(self.topic)
+            + struct.pack(">iiqi", 1, 0, timestamp, most)
+        )
         reader = self._ask(LIST_OFFSETS, 0, body)
         self._one_partition(reader)
         found = reader.take("h"), [reader.take("q") for _ in range(reader.take("i"))]
@@ -153,9 +166,9 @@ def messages_in(data: bytes) -> Iterator[Message]:
         timestamp = one.take("q") if magic else None
         key, value = nullable(one), nullable(one)
         one.end()
-        assert message(key, value, magic=magic, timestamp=timestamp or 0, attributes=attributes)[12:16] == (
-            struct.pack(">I", crc)
-        )
+        assert message(key, value, magic=magic, timestamp=timestamp or 0, attributes=attributes)[
+            12:16
+        ] == (struct.pack(">I", crc))
         if attributes & 7:
             assert value is not None
             yield from inner(offset, magic, attributes, value)
@@ -164,7 +177,9 @@ def messages_in(data: bytes) -> Iterator[Message]:
 
 
 def inner(offset: int, magic: int, attributes: int, value: bytes) -> Iterator[Message]:
-    """Magic 0 keeps offsets inside as they are; in magic 1 they count from the start, and the wrapper has the last one."""
+    """Magic 0 keeps offsets inside as they are; in magic 1 they count from the start, and the
+    wrapper has the last one.
+    """
     found = list(messages_in(DECOMPRESS[attributes & 7](value)))
     shift = offset - found[-1].offset if magic else 0
     for one in found:
@@ -195,7 +210,9 @@ def old_unlz4(data: bytes) -> bytes:
             return out
         block = data[at : at + (size & 0x7FFFFFFF)]
         at += len(block) + (4 if descriptor & 0x10 else 0)
-        out += block if size & 0x80000000 else lz4.block.decompress(block, uncompressed_size=1 << 20)
+        out += (
+            block if size & 0x80000000 else lz4.block.decompress(block, uncompressed_size=1 << 20)
+        )
 
 
 def xerial(data: bytes) -> bytes:
@@ -214,30 +231,42 @@ def unxerial(data: bytes) -> bytes:
     return out
 
 
-DECOMPRESS: dict[int, Callable[[bytes], bytes]] = {GZIP: gzip.decompress, SNAPPY: unxerial, LZ4: old_unlz4}
+DECOMPRESS: dict[int, Callable[[bytes], bytes]] = {
+    GZIP: gzip.decompress,
+    SNAPPY: unxerial,
+    LZ4: old_unlz4,
+}
 
 
 @pytest.fixture
 def client(shared_broker: LocalBroker, topic_name: str) -> Iterator[Client]:
     with RawConnection(shared_broker.bootstrap) as connection:
-        assert errors(connection.call("CreateTopics", 4, create_topics(new_topic(topic_name)))) == [0]
+        assert errors(connection.call("CreateTopics", 4, create_topics(new_topic(topic_name)))) == [
+            0
+        ]
         yield Client(connection, topic_name)
 
 
-# ---- produce ------------------------------------------------------------------------------------------------
+# ---- produce ----
 
 
 @pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (2, 0)])
-def test_messages_of_an_old_producer_come_back_as_they_were(client: Client, version: int, magic: int):
+def test_messages_of_an_old_producer_come_back_as_they_were(
+    client: Client, version: int, magic: int
+):
     pairs = [(b"key", b"value"), (None, b"no key"), (b"tombstone", None), (b"", b""), (None, None)]
     sent = b"".join(message(*pair, magic=magic, timestamp=5000 + i) for i, pair in enumerate(pairs))
     assert client.produce(sent, version=version) == (NO_ERROR, 0)
-    assert client.produce(message(b"next", b"one", magic=magic, timestamp=6000), version=version) == (
+    assert client.produce(
+        message(b"next", b"one", magic=magic, timestamp=6000), version=version
+    ) == (
         NO_ERROR,
         5,
     )
 
-    wanted = [Message(i, magic, 0, 5000 + i if magic else None, *pair) for i, pair in enumerate(pairs)]
+    wanted = [
+        Message(i, magic, 0, 5000 + i if magic else None, *pair) for i, pair in enumerate(pairs)
+    ]
     wanted.append(Message(5, magic, 0, 6000 if magic else None, b"next", b"one"))
     assert client.messages(version=1 if magic == 0 else 2) == wanted
 
@@ -266,7 +295,9 @@ def test_compressed_sets_keep_their_codec_and_offsets(
     if (magic, codec) == (0, LZ4):
         compress = old_lz4
     pairs = [(b"key-%d" % i, b"value" * 20) for i in range(10)]
-    sent = b"".join(message(*pair, magic=magic, timestamp=9000 + i, offset=i) for i, pair in enumerate(pairs))
+    sent = b"".join(
+        message(*pair, magic=magic, timestamp=9000 + i, offset=i) for i, pair in enumerate(pairs)
+    )
     wrapper = message(None, compress(sent), magic=magic, attributes=codec, offset=9, timestamp=9009)
     for base in (0, 10):
         assert client.produce(wrapper, version=magic * 2) == (NO_ERROR, base)
@@ -282,7 +313,10 @@ def test_compressed_sets_keep_their_codec_and_offsets(
 
 @pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1)])
 def test_a_wrong_checksum_is_refused(client: Client, version: int, magic: int):
-    assert client.produce(message(b"k", b"v", magic=magic, crc=1), version=version) == (CORRUPT_MESSAGE, -1)
+    assert client.produce(message(b"k", b"v", magic=magic, crc=1), version=version) == (
+        CORRUPT_MESSAGE,
+        -1,
+    )
     assert client.fetch(0, version=0)[1:] == (0, b"")
 
 
@@ -306,12 +340,16 @@ def test_acks_0_gets_no_answer_and_keeps_order(client: Client):
     assert [m.value for m in client.messages(version=0)] == [b"quiet", b"loud"]
 
 
-# ---- fetch --------------------------------------------------------------------------------------------------
+# ---- fetch ----
 
 
 @pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 1)])
 def test_batches_of_today_are_converted_for_an_old_reader(client: Client, version: int, magic: int):
-    body = record(0, b"a", b"1", headers=[(b"h", b"dropped")]) + record(1, None, b"2") + record(2, b"c", None)
+    body = (
+        record(0, b"a", b"1", headers=[(b"h", b"dropped")])
+        + record(1, None, b"2")
+        + record(2, b"c", None)
+    )
     sent = batch([(b"", b"")] * 3, body=body, timestamp=4000)
     assert errors(client.connection.call("Produce", 9, produce(client.topic, sent))) == [0]
     stamp = 4000 if magic else None
@@ -345,6 +383,23 @@ def test_a_limit_below_the_first_message_does_not_block_its_reader(client: Clien
     assert seen == [b"0" * 1000, b"1" * 1000, b"2" * 1000]
 
 
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+def test_small_limit_does_not_stop_a_reader_at_a_control_batch(
+    client: Client, shared_broker: LocalBroker, version: int
+):
+    """A control batch converts to nothing, so it must not use up the limit."""
+    settings = {"bootstrap.servers": shared_broker.bootstrap, "transactional.id": client.topic}
+    producer = Producer(settings)
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(client.topic, b"first")
+    producer.commit_transaction(30)
+    client.produce(message(b"k", b"second", magic=0), version=0)
+    [first] = messages_in(client.fetch(0, version=version, max_bytes=10)[2])
+    [second] = messages_in(client.fetch(1, version=version, max_bytes=10)[2])
+    assert (first.value, second.value, second.offset) == (b"first", b"second", 2)
+
+
 def test_zstd_is_refused_to_readers_that_cannot_know_it(client: Client):
     sent = batch(attributes=ZSTD, compress=zstandard.ZstdCompressor().compress)
     assert errors(client.connection.call("Produce", 9, produce(client.topic, sent))) == [0]
@@ -352,7 +407,7 @@ def test_zstd_is_refused_to_readers_that_cannot_know_it(client: Client):
         assert client.fetch(0, version=version)[0] == UNSUPPORTED_CODEC
 
 
-# ---- list offsets -------------------------------------------------------------------------------------------
+# ---- list offsets ----
 
 
 def test_list_offsets_v0(client: Client):

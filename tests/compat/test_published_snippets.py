@@ -1,7 +1,8 @@
-"""The snippets that kafka-python, confluent-kafka and aiokafka publish with their packages run unchanged, but for the address of the broker.
+"""The snippets that kafka-python, confluent-kafka and aiokafka publish with their packages run
+unchanged, but for the address of the broker.
 
-They are taken from the descriptions of the installed packages, so that a new release brings its own. Consumers among them never end: they are
-given records until they have printed one.
+They are taken from the descriptions of the installed packages, so that a new release brings its
+own. Consumers among them never end: they are given records until they have printed one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import pytest
 from millstream.testing import Kafka, broker
 
 TIMEOUT_S = 120.0
-# kafka-python's classes look for a broker at localhost:9092 where nothing else is said: the address is set there, not in the snippets.
+# kafka-python's classes look for a broker at localhost:9092 where nothing else is said: the address
+# is set there, not in the snippets.
 KAFKA_PYTHON = """
 import kafka
 for kind in (kafka.KafkaProducer, kafka.KafkaConsumer):
@@ -60,13 +62,17 @@ def kafka() -> Iterator[Kafka]:
 
 
 def run(program: str) -> str:
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
 def printed_by_reader(program: str, kafka: Kafka, topic: str, wanted: str, directory: Path) -> str:
-    """What a program that never ends prints, while records come, until it has printed what is wanted."""
+    """What a program that never ends prints, while records come, until it has printed what is
+    wanted.
+    """
     output = directory / "output"
     with output.open("w") as out:
         reader = subprocess.Popen([sys.executable, "-u", "-c", program], stdout=out, stderr=out)
@@ -87,7 +93,11 @@ def test_producers_of_kafka_python(kafka: Kafka) -> None:
     known = snippets("kafka-python", having="producer")
     assert len(known) >= 8
     known.sort(key=lambda one: "begin_transaction" in one)  # that one's producer sends nothing else
-    run(KAFKA_PYTHON.format(bootstrap=kafka.bootstrap) + at(kafka.bootstrap, "\n".join(known)) + FLUSH_ALL)
+    run(
+        KAFKA_PYTHON.format(bootstrap=kafka.bootstrap)
+        + at(kafka.bootstrap, "\n".join(known))
+        + FLUSH_ALL
+    )
     records = kafka.consume("foobar")
     values = [one.value for one in records]
     assert values.count(b"some_message_bytes") == 100
@@ -100,7 +110,11 @@ def test_producers_of_kafka_python(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize("number", range(3), ids=["alone", "group", "read_committed"])
 def test_consumers_of_kafka_python(number: int, kafka: Kafka, tmp_path: Path) -> None:
-    known = [one for one in snippets("kafka-python", having="for msg in consumer") if "KafkaConsumer(" in one]
+    known = [
+        one
+        for one in snippets("kafka-python", having="for msg in consumer")
+        if "KafkaConsumer(" in one
+    ]
     known = [one for one in known if "print" in one]
     topic = re.findall(r"'(my_favorite_topic|txn_topic)'", known[number])[0]
     kafka.topic(topic)
@@ -121,7 +135,9 @@ def test_the_asynchronous_producer_of_confluent_kafka(kafka: Kafka) -> None:
 
 
 def test_the_admin_client_of_confluent_kafka(kafka: Kafka) -> None:
-    printed = run(at(kafka.bootstrap, one_snippet("confluent-kafka", having="create_topics(new_topics)")))
+    printed = run(
+        at(kafka.bootstrap, one_snippet("confluent-kafka", having="create_topics(new_topics)"))
+    )
     assert sorted(printed.splitlines()) == ["Topic topic1 created", "Topic topic2 created"]
 
 
@@ -130,4 +146,6 @@ def test_aiokafka(kafka: Kafka, tmp_path: Path) -> None:
     assert b"Super message" in [one.value for one in kafka.consume("my_topic")]
     kafka.topic("my_other_topic")
     program = at(kafka.bootstrap, one_snippet("aiokafka", having="async for msg in consumer"))
-    assert "consumed:  my_topic 0 " in printed_by_reader(program, kafka, "my_topic", "consumed:", tmp_path)
+    assert "consumed:  my_topic 0 " in printed_by_reader(
+        program, kafka, "my_topic", "consumed:", tmp_path
+    )

@@ -1,4 +1,6 @@
-"""Programs as the documentation of other clients begins with them run against `millstream serve` as they are, but for the address."""
+"""Programs as the documentation of other clients begins with them run against `millstream serve` as
+they are, but for the address.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Requests of one connection take effect in the order sent, also when the client does not wait for answers."""
+"""Requests of one connection take effect in the order sent, also when the client does not wait for
+answers.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +113,10 @@ def pipelined(connection: RawConnection, *requests: Sent, cut: int = 1 << 20) ->
         connection.send_bytes(data[start : start + cut])
     frames = [connection.receive() for _ in requests]
     assert [correlation_id(frame) for frame in frames] == ids
-    return [read_answer(one.api, one.version, frame) for one, frame in zip(requests, frames, strict=True)]
+    return [
+        read_answer(one.api, one.version, frame)
+        for one, frame in zip(requests, frames, strict=True)
+    ]
 
 
 def one_at_a_time(connection: RawConnection, *requests: Sent) -> list[Any]:
@@ -132,7 +137,7 @@ def committed(connection: RawConnection, group: str, topic: str, offset: int = 1
     return group
 
 
-# ---- pairs of requests ----------------------------------------------------------------------------------------
+# ---- pairs of requests ----
 
 
 def test_list_offsets_behind_delete_records_shows_the_new_start(connection: RawConnection) -> None:
@@ -168,7 +173,9 @@ def test_describe_configs_behind_alter_configs_shows_the_new_value(
         if api == "AlterConfigs":
             alter = Sent(api, 2, alter_configs(TOPIC, topic, ("retention.ms", retention)))
         else:
-            alter = Sent(api, 1, alter_incrementally(TOPIC, topic, ("retention.ms", SET, retention)))
+            alter = Sent(
+                api, 1, alter_incrementally(TOPIC, topic, ("retention.ms", SET, retention))
+            )
         describe = describe_configs(TOPIC, topic, "retention.ms", synonyms=False)
         _, shown = pipelined(connection, alter, Sent("DescribeConfigs", 4, describe))
         assert values(shown, "value") == [retention]
@@ -197,7 +204,7 @@ def test_create_partitions_is_seen_by_the_produce_behind_it(connection: RawConne
     assert failures(grown) == failures(written) == []
 
 
-# ---- requests that others may pass ----------------------------------------------------------------------------
+# ---- requests that others may pass ----
 
 
 def test_waiting_fetch_is_answered_by_the_produce_behind_it(connection: RawConnection) -> None:
@@ -229,7 +236,9 @@ def test_produce_passes_a_delayed_produce_and_nothing_else_does(
         answers = pool.submit(pipelined, connection, written, written, create, written)
         try:
             latest = Sent("ListOffsets", 7, list_offsets(topic, LATEST))
-            wait_until(lambda: values(*one_at_a_time(other, latest), "offset") == [2], "both are appended")
+            wait_until(
+                lambda: values(*one_at_a_time(other, latest), "offset") == [2], "both are appended"
+            )
             (shown,) = one_at_a_time(other, Sent("Metadata", 12, metadata("behind-delayed")))
             assert failures(shown) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
             assert values(*one_at_a_time(other, latest), "offset") == [2]
@@ -268,13 +277,23 @@ def test_cold_fetch_is_read_before_the_delete_records_behind_it(
 
 
 def test_members_that_share_a_connection_join_and_sync_together(connection: RawConnection) -> None:
-    """Each JoinGroup waits for the other member's, and a SyncGroup for the leader's: all on one connection."""
+    """Each JoinGroup waits for the other member's, and a SyncGroup for the leader's: all on one
+    connection.
+    """
     group = "shared-connection"
-    members = [connection.call("JoinGroup", 4, message("JoinGroup", **join(group))) for _ in range(2)]
+    members = [
+        connection.call("JoinGroup", 4, message("JoinGroup", **join(group))) for _ in range(2)
+    ]
     assert [one.error_code for one in members] == [ErrorCode.MEMBER_ID_REQUIRED] * 2
-    joins = [Sent("JoinGroup", 4, message("JoinGroup", **join(group, one.member_id))) for one in members]
+    joins = [
+        Sent("JoinGroup", 4, message("JoinGroup", **join(group, one.member_id))) for one in members
+    ]
     first, second = pipelined(connection, *joins)
-    assert (first.error_code, second.error_code, first.generation_id) == (0, 0, second.generation_id)
+    assert (first.error_code, second.error_code, first.generation_id) == (
+        0,
+        0,
+        second.generation_id,
+    )
     leader = first.leader
     (follower,) = {first.member_id, second.member_id} - {leader}
     generation = first.generation_id
@@ -292,7 +311,9 @@ def test_members_that_share_a_connection_join_and_sync_together(connection: RawC
     assert beaten.error_code == 0
 
 
-def test_offset_commit_behind_join_group_is_handled_after_the_join(connection: RawConnection) -> None:
+def test_offset_commit_behind_join_group_is_handled_after_the_join(
+    connection: RawConnection,
+) -> None:
     """The join is decided: the commit finds a group that prepares a rebalance, and is taken."""
     topic, group = created(connection, "rejoined"), "rejoining"
     member = connection.call("JoinGroup", 3, message("JoinGroup", **join(group)))
@@ -313,7 +334,7 @@ def test_offset_commit_behind_join_group_is_handled_after_the_join(connection: R
     assert failures(answered) == []
 
 
-# ---- any requests ---------------------------------------------------------------------------------------------
+# ---- any requests ----
 
 # A step of a sequence: the request it sends, or several, in the names of a run.
 Step = Callable[[str, int], Sent | Sequence[Sent]]
@@ -333,7 +354,9 @@ def _create(topic: str, partitions: int, flushed: bool) -> Step:
 
 
 def _create_by_asking(topic: str) -> Step:
-    """Brokers create the topic in the background. The request behind waits for that, so later answers are certain."""
+    """Brokers create the topic in the background. The request behind waits for that, so later
+    answers are certain.
+    """
     return lambda run, _: [
         Sent("Metadata", 9, metadata(run + topic, auto_create=True)),
         Sent("CreateTopics", 7, create_topics(new_topic(run + topic))),
@@ -341,7 +364,9 @@ def _create_by_asking(topic: str) -> Step:
 
 
 def _produce(topic: str, partition: int, acks: int) -> Step:
-    return lambda run, _: Sent("Produce", 9, produce(run + topic, BATCH, partition=partition, acks=acks))
+    return lambda run, _: Sent(
+        "Produce", 9, produce(run + topic, BATCH, partition=partition, acks=acks)
+    )
 
 
 def _fetch(topic: str, partition: int, offset: int, waits: bool) -> Step:
@@ -352,23 +377,31 @@ def _fetch(topic: str, partition: int, offset: int, waits: bool) -> Step:
 
 
 def _delete_records(topic: str, partition: int, offset: int) -> Step:
-    return lambda run, _: Sent("DeleteRecords", 2, delete_records(run + topic, offset, partition=partition))
+    return lambda run, _: Sent(
+        "DeleteRecords", 2, delete_records(run + topic, offset, partition=partition)
+    )
 
 
 def _list_offsets(topic: str, partition: int, timestamp: int) -> Step:
-    return lambda run, _: Sent("ListOffsets", 7, list_offsets(run + topic, timestamp, partition=partition))
+    return lambda run, _: Sent(
+        "ListOffsets", 7, list_offsets(run + topic, timestamp, partition=partition)
+    )
 
 
 def _alter(topic: str, retention: int) -> Step:
     change = ("retention.ms", SET, str(retention))
-    return lambda run, _: Sent("IncrementalAlterConfigs", 1, alter_incrementally(TOPIC, run + topic, change))
+    return lambda run, _: Sent(
+        "IncrementalAlterConfigs", 1, alter_incrementally(TOPIC, run + topic, change)
+    )
 
 
 def _commit(group: str, topic: str, partition: int, offset: int) -> Step:
     return lambda run, _: Sent(
         "OffsetCommit",
         8,
-        message("OffsetCommit", **commit(run + group, run + topic, partition=partition, offset=offset)),
+        message(
+            "OffsetCommit", **commit(run + group, run + topic, partition=partition, offset=offset)
+        ),
     )
 
 
@@ -385,7 +418,9 @@ def _offset_delete(group: str, topic: str, partition: int) -> Step:
 
 
 def _join(run: str, number: int) -> Sent:
-    """A group of its own: this member waits for the initial rebalance delay, and nobody else has to."""
+    """A group of its own: this member waits for the initial rebalance delay, and nobody else has
+    to.
+    """
     return Sent("JoinGroup", 3, message("JoinGroup", **join(f"{run}member-{number}")))
 
 
@@ -410,7 +445,11 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
     step(_list_offsets, TOPICS, PARTITIONS, st.sampled_from((EARLIEST, LATEST, 0))),
     step(_alter, TOPICS, st.integers(1000, 1003)),
     step(
-        _of_topic("DescribeConfigs", 4, lambda n: describe_configs(TOPIC, n, "retention.ms", synonyms=False)),
+        _of_topic(
+            "DescribeConfigs",
+            4,
+            lambda n: describe_configs(TOPIC, n, "retention.ms", synonyms=False),
+        ),
         TOPICS,
     ),
     step(_commit, GROUPS, TOPICS, PARTITIONS, st.integers(0, 9)),
@@ -423,8 +462,14 @@ STEPS: st.SearchStrategy[Step] = st.one_of(
         GROUPS,
         TOPICS,
     ),
-    step(_of_group("DeleteGroups", 2, lambda name: message("DeleteGroups", groups_names=[name])), GROUPS),
-    step(_of_group("DescribeGroups", 5, lambda name: message("DescribeGroups", groups=[name])), GROUPS),
+    step(
+        _of_group("DeleteGroups", 2, lambda name: message("DeleteGroups", groups_names=[name])),
+        GROUPS,
+    ),
+    step(
+        _of_group("DescribeGroups", 5, lambda name: message("DescribeGroups", groups=[name])),
+        GROUPS,
+    ),
     step(_offset_delete, GROUPS, TOPICS, PARTITIONS),
     step(_of_group("InitProducerId", 4, init_producer_id), GROUPS),
     st.just(_join),
@@ -441,7 +486,12 @@ OF_ONE_RUN = {"topic_id", "producer_id", "member_id", "leader"}
     cold=st.booleans(),
 )
 def test_pipelined_requests_are_answered_as_if_sent_one_at_a_time(
-    broker: InProcessBroker, disk: SimDisk, steps: Sequence[Step], first: Sequence[Step], cut: int, cold: bool
+    broker: InProcessBroker,
+    disk: SimDisk,
+    steps: Sequence[Step],
+    first: Sequence[Step],
+    cut: int,
+    cold: bool,
 ) -> None:
     disk.cold = cold  # fetches wait for the disk
     number = next(RUNS)
@@ -480,7 +530,7 @@ def comparable(part: Any, run: str) -> Any:
     return part.replace(run, "") if isinstance(part, str) else part
 
 
-# ---- librdkafka -----------------------------------------------------------------------------------------------
+# ---- librdkafka ----
 
 
 @pytest.fixture
@@ -523,7 +573,9 @@ def test_librdkafka_describes_the_value_behind_its_alter_configs(
     resource = ConfigResource(ResourceType.TOPIC, topic)
     outcome(admin.describe_configs([resource]))
     for retention in range(1001, 1011):
-        entry = ConfigEntry("retention.ms", str(retention), incremental_operation=AlterConfigOpType.SET)
+        entry = ConfigEntry(
+            "retention.ms", str(retention), incremental_operation=AlterConfigOpType.SET
+        )
         change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         altered = admin.incremental_alter_configs([change])
         shown = admin.describe_configs([resource])

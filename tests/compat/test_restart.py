@@ -1,4 +1,6 @@
-"""What a client finds again after the broker stopped, or was killed: topics, ids, settings, records, sequences."""
+"""What a client finds again after the broker stopped, or was killed: topics, ids, settings,
+records, sequences.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ either_way = pytest.mark.parametrize("kill", [False, True], ids=["stopped", "kil
 
 
 def setting(connection: RawConnection, kind: int, name: str, key: str) -> tuple[str, int]:
-    [found] = connection.call("DescribeConfigs", 4, describe_configs(kind, name, key)).results[0].configs
+    [found] = (
+        connection.call("DescribeConfigs", 4, describe_configs(kind, name, key)).results[0].configs
+    )
     return found.value, found.config_source
 
 
@@ -53,7 +57,9 @@ def offsets(connection: RawConnection, topic: str) -> list[int]:
 
 
 @either_way
-def test_topics_settings_and_records_are_found_again(broker: Callable[..., LocalBroker], kill: bool):
+def test_topics_settings_and_records_are_found_again(
+    broker: Callable[..., LocalBroker], kill: bool
+):
     made = broker({"node.id": 3})
     topic = create_topic(made.bootstrap, "kept", 2, retention_ms=123456, cleanup_policy="compact")
     plain = create_topic(made.bootstrap, "plain")
@@ -64,7 +70,11 @@ def test_topics_settings_and_records_are_found_again(broker: Callable[..., Local
     Confluent().produce(made.bootstrap, plain, [Row(b"k", b"%d" % i) for i in range(10)])
     with RawConnection(made.bootstrap) as connection:
         changes: list[tuple[str, int, Any]] = [
-            ("IncrementalAlterConfigs", 1, alter_incrementally(TOPIC, topic, ("segment.ms", SET, "7000"))),
+            (
+                "IncrementalAlterConfigs",
+                1,
+                alter_incrementally(TOPIC, topic, ("segment.ms", SET, "7000")),
+            ),
             (
                 "IncrementalAlterConfigs",
                 1,
@@ -87,8 +97,14 @@ def test_topics_settings_and_records_are_found_again(broker: Callable[..., Local
 
     assert topic_id(made.bootstrap, topic) == identity
     with RawConnection(made.bootstrap) as connection:
-        assert values(connection.call("Metadata", 12, metadata(topic)), "partition_index") == [0, 1, 2]
-        assert E.UNKNOWN_TOPIC_OR_PARTITION in errors(connection.call("Metadata", 12, metadata("gone")))
+        assert values(connection.call("Metadata", 12, metadata(topic)), "partition_index") == [
+            0,
+            1,
+            2,
+        ]
+        assert E.UNKNOWN_TOPIC_OR_PARTITION in errors(
+            connection.call("Metadata", 12, metadata("gone"))
+        )
         assert setting(connection, TOPIC, topic, "retention.ms") == ("123456", 1)
         assert setting(connection, TOPIC, topic, "segment.ms") == ("7000", 1)
         assert setting(connection, TOPIC, plain, "retention.ms") == ("77777", 3)
@@ -115,7 +131,8 @@ def test_sequences_of_idempotent_producers_go_on(broker: Callable[..., LocalBrok
     made.restart(kill=kill)
 
     assert ask(made.bootstrap, "InitProducerId", 4, init_producer_id()).producer_id > first
-    # A snapshot, as in Kafka, has room for the last batch only; what is replayed from the log shows all five.
+    # A snapshot, as in Kafka, has room for the last batch only; what is replayed from the log shows
+    # all five.
     assert send(idempotent(first, 6)) == 6
     assert send(idempotent(first, 1)) is E.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert send(idempotent(first, 9)) is E.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -125,7 +142,9 @@ def test_sequences_of_idempotent_producers_go_on(broker: Callable[..., LocalBrok
 
 
 @either_way
-def test_a_living_producer_goes_on_without_loss_or_duplicate(broker: Callable[..., LocalBroker], kill: bool):
+def test_a_living_producer_goes_on_without_loss_or_duplicate(
+    broker: Callable[..., LocalBroker], kill: bool
+):
     made = broker()
     topic = create_topic(made.bootstrap, "living")
     producer = Producer(
@@ -139,7 +158,9 @@ def test_a_living_producer_goes_on_without_loss_or_duplicate(broker: Callable[..
     failed: list[Any] = []
     for number in range(400):
         producer.produce(
-            topic, b"%d" % number, on_delivery=lambda error, _: failed.append(error) if error else None
+            topic,
+            b"%d" % number,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
         )
         producer.poll(0)
         if number == 200:

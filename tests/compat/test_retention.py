@@ -1,4 +1,6 @@
-"""Retention and compaction as a client sees them, with settings so small that they happen at once."""
+"""Retention and compaction as a client sees them, with settings so small that they
+happen at once.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,8 @@ def test_retention_by_bytes(quick_broker: LocalBroker, consumer: KafkaConsumer):
     start = offset(quick_broker, topic, EARLIEST)
     # Whole segments go while what is left is above the limit.
     wait_until(
-        lambda: offset(quick_broker, topic, EARLIEST) == 6, f"four segments are left, start is {start}"
+        lambda: offset(quick_broker, topic, EARLIEST) == 6,
+        f"four segments are left, start is {start}",
     )
     assert [one.offset for one in read(quick_broker, consumer, topic, 6)] == [6, 7, 8, 9]
     with RawConnection(quick_broker.bootstrap) as connection:
@@ -86,12 +89,17 @@ def test_retention_by_time(quick_broker: LocalBroker, consumer: KafkaConsumer):
     old = now_ms() - 7_200_000
     stamps = [old, old + 1, old + 2, now_ms(), now_ms()]
     append(quick_broker, topic, *[[Row(b"k", b"x" * 9_000, timestamp=stamp)] for stamp in stamps])
-    wait_until(lambda: offset(quick_broker, topic, EARLIEST) == 3, "segments older than an hour are deleted")
+    wait_until(
+        lambda: offset(quick_broker, topic, EARLIEST) == 3,
+        "segments older than an hour are deleted",
+    )
     assert [one.offset for one in read(quick_broker, consumer, topic, 3)] == [3, 4]
 
 
 def test_a_reader_below_the_start_is_told_or_moved_on(quick_broker: LocalBroker):
-    topic = create_topic(quick_broker.bootstrap, "gone", internal_segment_bytes=1_000, retention_bytes=1_000)
+    topic = create_topic(
+        quick_broker.bootstrap, "gone", internal_segment_bytes=1_000, retention_bytes=1_000
+    )
     append(quick_broker, topic, *[[Row(b"k", b"x" * 900, timestamp=now_ms())]] * 5)
     wait_until(lambda: offset(quick_broker, topic, EARLIEST) > 0, "old segments are deleted")
     with pytest.raises(Refused) as caught:
@@ -99,7 +107,9 @@ def test_a_reader_below_the_start_is_told_or_moved_on(quick_broker: LocalBroker)
     assert caught.value.code == -140  # librdkafka's own: out of range, and no reset is allowed
 
 
-def test_compaction_keeps_the_last_value_of_each_key(quick_broker: LocalBroker, consumer: KafkaConsumer):
+def test_compaction_keeps_the_last_value_of_each_key(
+    quick_broker: LocalBroker, consumer: KafkaConsumer
+):
     topic = create_topic(
         quick_broker.bootstrap,
         "compacted",
@@ -119,7 +129,9 @@ def test_compaction_keeps_the_last_value_of_each_key(quick_broker: LocalBroker, 
 
     wait_until(cleaned, "every key is left once")
     left = read(quick_broker, consumer, topic, 0)
-    assert [(one.offset, one.value) for one in left[:-1]] == [(i, b"value-%d" % i) for i in range(95, 100)]
+    assert [(one.offset, one.value) for one in left[:-1]] == [
+        (i, b"value-%d" % i) for i in range(95, 100)
+    ]
     assert offset(quick_broker, topic, EARLIEST) == 0
     assert offset(quick_broker, topic, LATEST) == 101
 
@@ -139,7 +151,9 @@ def test_tombstones_disappear_in_the_end(quick_broker: LocalBroker, consumer: Ka
     fillers = iter(range(10**6))
 
     def gone() -> bool:
-        """Cleaning happens when there is something new; a first pass marks tombstones, a later one removes them."""
+        """Cleaning happens when there is something new; a first pass marks tombstones, a later one
+        removes them.
+        """
         filler = Row(b"filler-%d" % next(fillers), b"x" * 900, timestamp=now_ms())
         append(quick_broker, topic, [filler])
         keys = {one.key for one in read(quick_broker, consumer, topic, 0)}
@@ -160,9 +174,20 @@ def test_compacted_and_deleted(quick_broker: LocalBroker, consumer: KafkaConsume
         min_cleanable_dirty_ratio=0.01,
     )
     old = now_ms() - 7_200_000
-    append(quick_broker, topic, *by_five([Row(b"old-%d" % i, b"x" * 100, timestamp=old) for i in range(20)]))
-    append(quick_broker, topic, *by_five([Row(b"new", b"x" * 100, timestamp=now_ms()) for _ in range(30)]))
-    wait_until(lambda: offset(quick_broker, topic, EARLIEST) >= 20, "what is older than an hour is deleted")
+    append(
+        quick_broker,
+        topic,
+        *by_five([Row(b"old-%d" % i, b"x" * 100, timestamp=old) for i in range(20)]),
+    )
+    append(
+        quick_broker,
+        topic,
+        *by_five([Row(b"new", b"x" * 100, timestamp=now_ms()) for _ in range(30)]),
+    )
+    wait_until(
+        lambda: offset(quick_broker, topic, EARLIEST) >= 20, "what is older than an hour is deleted"
+    )
     assert {
-        one.key for one in read(quick_broker, consumer, topic, offset(quick_broker, topic, EARLIEST))
+        one.key
+        for one in read(quick_broker, consumer, topic, offset(quick_broker, topic, EARLIEST))
     } == {b"new"}

@@ -47,10 +47,13 @@ def ask_for(
     connection: RawConnection, *names: str, version: int = 12, auto_create: bool = True
 ) -> list[Asked]:
     answer = connection.call("Metadata", version, metadata(*names, auto_create=auto_create))
-    return [Asked(t.error_code, len(t.partitions), t.is_internal, any(t.topic_id)) for t in answer.topics]
+    return [
+        Asked(t.error_code, len(t.partitions), t.is_internal, any(t.topic_id))
+        for t in answer.topics
+    ]
 
 
-# ---- automatic creation -------------------------------------------------------------------------------------
+# ---- automatic creation ----
 
 
 @every_client
@@ -63,12 +66,15 @@ def test_a_topic_is_made_when_a_client_writes_to_it(
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
-def test_a_topic_is_made_when_metadata_asks_for_it(connection: RawConnection, topic_name: str, version: int):
+def test_a_topic_is_made_when_metadata_asks_for_it(
+    connection: RawConnection, topic_name: str, version: int
+):
     """The first answer does not have it: brokers create it in the background."""
     unknown = Asked(E.UNKNOWN_TOPIC_OR_PARTITION, 0, False, False)
     assert ask_for(connection, topic_name, version=version) == [unknown]
     wait_until(
-        lambda: ask_for(connection, topic_name, auto_create=False) == [Asked(0, 1, False, True)], "the topic"
+        lambda: ask_for(connection, topic_name, auto_create=False) == [Asked(0, 1, False, True)],
+        "the topic",
     )
 
 
@@ -93,8 +99,12 @@ def test_metadata_by_id_makes_nothing(connection: RawConnection, topic_name: str
     assert errors(made) == [0, 0]
 
 
-def test_requests_behind_metadata_find_the_topic_it_makes(connection: RawConnection, topic_name: str):
-    """Creations and administrative requests of a connection reach the controller in the order sent."""
+def test_requests_behind_metadata_find_the_topic_it_makes(
+    connection: RawConnection, topic_name: str
+):
+    """Creations and administrative requests of a connection reach the controller
+    in the order sent.
+    """
     ask_for(connection, topic_name)
     made = connection.call("CreateTopics", 7, create_topics(topic_row(topic_name)))
     assert errors(made) == [E.TOPIC_ALREADY_EXISTS]
@@ -110,25 +120,31 @@ def test_a_client_may_forbid_it(connection: RawConnection, topic_name: str):
 
 def test_wrong_names_are_not_made(connection: RawConnection):
     wrong = ["a b", "", "x" * 250, ".", ".."]
-    assert ask_for(connection, *wrong) == [Asked(E.INVALID_TOPIC_EXCEPTION, 0, False, False)] * len(wrong)
+    assert ask_for(connection, *wrong) == [Asked(E.INVALID_TOPIC_EXCEPTION, 0, False, False)] * len(
+        wrong
+    )
 
 
 def test_writing_by_itself_makes_nothing(connection: RawConnection, topic_name: str):
     answer = connection.call("Produce", 9, produce(topic_name, batch()))
     assert errors(answer) == [E.UNKNOWN_TOPIC_OR_PARTITION]
-    assert ask_for(connection, topic_name, auto_create=False)[0].code == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        ask_for(connection, topic_name, auto_create=False)[0].code == E.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
 def test_a_broker_may_forbid_it(broker: Callable[..., LocalBroker]):
     made = broker({"auto.create.topics.enable": "false", "num.partitions": 3})
     with RawConnection(made.bootstrap) as connection:
-        assert ask_for(connection, "wanted") == [Asked(E.UNKNOWN_TOPIC_OR_PARTITION, 0, False, False)]
+        assert ask_for(connection, "wanted") == [
+            Asked(E.UNKNOWN_TOPIC_OR_PARTITION, 0, False, False)
+        ]
     create_topic(made.bootstrap, "wanted", -1)
     with RawConnection(made.bootstrap) as connection:
         assert ask_for(connection, "wanted") == [Asked(0, 3, False, True)]
 
 
-# ---- ids ----------------------------------------------------------------------------------------------------
+# ---- ids ----
 
 
 def test_a_topic_made_again_has_another_id(
@@ -146,7 +162,7 @@ def test_a_topic_made_again_has_another_id(
     assert values(connection.call("Fetch", 13, fetch(second)), "high_watermark") == [0]
 
 
-# ---- in-sync replicas ---------------------------------------------------------------------------------------
+# ---- in-sync replicas ----
 
 
 @every_client
@@ -162,7 +178,7 @@ def test_no_more_replicas_are_asked_for_than_there_are(
     assert len(client.consume(shared_broker.bootstrap, topic, {0: 2})) == 2
 
 
-# ---- metadata -----------------------------------------------------------------------------------------------
+# ---- metadata ----
 
 
 def test_a_thousand_partitions_in_metadata_of_every_version(
@@ -189,7 +205,7 @@ def test_kcat_lists_metadata(
     assert listed.count(f"leader {node}, replicas: {node}, isrs: {node}") == 3
 
 
-# ---- timestamps ---------------------------------------------------------------------------------------------
+# ---- timestamps ----
 
 
 def test_the_largest_timestamp_of_a_topic_with_append_time_is_its_last_batch(
@@ -197,7 +213,9 @@ def test_the_largest_timestamp_of_a_topic_with_append_time_is_its_last_batch(
 ):
     topic = new_topic(message_timestamp_type="LogAppendTime")
     for _ in range(3):
-        answer = connection.call("Produce", 9, produce(topic, batch([(b"k", b"v")] * 2, timestamp=5)))
+        answer = connection.call(
+            "Produce", 9, produce(topic, batch([(b"k", b"v")] * 2, timestamp=5))
+        )
         [stamped] = values(answer, "log_append_time_ms")
         assert stamped > 10**12
     found = connection.call("ListOffsets", 7, list_offsets(topic, MAX_TIMESTAMP))

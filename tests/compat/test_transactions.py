@@ -1,4 +1,6 @@
-"""Transactions as clients see them: commit, abort, fencing, isolation, offsets, timeouts, and the last stable offset."""
+"""Transactions as clients see them: commit, abort, fencing, isolation, offsets, timeouts, and the
+last stable offset.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def read(bootstrap: str, topic: str, isolation: str = COMMITTED) -> list[bytes]:
     return found
 
 
-# ---- confluent-kafka ------------------------------------------------------------------------------------------
+# ---- confluent-kafka ----
 
 
 def test_committed_records_are_seen_and_aborted_ones_are_not(
@@ -194,7 +196,9 @@ def test_offsets_go_with_their_transaction(
     )
     assert stored_offset(bootstrap, topic) == -1, "told before the transaction ended"
     made.commit_transaction(PATIENCE_S) if commit else made.abort_transaction(PATIENCE_S)
-    wait_until(lambda: stored_offset(bootstrap, topic, stable=True) is not None, "the offsets to be stable")
+    wait_until(
+        lambda: stored_offset(bootstrap, topic, stable=True) is not None, "the offsets to be stable"
+    )
     assert stored_offset(bootstrap, topic) == (2 if commit else -1)
     close_member(consumer)
     assert read(bootstrap, topic) == [b"1", b"2", *([b"3"] if commit else [])]
@@ -203,7 +207,9 @@ def test_offsets_go_with_their_transaction(
 def stored_offset(bootstrap: str, name: str, *, stable: bool = False) -> int | None:
     """Of the group and topic of this name; None while it must wait for a transaction (KIP-447)."""
     topics = [{"name": name, "partition_indexes": [0]}]
-    asked = message("OffsetFetch", groups=[{"group_id": name, "topics": topics}], require_stable=stable)
+    asked = message(
+        "OffsetFetch", groups=[{"group_id": name, "topics": topics}], require_stable=stable
+    )
     answer = ask(bootstrap, "OffsetFetch", 8, asked)
     return None if any(values(answer, "error_code")) else int(values(answer, "committed_offset")[0])
 
@@ -223,7 +229,7 @@ def test_a_transaction_over_many_partitions_and_topics(
         assert read(quick_broker.bootstrap, topic) == [b"1"]
 
 
-# ---- other clients --------------------------------------------------------------------------------------------
+# ---- other clients ----
 
 
 async def _with_aiokafka(bootstrap: str, topic: str) -> list[bytes]:
@@ -281,7 +287,9 @@ def test_transactions_of_aiokafka(quick_broker: LocalBroker, new_quick_topic: Ne
 
 def test_transactions_of_kafka_python(quick_broker: LocalBroker, new_quick_topic: NewTopic) -> None:
     topic = new_quick_topic()
-    made = KafkaProducer(bootstrap_servers=quick_broker.bootstrap, transactional_id=f"{topic}-python")
+    made = KafkaProducer(
+        bootstrap_servers=quick_broker.bootstrap, transactional_id=f"{topic}-python"
+    )
     try:
         made.init_transactions()
         for value, commit in ((b"1", True), (b"aborted", False), (b"2", True)):

@@ -28,14 +28,32 @@ def of(who: Any) -> dict[str, int]:
 
 INIT = [
     Case("empty id", "InitProducerId", 4, lambda w: init(""), E.INVALID_REQUEST),
-    Case("timeout 0", "InitProducerId", 4, lambda w: init(w["a"], 0), E.INVALID_TRANSACTION_TIMEOUT),
-    Case("timeout -1", "InitProducerId", 4, lambda w: init(w["a"], -1), E.INVALID_TRANSACTION_TIMEOUT),
     Case(
-        "timeout of a day", "InitProducerId", 4, lambda w: init(w["a"], DAY_MS), E.INVALID_TRANSACTION_TIMEOUT
+        "timeout 0", "InitProducerId", 4, lambda w: init(w["a"], 0), E.INVALID_TRANSACTION_TIMEOUT
     ),
-    Case("id without epoch", "InitProducerId", 4, lambda w: init(w["a"], producer_id=5), E.INVALID_REQUEST),
     Case(
-        "epoch without id", "InitProducerId", 4, lambda w: init(w["a"], producer_epoch=5), E.INVALID_REQUEST
+        "timeout -1", "InitProducerId", 4, lambda w: init(w["a"], -1), E.INVALID_TRANSACTION_TIMEOUT
+    ),
+    Case(
+        "timeout of a day",
+        "InitProducerId",
+        4,
+        lambda w: init(w["a"], DAY_MS),
+        E.INVALID_TRANSACTION_TIMEOUT,
+    ),
+    Case(
+        "id without epoch",
+        "InitProducerId",
+        4,
+        lambda w: init(w["a"], producer_id=5),
+        E.INVALID_REQUEST,
+    ),
+    Case(
+        "epoch without id",
+        "InitProducerId",
+        4,
+        lambda w: init(w["a"], producer_epoch=5),
+        E.INVALID_REQUEST,
     ),
     Case(
         "another's producer id",
@@ -51,7 +69,13 @@ INIT = [
         lambda w: init(w.idle[0], **of(w.idle.other())),
         E.INVALID_PRODUCER_EPOCH,
     ),
-    Case("fenced", "InitProducerId", 4, lambda w: init(w.fenced[0], **of(w.fenced)), E.PRODUCER_FENCED),
+    Case(
+        "fenced",
+        "InitProducerId",
+        4,
+        lambda w: init(w.fenced[0], **of(w.fenced)),
+        E.PRODUCER_FENCED,
+    ),
     Case(
         "an epoch to come",
         "InitProducerId",
@@ -60,13 +84,23 @@ INIT = [
         E.PRODUCER_FENCED,
     ),
     Case("no transactional id", "InitProducerId", 4, lambda w: init(None), E.NONE),
-    Case("no transactional id, negative timeout", "InitProducerId", 4, lambda w: init(None, -1), E.NONE),
+    Case(
+        "no transactional id, negative timeout",
+        "InitProducerId",
+        4,
+        lambda w: init(None, -1),
+        E.NONE,
+    ),
 ]
 
 ADD = [
     Case("again", "AddPartitionsToTxn", 3, lambda w: add(w.ongoing, t0(w)), E.NONE),
     Case(
-        "unknown id", "AddPartitionsToTxn", 3, lambda w: add(w.stranger, t0(w)), E.INVALID_PRODUCER_ID_MAPPING
+        "unknown id",
+        "AddPartitionsToTxn",
+        3,
+        lambda w: add(w.stranger, t0(w)),
+        E.INVALID_PRODUCER_ID_MAPPING,
     ),
     Case(
         "empty id",
@@ -83,9 +117,19 @@ ADD = [
         E.INVALID_PRODUCER_ID_MAPPING,
     ),
     Case("old epoch", "AddPartitionsToTxn", 3, lambda w: add(w.fenced, t0(w)), E.PRODUCER_FENCED),
-    Case("old epoch", "AddPartitionsToTxn", 1, lambda w: add(w.fenced, t0(w)), E.INVALID_PRODUCER_EPOCH),
     Case(
-        "an epoch to come", "AddPartitionsToTxn", 3, lambda w: add(w.idle.newer(), t0(w)), E.PRODUCER_FENCED
+        "old epoch",
+        "AddPartitionsToTxn",
+        1,
+        lambda w: add(w.fenced, t0(w)),
+        E.INVALID_PRODUCER_EPOCH,
+    ),
+    Case(
+        "an epoch to come",
+        "AddPartitionsToTxn",
+        3,
+        lambda w: add(w.idle.newer(), t0(w)),
+        E.PRODUCER_FENCED,
     ),
     Case(
         "unknown topic",
@@ -108,7 +152,13 @@ ADD = [
         lambda w: add_many(w.ongoing, (w.topic, 1), verify=True),
         E.TRANSACTION_ABORTABLE,
     ),
-    Case("verify: part", "AddPartitionsToTxn", 4, lambda w: add_many(w.ongoing, t0(w), verify=True), E.NONE),
+    Case(
+        "verify: part",
+        "AddPartitionsToTxn",
+        4,
+        lambda w: add_many(w.ongoing, t0(w), verify=True),
+        E.NONE,
+    ),
     Case(
         "verify: ended",
         "AddPartitionsToTxn",
@@ -148,24 +198,52 @@ ADD_OFFSETS = [
         lambda w: add_offsets(w.idle.other(), "g"),
         E.INVALID_PRODUCER_ID_MAPPING,
     ),
-    Case("old epoch", "AddOffsetsToTxn", 3, lambda w: add_offsets(w.fenced, "g"), E.PRODUCER_FENCED),
-    Case("old epoch", "AddOffsetsToTxn", 1, lambda w: add_offsets(w.fenced, "g"), E.INVALID_PRODUCER_EPOCH),
+    Case(
+        "old epoch", "AddOffsetsToTxn", 3, lambda w: add_offsets(w.fenced, "g"), E.PRODUCER_FENCED
+    ),
+    Case(
+        "old epoch",
+        "AddOffsetsToTxn",
+        1,
+        lambda w: add_offsets(w.fenced, "g"),
+        E.INVALID_PRODUCER_EPOCH,
+    ),
 ]
 
 END = [
     Case("nothing begun", "EndTxn", 3, lambda w: end(w.idle), E.INVALID_TXN_STATE),
-    Case("nothing begun, abort", "EndTxn", 3, lambda w: end(w.idle, commit=False), E.INVALID_TXN_STATE),
-    Case("unknown id", "EndTxn", 3, lambda w: end(w.stranger), E.INVALID_PRODUCER_ID_MAPPING),
-    Case("empty id", "EndTxn", 3, lambda w: end(w.idle._replace(transactional_id="")), E.INVALID_REQUEST),
     Case(
-        "another's producer id", "EndTxn", 3, lambda w: end(w.ongoing.other()), E.INVALID_PRODUCER_ID_MAPPING
+        "nothing begun, abort",
+        "EndTxn",
+        3,
+        lambda w: end(w.idle, commit=False),
+        E.INVALID_TXN_STATE,
+    ),
+    Case("unknown id", "EndTxn", 3, lambda w: end(w.stranger), E.INVALID_PRODUCER_ID_MAPPING),
+    Case(
+        "empty id",
+        "EndTxn",
+        3,
+        lambda w: end(w.idle._replace(transactional_id="")),
+        E.INVALID_REQUEST,
+    ),
+    Case(
+        "another's producer id",
+        "EndTxn",
+        3,
+        lambda w: end(w.ongoing.other()),
+        E.INVALID_PRODUCER_ID_MAPPING,
     ),
     Case("old epoch", "EndTxn", 3, lambda w: end(w.fenced), E.PRODUCER_FENCED),
     Case("old epoch", "EndTxn", 1, lambda w: end(w.fenced), E.INVALID_PRODUCER_EPOCH),
     Case("an epoch to come", "EndTxn", 3, lambda w: end(w.ongoing.newer()), E.PRODUCER_FENCED),
     Case("committed again", "EndTxn", 3, lambda w: end(w.committed), E.NONE),
     Case(
-        "aborted after the commit", "EndTxn", 3, lambda w: end(w.committed, commit=False), E.INVALID_TXN_STATE
+        "aborted after the commit",
+        "EndTxn",
+        3,
+        lambda w: end(w.committed, commit=False),
+        E.INVALID_TXN_STATE,
     ),
     Case("aborted again", "EndTxn", 3, lambda w: end(w.aborted, commit=False), E.NONE),
     Case("committed after the abort", "EndTxn", 3, lambda w: end(w.aborted), E.INVALID_TXN_STATE),
@@ -211,7 +289,9 @@ OFFSETS = [
         "stale generation",
         "TxnOffsetCommit",
         3,
-        lambda w: offsets(w.with_offsets, w.groups["stable"], w.topic, member=w.groups.member, generation=0),
+        lambda w: offsets(
+            w.with_offsets, w.groups["stable"], w.topic, member=w.groups.member, generation=0
+        ),
         E.ILLEGAL_GENERATION,
     ),
     Case(
@@ -219,7 +299,12 @@ OFFSETS = [
         "TxnOffsetCommit",
         3,
         lambda w: offsets(
-            w.with_offsets, w.groups["fixed"], w.topic, member=w.groups.fenced, generation=1, instance="i"
+            w.with_offsets,
+            w.groups["fixed"],
+            w.topic,
+            member=w.groups.fenced,
+            generation=1,
+            instance="i",
         ),
         E.FENCED_INSTANCE_ID,
     ),
@@ -247,7 +332,9 @@ LISTING = [
         lambda w: {"transactional_ids": [w["stranger"]]},
         E.TRANSACTIONAL_ID_NOT_FOUND,
     ),
-    Case("no id", "DescribeTransactions", 0, lambda w: {"transactional_ids": [""]}, E.INVALID_REQUEST),
+    Case(
+        "no id", "DescribeTransactions", 0, lambda w: {"transactional_ids": [""]}, E.INVALID_REQUEST
+    ),
     Case("nothing asked", "DescribeTransactions", 0, lambda w: {"transactional_ids": []}, E.NONE),
     Case("unknown state", "ListTransactions", 0, lambda w: {"state_filters": ["nonsense"]}, E.NONE),
     Case(
@@ -301,11 +388,16 @@ def test_a_wrong_transaction_request_gets_the_code_of_apache_kafka(world: W, cas
 
 
 @pytest.mark.parametrize("name", PRODUCED)
-def test_a_wrong_produce_of_a_transaction_gets_the_code_of_apache_kafka(world: W, name: str) -> None:
+def test_a_wrong_produce_of_a_transaction_gets_the_code_of_apache_kafka(
+    world: W, name: str
+) -> None:
     whose, partition, sequence, version, code = PRODUCED[name]
     who = getattr(world, whose)
     sent = produce(
-        world.topic, records(who, sequence), partition=partition, transactional_id=who.transactional_id
+        world.topic,
+        records(who, sequence),
+        partition=partition,
+        transactional_id=who.transactional_id,
     )
     answer = ask(world.bootstrap, "Produce", version, sent)
     assert failures(answer) == ([code] if code else []), answer

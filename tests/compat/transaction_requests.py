@@ -1,4 +1,6 @@
-"""Transaction requests in short, and a world of transactional ids in every state that a wrong request can meet."""
+"""Transaction requests in short, and a world of transactional ids in every state that a wrong
+request can meet.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def init(transactional_id: str | None, timeout_ms: int = 60_000, **more: Any) ->
 def add(who: Producer, *partitions: tuple[str, int]) -> dict[str, Any]:
     """v0 to v3, as clients send it."""
     return {f"v3_and_below_{name}": value for name, value in who.fields.items()} | {
-        "v3_and_below_topics": [{"name": topic, "partitions": [index]} for topic, index in partitions]
+        "v3_and_below_topics": [
+            {"name": topic, "partitions": [index]} for topic, index in partitions
+        ]
     }
 
 
@@ -90,8 +94,10 @@ def records(who: Producer, sequence: int = 0) -> bytes:
 
 
 class TransactionWorld:
-    """``idle``: never used. ``ongoing``: a transaction with the topic's partition 0. ``committed`` and ``aborted``: ended ones.
-    ``fenced``: what ``fencer`` was before its second instance came. ``stale``: the same, and the second has written. Groups of a GroupWorld for offsets."""
+    """``idle``: never used. ``ongoing``: a transaction with the topic's partition 0. ``committed``
+    and ``aborted``: ended ones. ``fenced``: what ``fencer`` was before its second instance came.
+    ``stale``: the same, and the second has written. Groups of a GroupWorld for offsets.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
@@ -120,7 +126,9 @@ class TransactionWorld:
             pass
 
     def _call(self, api: str, version: int, fields: dict[str, Any]) -> Any:
-        """Until the coordinator is ready: Apache Kafka loads, and may still write the markers of what ended before."""
+        """Until the coordinator is ready: Apache Kafka loads, and may still write the markers of
+        what ended before.
+        """
         waiting = {
             ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
             ErrorCode.NOT_COORDINATOR,

@@ -20,7 +20,9 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEA
 
 
 def eventually(look: Callable[[], Any], wanted: Any) -> None:
-    """That something is seen: at once here, in the end on Apache Kafka, which answers before every broker has heard of it."""
+    """That something is seen: at once here, in the end on Apache Kafka, which answers before every
+    broker has heard of it.
+    """
     if AGAINST_KAFKA:
         wait_until(lambda: look() == wanted, f"{wanted}")
     else:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.connect.addresses import Address, AddressError, file_path, parse_address, without_password
+from millstream.connect.addresses import (
+    Address,
+    AddressError,
+    file_path,
+    parse_address,
+    without_password,
+)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""``millstream connect FROM TO``: pipelines and errors of two addresses, without Spark or broker."""
+"""``millstream connect FROM TO``: pipelines and errors of two addresses, without
+Spark or broker.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,16 @@ def test_files_to_topic(tmp_path: Path) -> None:
         {"sep": ";"},
     )
     to = target_of(pipeline)
-    assert isinstance(to, TopicTarget) and (to.topic, to.key, to.partitions) == ("orders", ("id",), 4)
+    assert isinstance(to, TopicTarget) and (to.topic, to.key, to.partitions) == (
+        "orders",
+        ("id",),
+        4,
+    )
 
 
-@pytest.mark.parametrize(("address", "kind"), [("parquet:lake", ParquetTarget), ("delta:lake", DeltaTarget)])
+@pytest.mark.parametrize(
+    ("address", "kind"), [("parquet:lake", ParquetTarget), ("delta:lake", DeltaTarget)]
+)
 def test_topic_to_directories_by_date(address: str, kind: type) -> None:
     to = target_of(built("topic:orders?records=10", address, schema=SCHEMA, partition_by=("date",)))
     assert isinstance(to, kind) and to.by == ("date",) and to.path == "lake"
@@ -63,7 +71,9 @@ def test_topic_to_table_by_key_deletes_rows_and_uses_its_schema(
     to = target_of(pipeline)
     assert isinstance(to, DatabaseTable) and (to.key, to.deletes) == (("id",), "_deleted")
     added = built("topic:orders", f"sqlite:///{tmp_path}/shop.db#orders")
-    assert target_of(added).deletes is None and next(iter(added.streams.values())).tombstones is None
+    assert (
+        target_of(added).deletes is None and next(iter(added.streams.values())).tombstones is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +107,9 @@ def test_source_may_have_a_name_that_is_not_an_identifier(source: str, stream: s
 
 
 def test_table_to_topic(tmp_path: Path) -> None:
-    pipeline = built(f"sqlite:///{tmp_path}/shop.db#orders?by=at&key=id&rows=7&lag=2 seconds", "topic:orders")
+    pipeline = built(
+        f"sqlite:///{tmp_path}/shop.db#orders?by=at&key=id&rows=7&lag=2 seconds", "topic:orders"
+    )
     (stream,) = pipeline.streams.values()
     assert isinstance(stream.origin, DatabaseTable)
     origin = stream.origin
@@ -109,7 +121,9 @@ def test_flow_has_no_place_in_a_file() -> None:
 
 
 def test_default_name_has_both_addresses_and_no_password() -> None:
-    first, second = (parse_address(f"postgresql://me:{word}@db/shop#orders?by=id") for word in ("a", "b"))
+    first, second = (
+        parse_address(f"postgresql://me:{word}@db/shop#orders?by=id") for word in ("a", "b")
+    )
     to = parse_address("topic:orders")
     assert default_name(first, to) == default_name(second, to)
     assert default_name(first, to).startswith("orders-to-orders-")
@@ -150,14 +164,24 @@ def test_default_name_is_that_of_the_absolute_path(
             {"schema": SCHEMA, "partition_by": ("id",)},
             "omit --partition-by",
         ),
-        ("topic:orders?vlaue=json", "parquet:lake", {}, "has no option 'vlaue'; did you mean 'value'"),
+        (
+            "topic:orders?vlaue=json",
+            "parquet:lake",
+            {},
+            "has no option 'vlaue'; did you mean 'value'",
+        ),
         (
             "topic:orders",
             "sqlite:///x.db#y",
             {"schema": SCHEMA, "tombstones": "keep"},
             "has no key, so a record without a value cannot delete a row; give --key",
         ),
-        ("topic:orders?tombstones=all", "parquet:lake", {"schema": SCHEMA}, "one of error, keep, drop"),
+        (
+            "topic:orders?tombstones=all",
+            "parquet:lake",
+            {"schema": SCHEMA},
+            "one of error, keep, drop",
+        ),
         ("topic:orders?value=raw", "parquet:lake", {"tombstones": "drop"}, "are not parsed"),
         (
             "files:in?format=csv",

@@ -98,8 +98,12 @@ def test_preferred_leader_leads_if_it_is_in_sync():
 
 def test_requested_unclean_election_needs_a_partition_without_leader():
     assert elect_unclean(LED, REPLICAS, live(1, 2, 3)) == LED
-    assert elect_unclean(PartitionState(-1, 5, (1,)), REPLICAS, live(3)) == PartitionState(3, 6, (3,))
-    assert elect_unclean(PartitionState(-1, 5, (1,)), REPLICAS, live(1, 3)) == PartitionState(1, 6, (1,))
+    assert elect_unclean(PartitionState(-1, 5, (1,)), REPLICAS, live(3)) == PartitionState(
+        3, 6, (3,)
+    )
+    assert elect_unclean(PartitionState(-1, 5, (1,)), REPLICAS, live(1, 3)) == PartitionState(
+        1, 6, (1,)
+    )
 
 
 nodes = st.frozensets(st.sampled_from(REPLICAS))

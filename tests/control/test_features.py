@@ -20,5 +20,11 @@ def test_invalid_feature_level_is_rejected(name: str, level: int, upgrade_type: 
 
 def test_update_to_the_same_level_is_accepted() -> None:
     for feature in FEATURES:
-        assert updated_level(feature.name, feature.initial, feature.initial, UPGRADE) == feature.initial
-        assert updated_level(feature.name, feature.lowest, feature.lowest, SAFE_DOWNGRADE) == feature.lowest
+        assert (
+            updated_level(feature.name, feature.initial, feature.initial, UPGRADE)
+            == feature.initial
+        )
+        assert (
+            updated_level(feature.name, feature.lowest, feature.lowest, SAFE_DOWNGRADE)
+            == feature.lowest
+        )

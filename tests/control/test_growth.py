@@ -11,7 +11,9 @@ from millstream.control.znodes import Assignment
 from millstream.core.types import TopicPartition
 
 
-def topic(*replicas: tuple[int, ...], reassigning: dict[int, Assignment] | None = None) -> TopicImage:
+def topic(
+    *replicas: tuple[int, ...], reassigning: dict[int, Assignment] | None = None
+) -> TopicImage:
     return TopicImage("t", b"", dict(enumerate(replicas)), reassigning=reassigning or {})
 
 
@@ -46,12 +48,17 @@ def test_internal_topic_with_reduced_replicas_stays_small_until_increased():
     offsets.name, offsets.topic_id, orders.name = "__consumer_offsets", bytes(16), "orders"
     image = ClusterImage(topics={topic.name: topic for topic in (offsets, orders)})
     first, second = TopicPartition(offsets.name, 0), TopicPartition(offsets.name, 1)
-    assert kept_small_after(image, {first: (2, 1, 3), TopicPartition("orders", 0): (0,)}) == frozenset()
+    assert (
+        kept_small_after(image, {first: (2, 1, 3), TopicPartition("orders", 0): (0,)})
+        == frozenset()
+    )
     assert kept_small_after(image, {first: (0, 1)}) == {offsets.topic_id}
     image.apply(znodes.KEPT_SMALL, znodes.encode_kept_small([offsets.topic_id]))
     offsets.replicas.update({0: (0, 1), 1: (1, 2)})
     assert kept_small_after(image, {first: (0, 3)}) == {offsets.topic_id}, "as many as before"
-    assert kept_small_after(image, {first: (0, 1, 2)}) == {offsets.topic_id}, "one of two partitions"
+    assert kept_small_after(image, {first: (0, 1, 2)}) == {offsets.topic_id}, (
+        "one of two partitions"
+    )
     assert kept_small_after(image, {first: (0, 1, 2), second: (1, 2, 0)}) == frozenset()
 
 

@@ -67,7 +67,10 @@ def test_recreated_topic_has_no_state_of_the_old_one():
 
 
 def test_snapshot_of_a_changing_image_is_complete_with_the_changes():
-    """A snapshot is read in pages. Changes follow it, whether or not the pages have them already."""
+    """A snapshot is read in pages.
+
+    Changes follow it, whether or not the pages have them already.
+    """
     for seed in range(50):
         chance, image, rebuilt = random.Random(seed), full_image(), ClusterImage()
         later: list[NodeData] = []
@@ -76,7 +79,9 @@ def test_snapshot_of_a_changing_image_is_complete_with_the_changes():
             if chance.random() < 0.5:
                 index = chance.randrange(2)
                 known = image.topics["t"].states[index]
-                later.append(state_node(index, PartitionState(0, 9, (0,), 2, known.partition_epoch + 1)))
+                later.append(
+                    state_node(index, PartitionState(0, 9, (0,), 2, known.partition_epoch + 1))
+                )
                 image.apply(*later[-1])
         for node in later:
             rebuilt.apply(*node)

@@ -34,7 +34,9 @@ def test_each_rack_has_a_replica_if_racks_are_fewer_than_replicas():
 
 
 @given(
-    st.dictionaries(st.integers(0, 9), st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=10),
+    st.dictionaries(
+        st.integers(0, 9), st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=10
+    ),
     st.integers(1, 4),
 )
 def test_replicas_are_on_different_brokers_and_as_many_racks_as_possible(racks, factor):
@@ -52,7 +54,9 @@ def test_without_racks_leaders_are_spread_evenly(brokers, factor):
 
 def test_brokers_that_are_down_come_last_and_never_lead():
     assert place([0, 1, 2], 0, 3, 3, down={1}) == {0: (0, 2, 1), 1: (2, 0, 1), 2: (0, 2, 1)}
-    assert place([0, 1, 2], 0, 2, 2, down={1}) == {0: (0, 2), 1: (2, 0)}, "not used while live ones suffice"
+    assert place([0, 1, 2], 0, 2, 2, down={1}) == {0: (0, 2), 1: (2, 0)}, (
+        "not used while live ones suffice"
+    )
 
 
 def test_rack_that_is_down_still_gets_its_replica():

@@ -65,14 +65,20 @@ def test_in_sync_replica_stays_while_a_target_replica_is_down():
 def test_removed_leader_hands_over_to_the_first_target_replica():
     reassigning = begin(STABLE, (3, 4, 5))
     state = PartitionState(1, 7, (1, 2, 3, 4, 5))
-    assert complete(reassigning, state, ALL) == (Assignment((3, 4, 5)), PartitionState(3, 8, (3, 4, 5)))
+    assert complete(reassigning, state, ALL) == (
+        Assignment((3, 4, 5)),
+        PartitionState(3, 8, (3, 4, 5)),
+    )
 
 
 def test_removal_of_a_follower_starts_a_new_leader_epoch():
     """It may be added again before its broker has deleted it; its fetches have the old epoch."""
     reassigning = begin(STABLE, (1, 4, 5))
     state = PartitionState(1, 7, (1, 2, 4, 5))
-    assert complete(reassigning, state, ALL) == (Assignment((1, 4, 5)), PartitionState(1, 8, (1, 4, 5)))
+    assert complete(reassigning, state, ALL) == (
+        Assignment((1, 4, 5)),
+        PartitionState(1, 8, (1, 4, 5)),
+    )
 
 
 def test_added_replicas_start_no_leader_epoch():

@@ -67,7 +67,11 @@ def test_created_topic_is_in_the_image_as_planned() -> None:
 
 
 def test_minus_one_uses_the_defaults_of_the_broker() -> None:
-    assert create(ClusterImage(), NewTopic("t", -1, -1)).topic.replicas == {0: (0,), 1: (0,), 2: (0,)}
+    assert create(ClusterImage(), NewTopic("t", -1, -1)).topic.replicas == {
+        0: (0,),
+        1: (0,),
+        2: (0,),
+    }
 
 
 def test_manual_assignment_is_used() -> None:
@@ -125,13 +129,18 @@ def test_added_partitions_keep_existing_states() -> None:
     image = ClusterImage()
     create(image, NewTopic("t", 1, 1))
     image.apply(
-        znodes.partition_state_path("t", 0), znodes.encode_partition_state(PartitionState(0, 5, (0,)))
+        znodes.partition_state_path("t", 0),
+        znodes.encode_partition_state(PartitionState(0, 5, (0,))),
     )
     for path, data in plan_grow(image, "t", 3, None, (0,), controller_epoch=7):
         image.apply(path, data)
     assert image.topics["t"].partition_count == 3
     states = image.topics["t"].states.values()
-    assert [(state.leader_epoch, state.controller_epoch) for state in states] == [(5, 1), (0, 7), (0, 7)]
+    assert [(state.leader_epoch, state.controller_epoch) for state in states] == [
+        (5, 1),
+        (0, 7),
+        (0, 7),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +173,8 @@ def test_deleted_topic_id_is_kept_until_its_directories_are_deleted() -> None:
         image.apply(path, data)
     assert (image.topics, image.names_by_id, image.topic_configs) == ({}, {}, {})
     assert image.being_deleted == {"t": [ID]}
-    # A topic with the same name is deleted before the first deletion has finished: both ids are kept.
+    # A topic with the same name is deleted before the first deletion has finished: both ids are
+    # kept.
     create(image, NewTopic("t", 1, 1), topic_id=OTHER_ID)
     for path, data in plan_delete(image, "t"):
         image.apply(path, data)
@@ -175,11 +185,16 @@ def test_deleted_topic_id_is_kept_until_its_directories_are_deleted() -> None:
 
 def test_adopted_topic_keeps_its_id_and_epochs() -> None:
     image = ClusterImage()
-    for path, data in plan_adopt("t", ID, (3, 7), 1, {"cleanup.policy": "compact"}, controller_epoch=7):
+    for path, data in plan_adopt(
+        "t", ID, (3, 7), 1, {"cleanup.policy": "compact"}, controller_epoch=7
+    ):
         image.apply(path, data)
     assert image.topic_configs == {"t": {"cleanup.policy": "compact"}}
     assert image.topics["t"].topic_id == ID
-    assert image.topics["t"].states == {0: PartitionState(1, 3, (1,), 7), 1: PartitionState(1, 7, (1,), 7)}
+    assert image.topics["t"].states == {
+        0: PartitionState(1, 3, (1,), 7),
+        1: PartitionState(1, 7, (1,), 7),
+    }
 
 
 def test_replicas_are_spread_over_the_brokers() -> None:
@@ -217,7 +232,9 @@ def test_settings_left_by_a_crashed_controller_are_dropped() -> None:
 def test_partitions_per_request_are_limited_as_in_kafka() -> None:
     manual = NewTopic("manual", -1, -1, assignment=((0, (0,)), (1, (0,))))
     rest = MAX_CREATED - 3 - 2
-    check_total([manual, NewTopic("default", -1, 1), NewTopic("rest", rest, 1), NewTopic("bad", -7, 1)], 3)
+    check_total(
+        [manual, NewTopic("default", -1, 1), NewTopic("rest", rest, 1), NewTopic("bad", -7, 1)], 3
+    )
     with pytest.raises(ApiError, match="Excessively large number of partitions") as error:
         check_total([manual, NewTopic("default", -1, 1), NewTopic("rest", rest + 1, 1)], 3)
     assert error.value.code is ErrorCode.POLICY_VIOLATION

@@ -24,7 +24,10 @@ def broker(**layers: dict[str, object]) -> BrokerConfig:
 @pytest.mark.parametrize("selector", ["LeaderSelector", "RackAwareReplicaSelector"])
 def test_both_of_kafkas_selectors_of_replicas_are_known(selector: str) -> None:
     name = f"org.apache.kafka.common.replica.{selector}"
-    assert BrokerConfig.from_texts({"replica.selector.class": name}).get("replica.selector.class") == name
+    assert (
+        BrokerConfig.from_texts({"replica.selector.class": name}).get("replica.selector.class")
+        == name
+    )
 
 
 def test_the_older_name_of_the_node_id_counts_unless_the_newer_is_given() -> None:
@@ -40,7 +43,9 @@ def test_names_without_a_meaning_here_are_known() -> None:
 
 def test_the_nearest_layer_wins_and_all_of_them_are_told() -> None:
     found = broker(
-        static={"message.max.bytes": 3}, cluster={"message.max.bytes": 2}, broker={"message.max.bytes": 1}
+        static={"message.max.bytes": 3},
+        cluster={"message.max.bytes": 2},
+        broker={"message.max.bytes": 1},
     )
     name = "message.max.bytes"
     assert found.get(name) == 1
@@ -54,7 +59,9 @@ def test_the_nearest_layer_wins_and_all_of_them_are_told() -> None:
 
 def test_a_topic_takes_its_override_then_what_stands_behind_it() -> None:
     found = broker(static={"log.segment.bytes": 2_000_000})
-    assert [layer.value for layer in topic_layers(found, {"segment.bytes": 5_000_000}, "segment.bytes")] == [
+    assert [
+        layer.value for layer in topic_layers(found, {"segment.bytes": 5_000_000}, "segment.bytes")
+    ] == [
         5_000_000,
         2_000_000,
         1 << 30,
@@ -62,7 +69,9 @@ def test_a_topic_takes_its_override_then_what_stands_behind_it() -> None:
 
 
 def test_hours_in_the_file_beat_the_default_of_milliseconds() -> None:
-    assert topic_values(broker(static={"log.retention.hours": 2}), {})["retention.ms"] == 2 * 3_600_000
+    assert (
+        topic_values(broker(static={"log.retention.hours": 2}), {})["retention.ms"] == 2 * 3_600_000
+    )
     both = broker(static={"log.retention.hours": 2, "log.retention.minutes": 3})
     assert topic_values(both, {})["retention.ms"] == 180_000
     dynamic = broker(static={"log.retention.minutes": 3}, cluster={"log.retention.ms": 7})
@@ -91,7 +100,10 @@ def test_every_synonym_is_a_setting_of_the_broker() -> None:
     [
         ({"cleanup.polcy": "compact"}, "did you mean cleanup.policy?"),
         ({"retention.ms": None}, "Null value"),
-        ({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "5"}, "min.compaction.lag.ms .9. >"),
+        (
+            {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "5"},
+            "min.compaction.lag.ms .9. >",
+        ),
         ({"remote.storage.enable": "true"}, "Tiered Storage"),
         ({"min.cleanable.dirty.ratio": "inf"}, "expected a number"),
     ],

@@ -95,7 +95,9 @@ def test_controller_without_broker_is_refused(roles: str) -> None:
 
 def test_name_that_no_version_of_kafka_has_is_unknown() -> None:
     assert not is_known_to_kafka("num.partition")
-    with pytest.raises(SettingError, match=r"Unknown setting num\.partition; did you mean num\.partitions\?"):
+    with pytest.raises(
+        SettingError, match=r"Unknown setting num\.partition; did you mean num\.partitions\?"
+    ):
         BrokerConfig.from_texts({"num.partition": "3"})
 
 

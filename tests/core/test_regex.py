@@ -1,4 +1,6 @@
-"""Regular expressions over names: RE2's syntax, whole names, and no expression that takes for ever."""
+"""Regular expressions over names: RE2's syntax, whole names, and no expression
+that takes for ever.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,11 @@ from millstream.core.topic_settings import TOPIC_SETTINGS
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("log.retention.hour", "1", "Unknown setting log.retention.hour; did you mean log.retention.hours?"),
+        (
+            "log.retention.hour",
+            "1",
+            "Unknown setting log.retention.hour; did you mean log.retention.hours?",
+        ),
         ("quite.something.else", "1", "Unknown setting quite.something.else$"),
         (
             "num.partitions",
@@ -30,7 +34,11 @@ from millstream.core.topic_settings import TOPIC_SETTINGS
         ("log.cleaner.min.cleanable.ratio", "2", "Value must be no more than 1"),
         ("log.cleaner.min.cleanable.ratio", "nan", "expected a number"),
         ("auto.create.topics.enable", "yes", "expected true or false"),
-        ("log.cleanup.policy", "compact,shred", "Invalid value shred .* must be one of: compact, delete"),
+        (
+            "log.cleanup.policy",
+            "compact,shred",
+            "Invalid value shred .* must be one of: compact, delete",
+        ),
         ("compression.type", "brotli", "Invalid value brotli"),
     ],
 )
@@ -70,7 +78,12 @@ def test_a_properties_file_is_read_as_java_does() -> None:
         "broker.rack": "east",
         "listeners": "PLAINTEXT://h:1",
     }
-    assert [one.where for one in given.values()] == ["f, line 4", "f, line 5", "f, line 7", "f, line 8"]
+    assert [one.where for one in given.values()] == [
+        "f, line 4",
+        "f, line 5",
+        "f, line 7",
+        "f, line 8",
+    ]
     assert parse_properties("log.dirs=/a,\\", "f")["log.dirs"].text == "/a,"
     with pytest.raises(SettingError, match=r"server\.properties, line 2: no name"):
         parse_properties("a=1\n=2\n", "server.properties")

@@ -1,8 +1,8 @@
 """Valid requests of every API and version, and what is done to their bytes.
 
 Names and ids come from small pools, so that many requests meet something that exists, and the state
-that legal requests make stays bounded. Settings that would stop the broker or change its limits are not
-in the pool: a broker that obeys is not broken.
+that legal requests make stays bounded. Settings that would stop the broker or change its limits are
+not in the pool: a broker that obeys is not broken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from support.samples import VERSIONS, request_like
 TOPICS = [f"fuzz-{number}" for number in range(8)]
 GROUPS = [f"fuzz-group-{number}" for number in range(8)]
 MEMBERS = ["", *(f"fuzz-member-{number}" for number in range(4))]
-SETTINGS = ["retention.ms", "cleanup.policy", "segment.bytes", "max.message.bytes", "no.such.setting"]
+SETTINGS = [
+    "retention.ms",
+    "cleanup.policy",
+    "segment.bytes",
+    "max.message.bytes",
+    "no.such.setting",
+]
 VALUES = ["1000", "compact", "delete", "-1", "1048576", "", "x" * 300]
 # They fit every integer kind: larger ones come from mutations.
 NUMBERS = [0, 1, 2, 3, 7, -1, -2, 100, 2**15 - 1, -(2**15)]
@@ -69,16 +75,24 @@ class Frames:
 
     def frame_of(self, api: Api, version: int) -> bytes:
         message = request_like(api.request_class(), version, self._known, self.dice.randrange(50))
-        return request_frame(api, version, message, self.dice.randrange(1 << 31), self.dice.choice(MEMBERS))
+        return request_frame(
+            api, version, message, self.dice.randrange(1 << 31), self.dice.choice(MEMBERS)
+        )
 
     def records(self) -> bytes:
         """Return a batch of any codec, mutated half of the time.
 
-        Half of the mutated ones get the length and the checksum that belong to their bytes: the checks behind those see them.
+        Half of the mutated ones get the length and the checksum that belong to their bytes: the
+        checks behind those see them.
         """
         count = self.dice.choice((1, 1, 2, 10))
-        rows = [Record(number, 0, b"key", b"value" * self.dice.randrange(20), ()) for number in range(count)]
-        batch = bytearray(build_batch(rows, base_offset=0, codec=self.dice.choice((0, 0, 0, 1, 2, 3, 4))))
+        rows = [
+            Record(number, 0, b"key", b"value" * self.dice.randrange(20), ())
+            for number in range(count)
+        ]
+        batch = bytearray(
+            build_batch(rows, base_offset=0, codec=self.dice.choice((0, 0, 0, 1, 2, 3, 4)))
+        )
         if self.dice.random() < 0.5:
             self._mutate(batch)
             if len(batch) >= HEADER_SIZE and self.dice.random() < 0.5:
@@ -87,7 +101,7 @@ class Frames:
                 reseal(batch)
         return bytes(batch)
 
-    # ---- bytes ----------------------------------------------------------------------------------------------
+    # ---- bytes ----
 
     def _mutate(self, body: bytearray) -> None:
         self.dice.choice(self._mutations)(body)
@@ -137,7 +151,7 @@ class Frames:
         if self._before:
             body[self._at(body) :] = self._before[self.dice.randrange(len(self._before)) :]
 
-    # ---- values ---------------------------------------------------------------------------------------------
+    # ---- values ----
 
     def _pools(self) -> dict[str, object]:
         """Return what fields are filled with, by their names."""
@@ -169,8 +183,12 @@ class Frames:
         )
         known |= dict.fromkeys(("member_id", "group_instance_id", "instance_id"), one_of(MEMBERS))
         known |= dict.fromkeys(("partition_index", "partition", "index"), partitions)
-        known |= dict.fromkeys(("producer_id", "base_offset", "fetch_offset", "offset", "timestamp"), large)
-        known |= dict.fromkeys(("producer_epoch", "leader_epoch", "generation_id", "replica_id"), numbers)
+        known |= dict.fromkeys(
+            ("producer_id", "base_offset", "fetch_offset", "offset", "timestamp"), large
+        )
+        known |= dict.fromkeys(
+            ("producer_epoch", "leader_epoch", "generation_id", "replica_id"), numbers
+        )
         known |= {
             f"{cls}.name": topics
             for cls in (
@@ -184,6 +202,10 @@ class Frames:
                 "CreatePartitionsTopic",
             )
         }
-        known |= {f"{cls}.name": one_of(SETTINGS) for cls in ("CreatableTopicConfig", "AlterableConfig")}
-        known |= {f"{cls}.value": one_of(VALUES) for cls in ("CreatableTopicConfig", "AlterableConfig")}
+        known |= {
+            f"{cls}.name": one_of(SETTINGS) for cls in ("CreatableTopicConfig", "AlterableConfig")
+        }
+        known |= {
+            f"{cls}.value": one_of(VALUES) for cls in ("CreatableTopicConfig", "AlterableConfig")
+        }
         return known

@@ -1,11 +1,11 @@
 """``make fuzz [MINUTES=n | FRAMES=n] [SEED=k]``: mutated frames over real sockets, and a verdict.
 
-A broker process gets frames over several connections, pipelined. Beside them a healthy neighbour produces
-and reads back its own records, and a probe measures the latency of the event loop. The run fails if the broker dies,
-logs a traceback or a line for every malformed frame, if the neighbour gets an error or waits longer than
-``PATIENCE_S``, if the broker spends more than ``LONGEST_CPU_S`` of CPU before it answers the probe, or if memory
-does not come back to within ``SPARE_BYTES`` of what it was after the warm-up, in which every API and version has
-been used.
+A broker process gets frames over several connections, pipelined. Beside them a healthy neighbour
+produces and reads back its own records, and a probe measures the latency of the event loop. The run
+fails if the broker dies, logs a traceback or a line for every malformed frame, if the neighbour
+gets an error or waits longer than ``PATIENCE_S``, if the broker spends more than ``LONGEST_CPU_S``
+of CPU before it answers the probe, or if memory does not come back to within ``SPARE_BYTES`` of
+what it was after the warm-up, in which every API and version has been used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ LONGEST_BURST = 16
 SILENCE_S = 0.05
 SPARE_BYTES = 20 * 1024 * 1024
 PATIENCE_S = 60.0
-# CPU and not time: a machine with other things to do answers late, and that is no fault of the broker.
+# CPU and not time: a machine with other things to do answers late, and that is no fault of the
+# broker.
 LONGEST_CPU_S = 1.0
 PROBE_EVERY_S = 0.01
 # Malformed frames are rate-limited in the log; this leaves room for topics that come and go.
@@ -82,7 +83,8 @@ class Connection:
     def write(self) -> list[bytes]:
         """Send what is left of a burst, or begin the next one and return its frames.
 
-        A frame that a broker takes for part of a longer one gets no answer, so a burst is not waited for long.
+        A frame that a broker takes for part of a longer one gets no answer, so a burst is not
+        waited for long.
         """
         burst: list[bytes] = []
         if not self._waiting:
@@ -107,7 +109,9 @@ class Attacker:
     sent: int = 0
     answered: int = 0
     closed: int = 0
-    last: collections.deque[bytes] = field(default_factory=lambda: collections.deque(maxlen=KEPT_FRAMES))
+    last: collections.deque[bytes] = field(
+        default_factory=lambda: collections.deque(maxlen=KEPT_FRAMES)
+    )
 
     def send(self, count: int, until_s: float) -> None:
         """Send this many frames, or until the time is over."""
@@ -118,7 +122,10 @@ class Attacker:
                 while len(connections) < CONNECTIONS:
                     connections.append(Connection(self.address, self.frames))
                 readable, writable, _ = select.select(
-                    [one.socket for one in connections], [one.socket for one in connections], [], 1.0
+                    [one.socket for one in connections],
+                    [one.socket for one in connections],
+                    [],
+                    1.0,
                 )
                 before = self.sent
                 for connection in list(connections):
@@ -194,7 +201,9 @@ class Neighbour(threading.Thread):
 
 
 class LoopProbe(threading.Thread):
-    """The latency of the broker's event loop: how long ApiVersions, which takes no time itself, waits for its turn."""
+    """The latency of the broker's event loop: how long ApiVersions, which takes no time itself,
+    waits for its turn.
+    """
 
     def __init__(self, bootstrap: str, pid: int) -> None:
         super().__init__(name="probe", daemon=True)
@@ -324,9 +333,15 @@ def fuzz(broker: LocalBroker, seed: int, frames: int, minutes: float) -> tuple[V
     verdict.lines = len(broker.output().splitlines())
     if verdict.lines > attacker.sent // FRAMES_PER_LINE:
         verdict.problems.append(f"{verdict.lines:,} lines in the log for {attacker.sent:,} frames")
-    verdict.frames, verdict.answered, verdict.closed = attacker.sent, attacker.answered, attacker.closed
+    verdict.frames, verdict.answered, verdict.closed = (
+        attacker.sent,
+        attacker.answered,
+        attacker.closed,
+    )
     if verdict.answered < verdict.frames // 10:
-        verdict.problems.append(f"only {verdict.answered:,} of {verdict.frames:,} frames were answered")
+        verdict.problems.append(
+            f"only {verdict.answered:,} of {verdict.frames:,} frames were answered"
+        )
     verdict.rounds, verdict.longest_s = neighbour.rounds, neighbour.longest_s
     verdict.memory_peak = watch.peak
     return verdict, attacker
@@ -369,7 +384,9 @@ def complaints(broker: LocalBroker) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--frames", type=int, default=1_000_000)
-    parser.add_argument("--minutes", type=float, default=0, help="stop after this time; 0 for no limit")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="stop after this time; 0 for no limit"
+    )
     parser.add_argument("--seed", type=int, default=int(time.time()))
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="millstream-fuzz-"))

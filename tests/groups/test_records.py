@@ -1,4 +1,6 @@
-"""The records of ``__consumer_offsets``, byte for byte, and every version that may be found in an old log."""
+"""The records of ``__consumer_offsets``, byte for byte, and every version that may be found in an
+old log.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,30 @@ from millstream.wire.group_records import (
 )
 from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.records.layout import HEADER_SIZE
-from support.groups.world import GROUP, ORDERS_ID, TinyHost, commit, group_of, member, new_shard, stable_group
+from support.groups.world import (
+    GROUP,
+    ORDERS_ID,
+    TinyHost,
+    commit,
+    group_of,
+    member,
+    new_shard,
+    stable_group,
+)
 
 KEY = OffsetCommitKey(group="g", topic="t", partition=3)
 
 
 def test_an_offset_as_kafka_writes_it() -> None:
-    value = OffsetCommitValue(offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=ORDERS_ID)
+    value = OffsetCommitValue(
+        offset=7, leader_epoch=2, metadata="m", commit_timestamp=9, topic_id=ORDERS_ID
+    )
     key, data = encode(CoordinatorRecord(KEY, value))
     assert key == b"\x00\x01" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x03"
     # version 4 is flexible: compact metadata, and the topic id as tag 0
-    fields = struct.pack(">qi", 7, 2) + b"\x02m" + struct.pack(">q", 9) + b"\x01\x00\x10" + ORDERS_ID
+    fields = (
+        struct.pack(">qi", 7, 2) + b"\x02m" + struct.pack(">q", 9) + b"\x01\x00\x10" + ORDERS_ID
+    )
     assert data == b"\x00\x04" + fields
     assert decode(key, data) == CoordinatorRecord(KEY, value)
 
@@ -87,11 +102,15 @@ def test_groups_of_every_version_are_read_and_loaded(version: int) -> None:
 
 
 def test_consumer_group_records_have_their_numbers() -> None:
-    record = CoordinatorRecord(ConsumerGroupMetadataKey(group_id="g"), ConsumerGroupMetadataValue(epoch=3))
+    record = CoordinatorRecord(
+        ConsumerGroupMetadataKey(group_id="g"), ConsumerGroupMetadataValue(epoch=3)
+    )
     key, data = encode(record)
     assert key[:2] == b"\x00\x03"
     assert decode(key, data) == record
-    regex = CoordinatorRecord(ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="x.*"), None)
+    regex = CoordinatorRecord(
+        ConsumerGroupRegularExpressionKey(group_id="g", regular_expression="x.*"), None
+    )
     assert encode(regex)[0][:2] == b"\x00\x10"
 
 

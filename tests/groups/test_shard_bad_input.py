@@ -28,7 +28,9 @@ ORDERS_0 = {("orders", 0): 1}
 
 
 class World:
-    """A stable group "readers" of two (limit two), "others" of one member of another protocol type, and an empty group."""
+    """A stable group "readers" of two (limit two), "others" of one member of another protocol type,
+    and an empty group.
+    """
 
     def __init__(self) -> None:
         self.host = TinyHost(settings=GroupSettings(group_max_size=2, offset_metadata_max_bytes=8))
@@ -65,8 +67,18 @@ Make = Callable[[World], Any]
 CASES: dict[str, tuple[str, Make, int, E]] = {
     # ---- JoinGroup
     "join: no group id": ("join", lambda w: join(group=""), 9, E.INVALID_GROUP_ID),
-    "join: session too short": ("join", lambda w: join(session_ms=5_999), 9, E.INVALID_SESSION_TIMEOUT),
-    "join: session too long": ("join", lambda w: join(session_ms=1_800_001), 9, E.INVALID_SESSION_TIMEOUT),
+    "join: session too short": (
+        "join",
+        lambda w: join(session_ms=5_999),
+        9,
+        E.INVALID_SESSION_TIMEOUT,
+    ),
+    "join: session too long": (
+        "join",
+        lambda w: join(session_ms=1_800_001),
+        9,
+        E.INVALID_SESSION_TIMEOUT,
+    ),
     "join: no id yet, v4": ("join", lambda w: join(group="new"), 4, E.MEMBER_ID_REQUIRED),
     "join: unknown member of an unknown group": (
         "join",
@@ -137,7 +149,12 @@ CASES: dict[str, tuple[str, Make, int, E]] = {
         E.REBALANCE_IN_PROGRESS,
     ),
     # ---- Heartbeat
-    "heartbeat: no group id": ("heartbeat", lambda w: heartbeat("x", 1, group=""), 4, E.INVALID_GROUP_ID),
+    "heartbeat: no group id": (
+        "heartbeat",
+        lambda w: heartbeat("x", 1, group=""),
+        4,
+        E.INVALID_GROUP_ID,
+    ),
     "heartbeat: unknown group": (
         "heartbeat",
         lambda w: heartbeat("x", 1, group="new"),
@@ -151,14 +168,24 @@ CASES: dict[str, tuple[str, Make, int, E]] = {
         4,
         E.UNKNOWN_MEMBER_ID,
     ),
-    "heartbeat: stale generation": ("heartbeat", lambda w: heartbeat(w.leader, 0), 4, E.ILLEGAL_GENERATION),
+    "heartbeat: stale generation": (
+        "heartbeat",
+        lambda w: heartbeat(w.leader, 0),
+        4,
+        E.ILLEGAL_GENERATION,
+    ),
     "heartbeat: rebalancing": (
         "heartbeat",
         lambda w: heartbeat(w.rebalancing().follower, 1),
         4,
         E.REBALANCE_IN_PROGRESS,
     ),
-    "heartbeat: before the sync": ("heartbeat", lambda w: heartbeat(w.completing().follower, 2), 4, E.NONE),
+    "heartbeat: before the sync": (
+        "heartbeat",
+        lambda w: heartbeat(w.completing().follower, 2),
+        4,
+        E.NONE,
+    ),
     "heartbeat: the generation before": (
         "heartbeat",
         lambda w: heartbeat(w.completing().follower, 1),
@@ -173,10 +200,20 @@ CASES: dict[str, tuple[str, Make, int, E]] = {
     ),
     # ---- LeaveGroup
     "leave: no group id": ("leave", lambda w: leave(("x", None), group=""), 5, E.INVALID_GROUP_ID),
-    "leave: unknown group": ("leave", lambda w: leave(("x", None), group="new"), 5, E.UNKNOWN_MEMBER_ID),
+    "leave: unknown group": (
+        "leave",
+        lambda w: leave(("x", None), group="new"),
+        5,
+        E.UNKNOWN_MEMBER_ID,
+    ),
     "leave: unknown member": ("leave", lambda w: leave(("x", None)), 5, E.UNKNOWN_MEMBER_ID),
     "leave: unknown instance": ("leave", lambda w: leave(("", "i")), 5, E.UNKNOWN_MEMBER_ID),
-    "leave: neither member nor instance": ("leave", lambda w: leave(("", None)), 5, E.UNKNOWN_MEMBER_ID),
+    "leave: neither member nor instance": (
+        "leave",
+        lambda w: leave(("", None)),
+        5,
+        E.UNKNOWN_MEMBER_ID,
+    ),
     # ---- OffsetCommit
     "commit: unknown group, v8": (
         "offset_commit",
@@ -190,8 +227,18 @@ CASES: dict[str, tuple[str, Make, int, E]] = {
         9,
         E.GROUP_ID_NOT_FOUND,
     ),
-    "commit: unknown member": ("offset_commit", lambda w: commit(ORDERS_0, "x", 1), 8, E.UNKNOWN_MEMBER_ID),
-    "commit: no member, group in use": ("offset_commit", lambda w: commit(ORDERS_0), 8, E.UNKNOWN_MEMBER_ID),
+    "commit: unknown member": (
+        "offset_commit",
+        lambda w: commit(ORDERS_0, "x", 1),
+        8,
+        E.UNKNOWN_MEMBER_ID,
+    ),
+    "commit: no member, group in use": (
+        "offset_commit",
+        lambda w: commit(ORDERS_0),
+        8,
+        E.UNKNOWN_MEMBER_ID,
+    ),
     "commit: member without generation": (
         "offset_commit",
         lambda w: commit(ORDERS_0, w.leader, -1),
@@ -283,7 +330,12 @@ CASES: dict[str, tuple[str, Make, int, E]] = {
         3,
         E.ILLEGAL_GENERATION,
     ),
-    "txn: no member named, group in use": ("txn_offset_commit", lambda w: txn_commit(ORDERS_0), 2, E.NONE),
+    "txn: no member named, group in use": (
+        "txn_offset_commit",
+        lambda w: txn_commit(ORDERS_0),
+        2,
+        E.NONE,
+    ),
     "txn: before the sync": (
         "txn_offset_commit",
         lambda w: txn_commit(ORDERS_0, w.completing().leader, 2),
@@ -303,7 +355,12 @@ CASES: dict[str, tuple[str, Make, int, E]] = {
         E.UNKNOWN_TOPIC_OR_PARTITION,
     ),
     # ---- OffsetDelete, DeleteGroups
-    "offset delete: no group id": ("offset_delete", lambda w: OffsetDeleteRequest(), 0, E.INVALID_GROUP_ID),
+    "offset delete: no group id": (
+        "offset_delete",
+        lambda w: OffsetDeleteRequest(),
+        0,
+        E.INVALID_GROUP_ID,
+    ),
     "offset delete: unknown group": (
         "offset_delete",
         lambda w: OffsetDeleteRequest(group_id="new"),
@@ -316,7 +373,12 @@ CASES: dict[str, tuple[str, Make, int, E]] = {
         0,
         E.NON_EMPTY_GROUP,
     ),
-    "delete: members": ("delete", lambda w: DeleteGroupsRequest(groups_names=[GROUP]), 2, E.NON_EMPTY_GROUP),
+    "delete: members": (
+        "delete",
+        lambda w: DeleteGroupsRequest(groups_names=[GROUP]),
+        2,
+        E.NON_EMPTY_GROUP,
+    ),
     "delete: unknown": (
         "delete",
         lambda w: DeleteGroupsRequest(groups_names=["new"]),

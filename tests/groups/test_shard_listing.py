@@ -16,11 +16,15 @@ from support.groups.world import GROUP, RANGE, TinyHost, commit, context, join, 
 
 
 def describe(host: TinyHost, version: int, *groups: str) -> list[DescribedGroup]:
-    answer: DescribeGroupsResponse = host.ask("describe", DescribeGroupsRequest(groups=list(groups)), version)
+    answer: DescribeGroupsResponse = host.ask(
+        "describe", DescribeGroupsRequest(groups=list(groups)), version
+    )
     return answer.groups
 
 
-def listed(host: TinyHost, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> list[ListedGroup]:
+def listed(
+    host: TinyHost, states: tuple[str, ...] = (), types: tuple[str, ...] = ()
+) -> list[ListedGroup]:
     request = ListGroupsRequest(states_filter=list(states), types_filter=list(types))
     groups: list[ListedGroup] = host.ask("list", request, 5).groups
     return groups
@@ -65,7 +69,10 @@ def test_a_group_that_rebalances_is_described_without_what_may_still_change() ->
     host.send("join", join(leader), 3)
     (group,) = describe(host, 5, GROUP)
     assert (group.group_state, group.protocol_data) == ("PreparingRebalance", "")
-    assert {row.member_id: row.member_metadata for row in group.members} == {leader: b"", follower: b""}
+    assert {row.member_id: row.member_metadata for row in group.members} == {
+        leader: b"",
+        follower: b"",
+    }
 
 
 def test_an_unknown_group_is_dead_and_an_error_since_v6() -> None:
@@ -82,7 +89,9 @@ def test_an_unknown_group_is_dead_and_an_error_since_v6() -> None:
 
 
 def test_a_simple_group_is_described_as_empty() -> None:
-    assert describe(world(), 6, "simple") == [DescribedGroup(group_id="simple", group_state="Empty")]
+    assert describe(world(), 6, "simple") == [
+        DescribedGroup(group_id="simple", group_state="Empty")
+    ]
 
 
 def test_groups_of_all_states_are_listed() -> None:

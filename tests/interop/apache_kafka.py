@@ -1,6 +1,7 @@
 """Apache Kafka itself, from Maven: a broker (KRaft, one process) and its log dump tool.
 
-The broker shows that our programs are right, and writes the data directories that Millstream must open.
+The broker shows that our programs are right, and writes the data directories that Millstream must
+open.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ def free_port() -> int:
 
 
 class ApacheKafka:
-    """One broker and controller in one process, on free ports, with its data under ``directory``."""
+    """One broker and controller in one process, on free ports, with its data under
+    ``directory``.
+    """
 
     def __init__(
         self, java: Sequence[str], directory: Path, settings: Mapping[str, object] | None = None
@@ -47,7 +50,9 @@ class ApacheKafka:
             self._tool("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config))
         command = [*self._java[:1], "-Xmx512m", *self._java[1:], "kafka.Kafka", str(config)]
         with (self.directory / "kafka.log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         self._wait_listening()
         return self
 
@@ -58,7 +63,9 @@ class ApacheKafka:
         self._end(signal.SIGKILL)
 
     def dump(self, *arguments: str) -> str:
-        """What DumpLogSegments prints; it ends with an error when it finds a file it cannot read."""
+        """What DumpLogSegments prints; it ends with an error when it finds a file
+        it cannot read.
+        """
         return dump_log_segments(self._java, *arguments)
 
     def _write_config(self) -> Path:

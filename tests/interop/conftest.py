@@ -1,7 +1,9 @@
-"""Fixtures of the interop tests: client programs of other languages, and the broker they are run against.
+"""Fixtures of the interop tests: client programs of other languages, and the broker they are run
+against.
 
-The broker stands behind a recording proxy, so that a test can ask which protocol versions a client used. With
-``INTEROP_TARGET=apache`` the same tests run against Apache Kafka: that shows the programs and expectations to be right.
+The broker stands behind a recording proxy, so that a test can ask which protocol versions a client
+used. With ``INTEROP_TARGET=apache`` the same tests run against Apache Kafka: that shows the
+programs and expectations to be right.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Target:
         return name
 
     def _wait_led(self, topic: str, partitions: int) -> None:
-        """Apache Kafka answers before the partitions are open; a client that sends again would write twice."""
+        """Apache Kafka answers before the partitions are open; a client that sends again would
+        write twice.
+        """
         wanted = {TopicPartition(topic, p): OffsetSpec.latest() for p in range(partitions)}
         deadline = time.monotonic() + TOPIC_TIMEOUT_S
         while any(answer.exception() for answer in self._answered(wanted)):
@@ -119,7 +123,9 @@ def start_apache(request: pytest.FixtureRequest) -> Iterator[Callable[..., Apach
 
 @pytest.fixture
 def start_millstream() -> Iterator[BrokerStarter]:
-    """A factory of Millstream brokers with their data in ``directory / "data"``, ended with the test."""
+    """A factory of Millstream brokers with their data in ``directory / "data"``, ended with the
+    test.
+    """
     started: list[LocalBroker] = []
 
     def start(directory: Path, settings: Mapping[str, object] | None = None) -> LocalBroker:
@@ -133,7 +139,9 @@ def start_millstream() -> Iterator[BrokerStarter]:
 
 
 @pytest.fixture(scope="session")
-def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+def target(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target]:
     with RecordingProxy() as proxy:
         directory = tmp_path_factory.mktemp("target")
         settings = {"advertised.listeners": f"PLAINTEXT://{proxy.bootstrap}"}
@@ -144,7 +152,11 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             return
         port = free_port()
         proxy.upstream = ("127.0.0.1", port)
-        settings |= {"listeners": f"PLAINTEXT://127.0.0.1:{port}", "auto.create.topics.enable": "false"}
+        settings |= {
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "auto.create.topics.enable": "false",
+        }
         broker = LocalBroker(directory, settings).start()
         yield Target(proxy, broker)
-        broker.kill()  # thousands of partitions: a clean stop takes its time, and other tests look at it
+        # thousands of partitions: a clean stop takes its time, and other tests look at it
+        broker.kill()

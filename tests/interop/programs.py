@@ -1,7 +1,7 @@
 """The clients of the other languages as Python callables, and librdkafka with the same face.
 
-``client.run(bootstrap, scenario, **options)`` gives the JSON lines that the program printed. ``produce`` and ``consume``
-are the two that every client has.
+``client.run(bootstrap, scenario, **options)`` gives the JSON lines that the program printed.
+``produce`` and ``consume`` are the two that every client has.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 Line = dict[str, Any]
 Row = dict[str, Any]
@@ -30,7 +37,9 @@ class ProgramFailed(AssertionError):
 class Client(Protocol):
     name: str
 
-    def produce(self, bootstrap: str, topic: str, rows: Sequence[Row], **config: str) -> list[Line]: ...
+    def produce(
+        self, bootstrap: str, topic: str, rows: Sequence[Row], **config: str
+    ) -> list[Line]: ...
 
     def consume(self, bootstrap: str, topic: str, **config: str) -> list[Line]: ...
 
@@ -70,7 +79,9 @@ class Program:
                 f"{self.name} {scenario}: no end after {PATIENCE_S} s; {late.stdout!r:.500}"
             ) from None
         if done.returncode:
-            raise ProgramFailed(f"{self.name} {scenario}: {done.stderr[-2000:]}\n{done.stdout[-500:]}")
+            raise ProgramFailed(
+                f"{self.name} {scenario}: {done.stderr[-2000:]}\n{done.stdout[-500:]}"
+            )
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
     def produce(self, bootstrap: str, topic: str, rows: Sequence[Row], **config: str) -> list[Line]:
@@ -79,12 +90,19 @@ class Program:
         file.write_text(json.dumps(rows))
         client_id = config.pop("client_id", self.name)
         return self.run(
-            bootstrap, "produce", topic=topic, file=str(file), client_id=client_id, config=_java_names(config)
+            bootstrap,
+            "produce",
+            topic=topic,
+            file=str(file),
+            client_id=client_id,
+            config=_java_names(config),
         )
 
     def consume(self, bootstrap: str, topic: str, **config: str) -> list[Line]:
         client_id = config.pop("client_id", self.name)
-        return self.run(bootstrap, "consume", topic=topic, client_id=client_id, config=_java_names(config))
+        return self.run(
+            bootstrap, "consume", topic=topic, client_id=client_id, config=_java_names(config)
+        )
 
 
 def _java_names(config: Mapping[str, str]) -> dict[str, str]:
@@ -102,8 +120,14 @@ class Librdkafka:
     def produce_batches(
         self, bootstrap: str, topic: str, batches: Iterable[Sequence[Row]], **config: str
     ) -> list[Line]:
-        """One producer; each group of rows (of one partition) becomes one record batch, acknowledged before the next."""
-        base = {"bootstrap.servers": bootstrap, "client.id": self.name, "message.max.bytes": 20_000_000}
+        """One producer; each group of rows (of one partition) becomes one record batch,
+        acknowledged before the next.
+        """
+        base = {
+            "bootstrap.servers": bootstrap,
+            "client.id": self.name,
+            "message.max.bytes": 20_000_000,
+        }
         producer = Producer(base | {"linger.ms": 5000} | _librdkafka_names(config))
         lines: list[Line] = []
         for rows in batches:
@@ -140,7 +164,8 @@ def _send(producer: Producer, topic: str, rows: Sequence[Row]) -> list[Line]:
 
 def _librdkafka_names(config: Mapping[str, str]) -> dict[str, str]:
     return {
-        name.replace("compression.type", "compression.codec"): v for name, v in _java_names(config).items()
+        name.replace("compression.type", "compression.codec"): v
+        for name, v in _java_names(config).items()
     }
 
 
@@ -162,7 +187,11 @@ def _noter(lines: list[Line], number: int) -> Any:
         if error:
             lines[number] = {"op": "refused", "error": error.name()}
         else:
-            lines[number] = {"op": "ack", "partition": message.partition(), "offset": message.offset()}
+            lines[number] = {
+                "op": "ack",
+                "partition": message.partition(),
+                "offset": message.offset(),
+            }
 
     return note
 

@@ -1,4 +1,6 @@
-"""The records that every client writes and every client must read back byte by byte, and how to compare them."""
+"""The records that every client writes and every client must read back byte by byte, and how to
+compare them.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def noise(size: int, seed: int = 1) -> bytes:
 
 
 def various_rows() -> list[Row]:
-    """Null, empty and binary keys and values, headers of every kind, small and medium sizes, own timestamps."""
+    """Null, empty and binary keys and values, headers of every kind, small and medium sizes, own
+    timestamps.
+    """
     words = b"the stream drives the mill " * 40
     return [
         row(b"plain", b"value"),
@@ -63,12 +67,18 @@ def various_rows() -> list[Row]:
             timestamp=START_MS + 7,
         ),
         row(
-            b"repeated", b"headers", [("same", b"1"), ("same", b"2"), ("same", b"3")], timestamp=START_MS + 8
+            b"repeated",
+            b"headers",
+            [("same", b"1"), ("same", b"2"), ("same", b"3")],
+            timestamp=START_MS + 8,
         ),
         row(b"null header", b"x", [("nothing", None), ("something", b"s")], timestamp=START_MS + 9),
         row(b"squeezable", words, timestamp=START_MS + 10),
         row(b"noise", noise(10_000), timestamp=START_MS + 11),
-        *[row(f"key-{i}".encode(), f"value-{i}".encode(), timestamp=START_MS + 20 + i) for i in range(200)],
+        *[
+            row(f"key-{i}".encode(), f"value-{i}".encode(), timestamp=START_MS + 20 + i)
+            for i in range(200)
+        ],
     ]
 
 
@@ -107,5 +117,6 @@ def records(lines: Iterable[Line], partition: int = 0) -> list[dict[str, Any]]:
     """The record lines of a partition, without what is the same in all."""
     found = [line for line in lines if line["op"] == "record" and line["partition"] == partition]
     return [
-        {name: value for name, value in line.items() if name not in ("op", "partition")} for line in found
+        {name: value for name, value in line.items() if name not in ("op", "partition")}
+        for line in found
     ]

@@ -1,7 +1,8 @@
-"""A driver with both sources and sinks, Spark's own connector (``kafka``) and ours (``millstream``), on the same broker.
+"""A driver with both sources and sinks, Spark's own connector (``kafka``) and ours
+(``millstream``), on the same broker.
 
-``python spark_pair.py CONFIG`` (JSON: bootstrap, jars, work, rate_rows) prints a line of JSON for each finding: what two ways to read or
-write give, side by side, and how long each took.
+``python spark_pair.py CONFIG`` (JSON: bootstrap, jars, work, rate_rows) prints a line of JSON for
+each finding: what two ways to read or write give, side by side, and how long each took.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ class Pair:
         self.bootstrap: str = config["bootstrap"]
         self.work = Path(config["work"])
         self.rate_rows: int = config["rate_rows"]
-        self.spark = session("pair", master="local[2]", conf={"spark.jars": ",".join(config["jars"])})
+        self.spark = session(
+            "pair", master="local[2]", conf={"spark.jars": ",".join(config["jars"])}
+        )
 
     def say(self, name: str, **found: Any) -> None:
         print(json.dumps({"name": name, **found}), flush=True)
 
-    # ---- reading and writing ----------------------------------------------------------------------------------
+    # ---- reading and writing ----
 
     def read(self, source: str, topic: str, **options: str) -> Any:
         return self._source(self.spark.read, source, topic, options).load()
@@ -51,7 +54,9 @@ class Pair:
     def copy(self, pair: str, rows: Any, topic: str) -> None:
         """A streaming query to its end."""
         checkpoint = str(self.work / f"checkpoint-{pair}-{topic}")
-        writer = rows.writeStream.trigger(availableNow=True).option("checkpointLocation", checkpoint)
+        writer = rows.writeStream.trigger(availableNow=True).option(
+            "checkpointLocation", checkpoint
+        )
         if pair == "millstream":
             query = TopicSink(self.bootstrap, topic, topic=topic).start(writer)
         else:
@@ -61,19 +66,25 @@ class Pair:
 
     def collected(self, rows: Any) -> list[str]:
         """Rows as text, in the order of the log."""
-        return [repr(row.asDict(recursive=True)) for row in rows.orderBy("partition", "offset").collect()]
+        return [
+            repr(row.asDict(recursive=True))
+            for row in rows.orderBy("partition", "offset").collect()
+        ]
 
     def placed(self, topic: str) -> list[list[Any]]:
         """Key, value and partition of every record."""
         rows = self.read("kafka", topic).selectExpr("hex(key)", "hex(value)", "partition").collect()
         return sorted(([*row] for row in rows), key=repr)
 
-    # ---- what is compared -------------------------------------------------------------------------------------
+    # ---- what is compared ----
 
     def batches(self) -> None:
         """Every column of every record, headers included."""
         for topic in ("various", "transactions"):
-            found = {name: self.collected(self.read(name, topic, includeHeaders="true")) for name in FORMATS}
+            found = {
+                name: self.collected(self.read(name, topic, includeHeaders="true"))
+                for name in FORMATS
+            }
             self.say(f"batch {topic}", **found)
         offsets = json.dumps({"various": {"0": 3, "1": -2}})
         ends = json.dumps({"various": {"0": 9, "1": -1}})
@@ -98,13 +109,14 @@ class Pair:
     def writes(self) -> None:
         """Keyed rows go to the same partitions, whoever writes them."""
         rows = self.spark.range(500).selectExpr(
-            "cast(concat('key-', id % 50) as binary) as key", "cast(concat('value-', id) as binary) as value"
+            "cast(concat('key-', id % 50) as binary) as key",
+            "cast(concat('value-', id) as binary) as value",
         )
         for name in FORMATS:
             self.write(name, rows, f"keyed-{name}")
         self.say("keyed writes", **{name: self.placed(f"keyed-{name}") for name in FORMATS})
 
-    # ---- rates ------------------------------------------------------------------------------------------------
+    # ---- rates ----
 
     def rates(self) -> None:
         rows = self.spark.range(0, self.rate_rows, 1, 2).selectExpr(
@@ -112,9 +124,13 @@ class Pair:
             "cast(cast(id % 10000 as string) as binary) as key",
         )
         for name in FORMATS:
-            self._rate("batch write", name, lambda name=name: self.write(name, rows, f"rate-{name}"))
+            self._rate(
+                "batch write", name, lambda name=name: self.write(name, rows, f"rate-{name}")
+            )
         for name in FORMATS:
-            self._rate("batch read", name, lambda name=name: self._noop(self.read(name, "rate-read")))
+            self._rate(
+                "batch read", name, lambda name=name: self._noop(self.read(name, "rate-read"))
+            )
         for name in FORMATS:
             self._rate("stream read", name, lambda name=name: self._stream_noop(name))
 
@@ -131,7 +147,9 @@ class Pair:
 
     def _stream_noop(self, name: str) -> None:
         checkpoint = str(self.work / f"noop-{name}-{time.monotonic_ns()}")
-        writer = self.stream(name, "rate-read").writeStream.format("noop").trigger(availableNow=True)
+        writer = (
+            self.stream(name, "rate-read").writeStream.format("noop").trigger(availableNow=True)
+        )
         writer.option("checkpointLocation", checkpoint).start().awaitTermination()
 
 

@@ -22,7 +22,13 @@ ANSWERS: list[dict[str, object]] = [
     {"op": "create_replication_9", "error": "INVALID_REPLICATION_FACTOR"},
     {"op": "create_bad_name", "error": "INVALID_TOPIC_EXCEPTION"},
     {"op": "validate_only", "partitions": 3},
-    {"op": "describe_topic", "partitions": 2, "internal": False, "has_id": True, "led_by_its_replica": True},
+    {
+        "op": "describe_topic",
+        "partitions": 2,
+        "internal": False,
+        "has_id": True,
+        "led_by_its_replica": True,
+    },
     {"op": "describe_topic_by_id", "same_name": True},
     {"op": "describe_unknown", "error": "UNKNOWN_TOPIC_OR_PARTITION"},
     {"op": "list_topics", "has_it": True},
@@ -44,7 +50,11 @@ ANSWERS: list[dict[str, object]] = [
     {"op": "alter_append_number", "error": "INVALID_CONFIG"},
     {"op": "describe_configs_unknown", "error": "UNKNOWN_TOPIC_OR_PARTITION"},
     {"op": "broker_configs", "many": True},
-    {"op": "broker_default_set", "error": "NONE", "topic_sees": "604000000 DYNAMIC_DEFAULT_BROKER_CONFIG"},
+    {
+        "op": "broker_default_set",
+        "error": "NONE",
+        "topic_sees": "604000000 DYNAMIC_DEFAULT_BROKER_CONFIG",
+    },
     {"op": "broker_default_delete", "error": "NONE", "topic_sees": DEFAULT_RETENTION},
     {"op": "broker_read_only", "error": "INVALID_REQUEST"},
     {"op": "describe_producers", "count": 1, "last_sequence": 9},
@@ -109,4 +119,6 @@ def test_franz_go_admin_calls(target: Target, go: Program, topic_name: str) -> N
 
 
 def test_kafkajs_admin_calls(target: Target, node: Program, topic_name: str) -> None:
-    assert by_name(node.run(target.bootstrap, "admin", topic=topic_name)) == by_name(KAFKAJS_ANSWERS)
+    assert by_name(node.run(target.bootstrap, "admin", topic=topic_name)) == by_name(
+        KAFKAJS_ANSWERS
+    )

@@ -1,4 +1,6 @@
-"""Every client of another language writes, reads back, and gets the errors that Apache Kafka would give it."""
+"""Every client of another language writes, reads back, and gets the errors that Apache Kafka would
+give it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ LARGE = (1, 100, 10_000, 1_000_000, 10_000_000)
 
 
 def as_node_shows(record: dict[str, object]) -> dict[str, object]:
-    """KafkaJS groups headers by name, so that their order is lost; the values of one name keep theirs."""
+    """KafkaJS groups headers by name, so that their order is lost; the values of one name keep
+    theirs.
+    """
     return record | {"headers": sorted(record["headers"], key=lambda pair: pair[0])}  # type: ignore[call-overload]
 
 
@@ -34,7 +38,9 @@ def test_a_client_reads_back_what_it_wrote_in_every_codec(
         assert lines[-1] == {"op": "end", "partitions": 1, "end_offsets": len(rows)}
 
 
-def test_messages_of_one_byte_to_ten_megabytes(target: Target, program: Program, topic_name: str) -> None:
+def test_messages_of_one_byte_to_ten_megabytes(
+    target: Target, program: Program, topic_name: str
+) -> None:
     topic = target.create_topic(topic_name, max_message_bytes=12_000_000)
     rows = rows_of_sizes(LARGE)
     for number, one in enumerate(rows):
@@ -120,8 +126,12 @@ def test_the_broker_compresses_anew_where_the_topic_says_so(
     rows = rows_for(program.name)
     for codec in ("uncompressed", "gzip", "snappy", "lz4", "zstd"):
         topic = target.create_topic(f"{topic_name}-{codec}", compression_type=codec)
-        program.produce(target.bootstrap, topic, rows, compression_type="gzip" if codec != "gzip" else "none")
-        assert same(records(program.consume(target.bootstrap, topic)), expected(rows), program), codec
+        program.produce(
+            target.bootstrap, topic, rows, compression_type="gzip" if codec != "gzip" else "none"
+        )
+        assert same(records(program.consume(target.bootstrap, topic)), expected(rows), program), (
+            codec
+        )
 
 
 def test_an_idempotent_producer_and_a_plain_one_write_side_by_side(

@@ -1,4 +1,6 @@
-"""Java and Go clients commit and abort transactions, and read as members of groups: classic ones and those of KIP-848."""
+"""Java and Go clients commit and abort transactions, and read as members of groups: classic ones
+and those of KIP-848.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,22 @@ def test_what_was_committed_is_read_and_what_was_aborted_is_not(
         target.bootstrap, "transactions", topic=topic, count=6, config={"transactional.id": topic}
     )
     assert done == [{"op": "transactions", "done": 6}]
-    assert texts(librdkafka.consume(target.bootstrap, topic, isolation_level="read_committed")) == COMMITTED
+    assert (
+        texts(librdkafka.consume(target.bootstrap, topic, isolation_level="read_committed"))
+        == COMMITTED
+    )
     java: Program = request.getfixturevalue("java")
-    assert texts(java.consume(target.bootstrap, topic, isolation_level="read_committed")) == COMMITTED
-    assert len(texts(java.consume(target.bootstrap, topic, isolation_level="read_uncommitted"))) == 30
+    assert (
+        texts(java.consume(target.bootstrap, topic, isolation_level="read_committed")) == COMMITTED
+    )
+    assert (
+        len(texts(java.consume(target.bootstrap, topic, isolation_level="read_uncommitted"))) == 30
+    )
 
 
-@pytest.mark.parametrize(("name", "protocol"), [("java", "classic"), ("java", "consumer"), ("go", "classic")])
+@pytest.mark.parametrize(
+    ("name", "protocol"), [("java", "classic"), ("java", "consumer"), ("go", "classic")]
+)
 def test_a_group_goes_on_where_it_committed(
     target: Target, topic_name: str, name: str, protocol: str, request: pytest.FixtureRequest
 ) -> None:
@@ -52,7 +63,8 @@ def test_a_group_goes_on_where_it_committed(
     for part in range(2):
         values = [b"%d" % number for number in range(part * 10, part * 10 + 10)]
         rows = [
-            row(b"k", value, timestamp=START_MS, partition=number % 2) for number, value in enumerate(values)
+            row(b"k", value, timestamp=START_MS, partition=number % 2)
+            for number, value in enumerate(values)
         ]
         program.produce(target.bootstrap, topic, rows)
         lines = program.run(target.bootstrap, "group", topic=topic, count=10, config=config)

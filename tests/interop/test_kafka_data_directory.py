@@ -1,4 +1,6 @@
-"""A data directory written by Apache Kafka, stopped or killed, is opened here and read back completely."""
+"""A data directory written by Apache Kafka, stopped or killed, is opened here and read back
+completely.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,16 @@ class Written:
 def observe(bootstrap: str) -> dict[str, Any]:
     """Everything that a client can ask about the topics, as one value to compare."""
     client, admin = Librdkafka(), AdminClient({"bootstrap.servers": bootstrap})
-    described = {t: f.result(30) for t, f in admin.describe_topics(TopicCollection(list(TOPICS))).items()}
+    described = {
+        t: f.result(30) for t, f in admin.describe_topics(TopicCollection(list(TOPICS))).items()
+    }
     return {
         topic: {
             "id": str(described[topic].topic_id),
             "partitions": len(described[topic].partitions),
-            "committed": sorted_records(client.consume(bootstrap, topic, isolation_level="read_committed")),
+            "committed": sorted_records(
+                client.consume(bootstrap, topic, isolation_level="read_committed")
+            ),
             "uncommitted": sorted_records(client.consume(bootstrap, topic)),
             "offsets": offsets(admin, topic),
         }
@@ -76,7 +82,10 @@ def offsets(admin: AdminClient, topic: str) -> list[tuple[int, int]]:
 
 def fill(kafka: ApacheKafka, java: Program) -> None:
     client, admin = Librdkafka(), AdminClient({"bootstrap.servers": kafka.bootstrap})
-    new = [NewTopic(name, partitions, 1, config=config) for name, (partitions, config) in TOPICS.items()]
+    new = [
+        NewTopic(name, partitions, 1, config=config)
+        for name, (partitions, config) in TOPICS.items()
+    ]
     for made in admin.create_topics(new).values():
         made.result(30)
     time.sleep(1)
@@ -102,13 +111,16 @@ def fill(kafka: ApacheKafka, java: Program) -> None:
 
 def idempotent_rows(part: int) -> list[Row]:
     return [
-        row(b"k%d" % i, noise(1000, part * 100 + i), timestamp=START_MS + part * 1000 + i) for i in range(100)
+        row(b"k%d" % i, noise(1000, part * 100 + i), timestamp=START_MS + part * 1000 + i)
+        for i in range(100)
     ]
 
 
 def overwriting_rows(part: int) -> list[Row]:
     """Twenty keys again and again, some with a tombstone."""
-    return [row(b"k%d" % (i % 20), noise(2000, part * 100 + i) if i % 17 else None) for i in range(100)]
+    return [
+        row(b"k%d" % (i % 20), noise(2000, part * 100 + i) if i % 17 else None) for i in range(100)
+    ]
 
 
 def wait_compacted(data_dir: Path) -> None:
@@ -121,10 +133,14 @@ def wait_compacted(data_dir: Path) -> None:
 
 @pytest.fixture(scope="module")
 def written(
-    start_apache: Callable[..., ApacheKafka], java: Program, tmp_path_factory: pytest.TempPathFactory
+    start_apache: Callable[..., ApacheKafka],
+    java: Program,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Written]:
     place = tmp_path_factory.mktemp("written")
-    kafka = start_apache(place / "kafka", {"log.cleaner.backoff.ms": 300, "log.segment.delete.delay.ms": 100})
+    kafka = start_apache(
+        place / "kafka", {"log.cleaner.backoff.ms": 300, "log.segment.delete.delay.ms": 100}
+    )
     fill(kafka, java)
     time.sleep(1)  # one more pass of the cleaner, so that it is done with what it has
     kafka.kill()
@@ -179,7 +195,10 @@ def test_rebuilt_indexes_are_right_in_the_eyes_of_apache_kafka(
     written: Written, java_command: list[str], start_millstream: BrokerStarter, tmp_path: Path
 ) -> None:
     shutil.copytree(written.directories["killed"], tmp_path / "data")
-    ours, theirs = tmp_path / "data" / "transactional-0", written.directories["stopped"] / "transactional-0"
+    ours, theirs = (
+        tmp_path / "data" / "transactional-0",
+        written.directories["stopped"] / "transactional-0",
+    )
     for kind in ("index", "timeindex", "txnindex", "snapshot"):
         for file in ours.glob(f"*.{kind}"):
             file.unlink()
@@ -193,7 +212,9 @@ def test_rebuilt_indexes_are_right_in_the_eyes_of_apache_kafka(
     indexes = sorted(str(file) for file in [*ours.glob("*.index"), *ours.glob("*.timeindex")])
     said = dump_log_segments(java_command, "--verify-index-only", "--files", ",".join(indexes))
     assert [
-        line for line in said.splitlines() if not line.startswith("Dumping") and "is empty" not in line
+        line
+        for line in said.splitlines()
+        if not line.startswith("Dumping") and "is empty" not in line
     ] == []
     assert producers(java_command, ours) == producers(java_command, theirs)
 

@@ -31,9 +31,12 @@ def create(bootstrap: str, topic: str, config: dict[str, str] | None = None) -> 
 
 
 def batch(part: int, producer_id: int) -> bytes:
-    """A hundred records of a kilobyte, every fifth batch in another codec, from one idempotent producer."""
+    """A hundred records of a kilobyte, every fifth batch in another codec, from one idempotent
+    producer.
+    """
     records = [
-        Record(i, START_MS + part * 1000 + i, b"k%d" % i, noise(1000, part * 100 + i), ()) for i in range(100)
+        Record(i, START_MS + part * 1000 + i, b"k%d" % i, noise(1000, part * 100 + i), ())
+        for i in range(100)
     ]
     return build_batch(
         records, codec=part % 5, producer_id=producer_id, producer_epoch=0, base_sequence=part * 100
@@ -113,14 +116,21 @@ def test_segments_and_indexes_are_byte_for_byte_those_of_apache_kafka(
     for kind in ("log", "index", "timeindex", "snapshot"):
         for path in map(Path, files(theirs, kind)):
             assert (ours / path.name).read_bytes() == path.read_bytes(), path.name
-    assert (ours / "leader-epoch-checkpoint").read_text() == (theirs / "leader-epoch-checkpoint").read_text()
+    assert (ours / "leader-epoch-checkpoint").read_text() == (
+        theirs / "leader-epoch-checkpoint"
+    ).read_text()
 
 
 @pytest.mark.parametrize("ended", ["stopped", "killed"])
 def test_apache_kafka_opens_partitions_written_here(
-    start_apache: Callable[..., ApacheKafka], start_millstream: BrokerStarter, tmp_path: Path, ended: str
+    start_apache: Callable[..., ApacheKafka],
+    start_millstream: BrokerStarter,
+    tmp_path: Path,
+    ended: str,
 ) -> None:
-    """Apache Kafka makes the topic, then finds our files in its place: its log loader must take them as they are."""
+    """Apache Kafka makes the topic, then finds our files in its place: its log loader must take
+    them as they are.
+    """
     broker, client = start_millstream(tmp_path / "millstream"), Librdkafka()
     create(broker.bootstrap, "moved", SMALL_SEGMENTS)
     for codec in CODECS:

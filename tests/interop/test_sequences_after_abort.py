@@ -1,7 +1,9 @@
-"""An abort with a batch in flight: Apache Kafka loses the next transaction, Millstream refuses it, and clients recover.
+"""An abort with a batch in flight: Apache Kafka loses the next transaction, Millstream refuses it,
+and clients recover.
 
-librdkafka gives the first batch of a transaction the sequences of a batch that was in flight when the transaction before
-was aborted. Apache Kafka takes it for a duplicate of that batch: it acknowledges it, and the commit has no data.
+librdkafka gives the first batch of a transaction the sequences of a batch that was in flight when
+the transaction before was aborted. Apache Kafka takes it for a duplicate of that batch: it
+acknowledges it, and the commit has no data.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def new_producer(bootstrap: str, transactional_id: str = "payments") -> RawTrans
 
         def led() -> bool:
             row = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-            request = FetchRequest(max_bytes=1 << 20, topics=[FetchTopic(topic=TOPIC, partitions=[row])])
+            request = FetchRequest(
+                max_bytes=1 << 20, topics=[FetchTopic(topic=TOPIC, partitions=[row])]
+            )
             return bool(client.call(request, 11).responses[0].partitions[0].error_code == 0)
 
         wait_until(led, f"{TOPIC} to be led")
@@ -101,14 +105,16 @@ def set_transaction_version(bootstrap: str, level: int) -> None:
         assert answer.error_code == 0, answer
 
 
-# ---- clients --------------------------------------------------------------------------------------------------
+# ---- clients ----
 
 
 class Twin:
-    """Writes under the producer id and epoch of a client, so that the client's next sequences are those of an abort.
+    """Writes under the producer id and epoch of a client, so that the client's next sequences are
+    those of an abort.
 
-    The Java client and franz-go wait for a batch in flight or get a new epoch before they go on: by themselves they do
-    not repeat sequences. librdkafka does; ``tests/compat/test_ended_transactions.py`` has it behind a lossy proxy.
+    The Java client and franz-go wait for a batch in flight or get a new epoch before they go on: by
+    themselves they do not repeat sequences. librdkafka does;
+    ``tests/compat/test_ended_transactions.py`` has it behind a lossy proxy.
     """
 
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
@@ -121,7 +127,9 @@ class Twin:
             request = DescribeTransactionsRequest(transactional_ids=[raw.transactional_id])
             (state,) = client.call(request, 0).transaction_states
             raw.producer_id, raw.epoch = state.producer_id, state.producer_epoch
-            asked = DescribeProducersRequest(topics=[TopicRequest(name=TOPIC, partition_indexes=[0])])
+            asked = DescribeProducersRequest(
+                topics=[TopicRequest(name=TOPIC, partition_indexes=[0])]
+            )
             (row,) = client.call(asked, 0).topics[0].partitions[0].active_producers
         raw.add()
         assert raw.send(OLD, row.last_sequence + 1).error_code == E.NONE
@@ -142,12 +150,13 @@ class Twin:
     ("name", "transaction_version", "deleted", "failures"),
     [
         ("java", 1, False, [("aborted", "UNKNOWN_PRODUCER_ID")]),
-        # The log start offset is above the last acknowledged one (or none is known, in a new epoch): the Java client
-        # takes the producer for forgotten and repeats its batch from sequence 0 in the same epoch, until it times out.
+        # The log start offset is above the last acknowledged one (or none is known, in a new
+        # epoch): the Java client takes the producer for forgotten and repeats its batch from
+        # sequence 0 in the same epoch, until it times out.
         ("java", 1, True, [("aborted", "REQUEST_TIMED_OUT")]),
         ("java", 2, False, [("aborted", "REQUEST_TIMED_OUT")]),
-        # franz-go gets its new epoch while the transaction is open, which version 1 answers with PRODUCER_FENCED, as
-        # Apache Kafka does: the application needs a new client.
+        # franz-go gets its new epoch while the transaction is open, which version 1 answers with
+        # PRODUCER_FENCED, as Apache Kafka does: the application needs a new client.
         ("go", 1, False, [("aborted", "UNKNOWN_PRODUCER_ID"), ("replaced", "PRODUCER_FENCED")]),
         ("go", 1, True, [("aborted", "PRODUCER_FENCED"), ("replaced", "PRODUCER_FENCED")]),
         ("go", 2, False, [("aborted", "UNKNOWN_PRODUCER_ID")]),
@@ -163,7 +172,9 @@ def test_client_that_meets_ended_sequences_loses_nothing(
     deleted: bool,
     failures: list[tuple[str, str]],
 ) -> None:
-    """Both compare the log start offset of the refusal with the last offset that was acknowledged to them."""
+    """Both compare the log start offset of the refusal with the last offset that was acknowledged
+    to them.
+    """
     program: Program = request.getfixturevalue(name)
     broker: LocalBroker = start_millstream(tmp_path / "broker")
     set_transaction_version(broker.bootstrap, transaction_version)
@@ -176,7 +187,9 @@ def test_client_that_meets_ended_sequences_loses_nothing(
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(program.run, broker.bootstrap, "recover", **options)
         try:
-            wait_until(lambda: running.done() or twin.raw.read() == [b"first-0"], "the first transaction")
+            wait_until(
+                lambda: running.done() or twin.raw.read() == [b"first-0"], "the first transaction"
+            )
             twin.abort_one_batch()
             log_start = twin.delete_records() if deleted else 0
         finally:

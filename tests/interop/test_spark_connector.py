@@ -1,4 +1,6 @@
-"""Spark's own Kafka connector on our broker, beside our source and sink: what one reads and writes, the other does too."""
+"""Spark's own Kafka connector on our broker, beside our source and sink: what one reads and writes,
+the other does too.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def connector() -> toolchain.Connector:
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     running = LocalBroker(tmp_path_factory.mktemp("broker")).start()
     admin = AdminClient({"bootstrap.servers": running.bootstrap})
-    for made in admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()]).values():
+    for made in admin.create_topics(
+        [NewTopic(name, count, 1) for name, count in TOPICS.items()]
+    ).values():
         made.result(30)
     fill(running.bootstrap)
     yield running.bootstrap
@@ -53,7 +57,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def fill(bootstrap: str) -> None:
-    """Records of every kind in both partitions and with every codec, a transaction that is taken back, and many alike."""
+    """Records of every kind in both partitions and with every codec, a transaction that is taken
+    back, and many alike.
+    """
     client = Librdkafka()
     client.produce(bootstrap, "various", various_rows())
     for codec in CODECS:
@@ -113,7 +119,9 @@ def test_both_read_the_same_rows(findings: list[dict[str, Any]], name: str, coun
     assert len(both["kafka"]) == count
 
 
-def test_streams_copy_the_same_records_to_the_same_partitions(findings: list[dict[str, Any]]) -> None:
+def test_streams_copy_the_same_records_to_the_same_partitions(
+    findings: list[dict[str, Any]],
+) -> None:
     both = found(findings, "stream to stream")
     assert len(both["kafka"]) == len(various_rows()) + 50 * len(CODECS)
     without = {name: sorted(map(_without_offset, both[name])) for name in ("kafka", "millstream")}
@@ -133,7 +141,9 @@ def test_keyed_rows_go_where_the_other_sends_them(findings: list[dict[str, Any]]
 
 
 def test_rates_side_by_side(
-    findings: list[dict[str, Any]], connector: toolchain.Connector, capsys: pytest.CaptureFixture[str]
+    findings: list[dict[str, Any]],
+    connector: toolchain.Connector,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rates = [one for one in findings if one["name"] == "rate"]
     with capsys.disabled():

@@ -1,4 +1,6 @@
-"""The Spark sink against Apache Kafka: the same transactions, the same progress, the same refusals."""
+"""The Spark sink against Apache Kafka: the same transactions, the same progress,
+the same refusals.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def kafka(java_command: list[str], tmp_path: Path) -> Iterator[ApacheKafka]:
     broker.kill()
 
 
-def test_a_killed_driver_leaves_every_record_once_in_apache_kafka(kafka: ApacheKafka, tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_every_record_once_in_apache_kafka(
+    kafka: ApacheKafka, tmp_path: Path
+) -> None:
     create_topic(kafka.bootstrap, "in", 2)
     create_topic(kafka.bootstrap, "out", 3)
     produce(kafka.bootstrap, "in", [str(number) for number in range(400)])
@@ -40,7 +44,9 @@ def test_a_killed_driver_leaves_every_record_once_in_apache_kafka(kafka: ApacheK
         assert driver.wait() == -signal.SIGKILL, driver.output()[-3000:]
     last = Driver(tmp_path / "last", **fixed)
     assert last.wait() == 0, last.output()[-3000:]
-    assert Counter(committed(kafka.bootstrap, "out")) == Counter(b"%d" % number for number in range(400))
+    assert Counter(committed(kafka.bootstrap, "out")) == Counter(
+        b"%d" % number for number in range(400)
+    )
     assert len(messages(kafka.bootstrap, "out", isolation="read_uncommitted")) > 400
     (progress,) = {m.key() for m in messages(kafka.bootstrap, "__millstream_progress")}
     assert progress == b"sink"
@@ -66,4 +72,6 @@ def test_a_stopped_driver_is_fenced_by_apache_kafka(kafka: ApacheKafka, tmp_path
     old.go()
     assert old.wait() == 3
     assert "fenced this one" in old.output()
-    assert Counter(committed(kafka.bootstrap, "out")) == Counter(b"%d" % number for number in range(200))
+    assert Counter(committed(kafka.bootstrap, "out")) == Counter(
+        b"%d" % number for number in range(200)
+    )

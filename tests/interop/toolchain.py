@@ -1,8 +1,9 @@
-"""Finds Java, Go, Node and Spark's connector, fetches what the programs need by package name, and builds them in a cache directory.
+"""Finds Java, Go, Node and Spark's connector, fetches what the programs need by package name, and
+builds them in a cache directory.
 
-What cannot be had raises ``Missing`` with a sentence that says what is missing; tests are skipped with it. The cache is
-``tests/interop/.cache`` (not under version control) or ``$MILLSTREAM_INTEROP_CACHE``. A build is made once per state
-of its sources.
+What cannot be had raises ``Missing`` with a sentence that says what is missing; tests are skipped
+with it. The cache is ``tests/interop/.cache`` (not under version control) or
+``$MILLSTREAM_INTEROP_CACHE``. A build is made once per state of its sources.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ T = TypeVar("T")
 
 HERE = Path(__file__).resolve().parent
 BUILD_TIMEOUT_S = 600
-# Where the connector of the installed Spark cannot be had: older ones (4.2.0 was seen to run on 4.3.0; 4.0.0 does not).
+# Where the connector of the installed Spark cannot be had: older ones (4.2.0 was seen to run on
+# 4.3.0; 4.0.0 does not).
 OLDER_CONNECTORS = ("4.2.1", "4.2.0")
 OLDEST_TOKEN_PROVIDER = "4.0.0"
 
@@ -31,7 +33,9 @@ class Missing(Exception):
 
 
 def skip_if_missing(get: Callable[[], T]) -> T:
-    """What Maven, Go or npm would have to bring may be out of reach: then the test cannot be, and the message names what is missing."""
+    """What Maven, Go or npm would have to bring may be out of reach: then the test cannot be, and
+    the message names what is missing.
+    """
     try:
         return get()
     except Missing as missing:
@@ -87,12 +91,22 @@ def java_classpath() -> str:
     java, javac, maven = find("java"), find("javac"), find("mvn")
     directory = _build_directory("java")
     listed, ready = directory / "classpath.txt", directory / "ready"
-    if not (ready.exists() and all(Path(jar).exists() for jar in listed.read_text().split(os.pathsep))):
+    if not (
+        ready.exists() and all(Path(jar).exists() for jar in listed.read_text().split(os.pathsep))
+    ):
         _check_java_release(java)
         resolve = [maven, "-q", "-B", "dependency:build-classpath", f"-Dmdep.outputFile={listed}"]
         _run(resolve, directory, "fetching the Java packages with Maven")
         files = [str(path) for path in sorted(directory.glob("*.java"))]
-        compiler = [javac, "-nowarn", "-d", str(directory), "-cp", listed.read_text().strip(), *files]
+        compiler = [
+            javac,
+            "-nowarn",
+            "-d",
+            str(directory),
+            "-cp",
+            listed.read_text().strip(),
+            *files,
+        ]
         _run(compiler, directory, "compiling the Java program")
         ready.touch()
     return f"{directory}{os.pathsep}{listed.read_text().strip()}"
@@ -103,7 +117,11 @@ def _check_java_release(java: str) -> None:
     command = [java, "-XshowSettings:properties", "-version"]
     said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
     release = next(
-        (line.split("=")[1].strip() for line in said.splitlines() if "java.specification.version" in line),
+        (
+            line.split("=")[1].strip()
+            for line in said.splitlines()
+            if "java.specification.version" in line
+        ),
         "0",
     )
     if float(release) < 17:
@@ -122,7 +140,9 @@ class Connector(NamedTuple):
 
 
 def spark_connector(spark_version: str) -> Connector:
-    """That of the installed Spark, else the newest older one that runs on it; what was found once is taken again."""
+    """That of the installed Spark, else the newest older one that runs on it; what was found once
+    is taken again.
+    """
     find("java")
     maven = find("mvn")
     directory = _build_directory("spark")
@@ -153,7 +173,11 @@ def _connector_jars(maven: str, directory: Path, version: str, tokens: str) -> t
     listed = directory / f"{version}-{tokens}.txt"
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={listed}"]
     versions = [f"-Dconnector.version={version}", f"-Dtoken.version={tokens}"]
-    _run([maven, "-q", "-B", *goal, *versions], directory, f"fetching the connector {version} with Maven")
+    _run(
+        [maven, "-q", "-B", *goal, *versions],
+        directory,
+        f"fetching the connector {version} with Maven",
+    )
     return tuple(listed.read_text().strip().split(os.pathsep))
 
 
@@ -172,7 +196,14 @@ def node_program() -> list[str]:
     directory = _build_directory("node")
     ready = directory / "ready"
     if not ready.exists():
-        install = [npm, "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts"]
+        install = [
+            npm,
+            "install",
+            "--no-audit",
+            "--no-fund",
+            "--no-package-lock",
+            "--ignore-scripts",
+        ]
         _run(install, directory, "fetching the Node packages")
         ready.touch()
     return [node, str(directory / "interop.js")]

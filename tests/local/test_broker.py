@@ -1,4 +1,6 @@
-"""A broker as a child process: ready, killed, restarted on the same port and data, stopped, and what it says on failure."""
+"""A broker as a child process: ready, killed, restarted on the same port and data, stopped, and
+what it says on failure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``cluster.json``: what is wrong with one is told in words, and a cluster that runs does not need it."""
+"""``cluster.json``: what is wrong with one is told in words, and a cluster that runs does not need
+it.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,12 @@ def test_jars_without_versions_are_found_where_pyspark_has_none(
 ) -> None:
     spark = jars(tmp_path / "spark", "slf4j-api-2.0.17")
     debian = jars(
-        tmp_path / "debian", "zookeeper", "zookeeper-3.8.0", "zookeeper-jute", "slf4j-api", "slf4j-simple"
+        tmp_path / "debian",
+        "zookeeper",
+        "zookeeper-3.8.0",
+        "zookeeper-jute",
+        "slf4j-api",
+        "slf4j-simple",
     )
     places(monkeypatch, spark, debian)
     found = find_jars()

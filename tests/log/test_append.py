@@ -174,22 +174,30 @@ def test_a_replica_takes_gaps_but_no_step_back(tmp_path: Path) -> None:
     assert log.log_end_offset == 8
     records = batch(1, base_offset=7, leader_epoch=0)
     assert refused(log, records, origin=Origin.REPLICATION) == ErrorCode.INVALID_RECORD
-    records = leader_bytes(batch(3, base_offset=8, leader_epoch=0), batch(1, base_offset=9, leader_epoch=0))
+    records = leader_bytes(
+        batch(3, base_offset=8, leader_epoch=0), batch(1, base_offset=9, leader_epoch=0)
+    )
     assert refused(log, records, origin=Origin.REPLICATION) == ErrorCode.INVALID_RECORD
 
 
 def test_a_replica_leaves_out_batches_of_a_newer_epoch_than_its_own(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    records = leader_bytes(batch(1, base_offset=0, leader_epoch=3), batch(1, base_offset=1, leader_epoch=4))
+    records = leader_bytes(
+        batch(1, base_offset=0, leader_epoch=3), batch(1, base_offset=1, leader_epoch=4)
+    )
     assert append(log, records, leader_epoch=3, origin=Origin.REPLICATION).last_offset == 0
-    nothing = append(log, batch(1, base_offset=1, leader_epoch=4), leader_epoch=3, origin=Origin.REPLICATION)
+    nothing = append(
+        log, batch(1, base_offset=1, leader_epoch=4), leader_epoch=3, origin=Origin.REPLICATION
+    )
     assert nothing.records == 0
 
 
 def test_a_replica_refuses_a_corrupt_batch(tmp_path: Path) -> None:
     records = batch(1, base_offset=0, leader_epoch=0)
     records[-1] ^= 1
-    assert refused(new_log(tmp_path), records, origin=Origin.REPLICATION) == ErrorCode.CORRUPT_MESSAGE
+    assert (
+        refused(new_log(tmp_path), records, origin=Origin.REPLICATION) == ErrorCode.CORRUPT_MESSAGE
+    )
 
 
 def test_a_replica_remembers_producers_as_the_leader_does(tmp_path: Path) -> None:
@@ -256,7 +264,9 @@ def test_measured_room_agrees_with_every_roll_limit(seed: int, tmp_path: Path) -
     log = new_log(tmp_path, config)
     said: set[bool] = set()
     for number in range(120):
-        records = batch(dice.randint(1, 3), size=dice.randint(0, 200), timestamp=NOW_MS + 10 * number)
+        records = batch(
+            dice.randint(1, 3), size=dice.randint(0, 200), timestamp=NOW_MS + 10 * number
+        )
         asked = len(records), log.log_end_offset + 3, parse_header(records).max_timestamp, NOW_MS
         short = log.segment_list.fits(*asked)
         assert short == log.segment_list._roll_policy.has_room(log.segment_list.active, *asked)
@@ -313,7 +323,10 @@ def test_rebuild_when_headers_cannot_decide() -> None:
     assert bounds is not None
     assert (bounds.before_max_ms, bounds.after_max_ms) == (5000, 3_600_000)
     assert (
-        spec(LogConfig(message_timestamp_before_max_ms=5000, message_timestamp_type="LogAppendTime")) is None
+        spec(
+            LogConfig(message_timestamp_before_max_ms=5000, message_timestamp_type="LogAppendTime")
+        )
+        is None
     )
     deep = spec(LogConfig(message_validation_deep=True))
     assert deep is not None
@@ -325,7 +338,12 @@ def test_rebuild_when_headers_cannot_decide() -> None:
 
 def test_settings_come_by_kafkas_names() -> None:
     config = LogConfig.from_topic_settings(
-        {"cleanup.policy": "compact, delete", "segment.bytes": 99, "retention.ms": None, "unknown.name": 1}
+        {
+            "cleanup.policy": "compact, delete",
+            "segment.bytes": 99,
+            "retention.ms": None,
+            "unknown.name": 1,
+        }
     )
     assert config.cleanup_policy == {"compact", "delete"}
     assert config.segment_bytes == 99
@@ -345,7 +363,9 @@ def test_batches_of_every_codec_are_stored_as_they_came(tmp_path: Path) -> None:
     found = read_all(log)
     assert [raw[HEADER_SIZE:] for _, raw in found] == sent
     assert [header.codec for header, _ in found] == [0, 1, 2, 3, 4]
-    assert [parse_header(raw).base_offset for _, raw in split(b"".join(raw for _, raw in found))] == [
+    assert [
+        parse_header(raw).base_offset for _, raw in split(b"".join(raw for _, raw in found))
+    ] == [
         0,
         1,
         2,
@@ -371,8 +391,12 @@ def test_count_that_the_bytes_cannot_hold_is_refused(tmp_path: Path, codec: int)
 
 @pytest.mark.parametrize("value", [20, 100, 9000], ids=lambda size: f"{size} bytes")
 @pytest.mark.parametrize("count", range(1, 9))
-def test_count_of_a_short_batch_is_the_number_of_its_records(tmp_path: Path, count: int, value: int) -> None:
-    """Three records, and headers that say otherwise. Lengths of records take one, two and three bytes."""
+def test_count_of_a_short_batch_is_the_number_of_its_records(
+    tmp_path: Path, count: int, value: int
+) -> None:
+    """Three records, and headers that say otherwise. Lengths of records take one, two and three
+    bytes.
+    """
     log = new_log(tmp_path)
     three = [Record(index, NOW_MS, None, b"v" * value) for index in range(3)]
     records = claiming(memoryview(bytearray(build_batch(three))), count)
@@ -384,7 +408,9 @@ def test_count_of_a_short_batch_is_the_number_of_its_records(tmp_path: Path, cou
 
 
 def test_first_record_of_a_long_batch_must_leave_room_for_the_count(tmp_path: Path) -> None:
-    """All records of a long batch are only read by consumers. Kafka reads them when they are produced."""
+    """All records of a long batch are only read by consumers. Kafka reads them when they are
+    produced.
+    """
     log = new_log(tmp_path)
     long = [Record(index, NOW_MS, None, b"v" * 20) for index in range(30)]
     records = memoryview(bytearray(build_batch(long)))
@@ -395,8 +421,12 @@ def test_first_record_of_a_long_batch_must_leave_room_for_the_count(tmp_path: Pa
 
 
 @pytest.mark.parametrize("index", range(3))
-@pytest.mark.parametrize("length", [0, 10, 1, 200], ids=["empty", "too short", "negative", "beyond the end"])
-def test_length_of_any_record_of_a_short_batch_is_checked(tmp_path: Path, index: int, length: int) -> None:
+@pytest.mark.parametrize(
+    "length", [0, 10, 1, 200], ids=["empty", "too short", "negative", "beyond the end"]
+)
+def test_length_of_any_record_of_a_short_batch_is_checked(
+    tmp_path: Path, index: int, length: int
+) -> None:
     three = [Record(number, NOW_MS, None, b"v" * 20) for number in range(3)]
     records = memoryview(bytearray(build_batch(three)))
     at = HEADER_SIZE + index * ((len(records) - HEADER_SIZE) // 3)

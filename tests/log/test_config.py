@@ -1,4 +1,6 @@
-"""The settings of a log: every default is that of the topic setting, also without any broker setting."""
+"""The settings of a log: every default is that of the topic setting, also without any broker
+setting.
+"""
 
 from __future__ import annotations
 
@@ -45,5 +47,7 @@ def test_cleanup_policy_is_a_set_of_words() -> None:
         ({"retention.ms": 5, "min.insync.replicas": 2}, True),
     ],
 )
-def test_batches_are_taken_as_sent_unless_records_matter(changes: dict[str, object], expected: bool) -> None:
+def test_batches_are_taken_as_sent_unless_records_matter(
+    changes: dict[str, object], expected: bool
+) -> None:
     assert LogConfig.from_topic_settings(changes).takes_as_sent is expected

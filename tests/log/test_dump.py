@@ -19,7 +19,10 @@ from support.log.world import NOW_MS, append, append_marker, batch, new_log
 def log(tmp_path: Path) -> PartitionLog:
     made = new_log(tmp_path, LogConfig(index_interval_bytes=100))
     record = Record(0, NOW_MS, b"key", "wert ä".encode(), (("trace", b"1"), ("other", None)))
-    append(made, memoryview(bytearray(build_batch([record, Record(1, NOW_MS + 1, None, None)], codec=3))))
+    append(
+        made,
+        memoryview(bytearray(build_batch([record, Record(1, NOW_MS + 1, None, None)], codec=3))),
+    )
     append(made, batch(3, size=40, producer_id=7, epoch=2, sequence=5), leader_epoch=1)
     append(made, batch(1, producer_id=8, epoch=0, sequence=0, transactional=True), leader_epoch=1)
     append_marker(made, 8, 0, commit=False, coordinator_epoch=4, leader_epoch=1)
@@ -47,7 +50,10 @@ def test_batches_are_described_by_their_headers(log: PartitionLog) -> None:
     )
     assert " magic: 2 compresscodec: lz4 crc: " in said[1]
     assert all(line.endswith("isvalid: true") for line in said[1:])
-    assert "baseSequence: 5 lastSequence: 7 producerId: 7 producerEpoch: 2 partitionLeaderEpoch: 1" in said[2]
+    assert (
+        "baseSequence: 5 lastSequence: 7 producerId: 7 producerEpoch: 2 partitionLeaderEpoch: 1"
+        in said[2]
+    )
     assert "isTransactional: true isControl: true" in said[4]
 
 
@@ -66,7 +72,10 @@ def test_records_are_shown_on_demand(log: PartitionLog) -> None:
 
 
 def test_indexes_snapshots_and_text_files_are_shown(log: PartitionLog) -> None:
-    assert all(line.startswith("offset: ") and " position: " in line for line in lines(log, f"{STEM}.index"))
+    assert all(
+        line.startswith("offset: ") and " position: " in line
+        for line in lines(log, f"{STEM}.index")
+    )
     assert lines(log, f"{STEM}.index")
     assert lines(log, f"{STEM}.timeindex")[-1] == f"timestamp: {NOW_MS + 2} offset: 4"
     assert lines(log, f"{STEM}.txnindex") == [
@@ -79,7 +88,10 @@ def test_indexes_snapshots_and_text_files_are_shown(log: PartitionLog) -> None:
         f" timestamp: {NOW_MS + 2}"
     )
     assert eight.startswith("producerId: 8 producerEpoch: 0 coordinatorEpoch: 4")
-    assert lines(log, "leader-epoch-checkpoint") == ["epoch: 0 startOffset: 0", "epoch: 1 startOffset: 2"]
+    assert lines(log, "leader-epoch-checkpoint") == [
+        "epoch: 0 startOffset: 0",
+        "epoch: 1 startOffset: 2",
+    ]
     assert lines(log, "partition.metadata") == ["version: 0 topic_id: AAAAAAAAAAAAAAAAAAAABw"]
 
 
@@ -124,7 +136,10 @@ def test_damage_is_reported_and_the_dump_continues(log: PartitionLog) -> None:
     path.write_bytes(data[:-5])
     assert "bytes of a batch of" in lines(log, f"{STEM}.log")[-1]
     Path(log.directory, f"{STEM}.index").write_bytes(bytes([0, 0, 0, 9, 0, 0, 0, 3]))
-    assert lines(log, f"{STEM}.index")[-1] == "mismatch: offset 9 at position 3, where the log has no batch"
+    assert (
+        lines(log, f"{STEM}.index")[-1]
+        == "mismatch: offset 9 at position 3, where the log has no batch"
+    )
     Path(log.directory, "leader-epoch-checkpoint").write_bytes(b"0\n7\n")
     assert "corrupt" in lines(log, "leader-epoch-checkpoint")[0]
     Path(log.directory, "00000000000000000007.snapshot").write_bytes(b"xx")
@@ -139,14 +154,18 @@ def test_other_files_are_not_guessed_at(log: PartitionLog) -> None:
 
 
 def faults(path: Path) -> list[str]:
-    return [str(line) for line in dump(str(path)) if isinstance(line, Fault) and line.file == str(path)]
+    return [
+        str(line) for line in dump(str(path)) if isinstance(line, Fault) and line.file == str(path)
+    ]
 
 
 def test_sound_files_have_no_faults(log: PartitionLog) -> None:
     assert [line for line in dump(log.directory, deep=True) if isinstance(line, Fault)] == []
 
 
-@pytest.mark.parametrize(("kind", "entry_size"), [("index", 8), ("timeindex", 12), ("txnindex", 34)])
+@pytest.mark.parametrize(
+    ("kind", "entry_size"), [("index", 8), ("timeindex", 12), ("txnindex", 34)]
+)
 def test_torn_index_entry_is_reported_after_the_entries(
     log: PartitionLog, kind: str, entry_size: int
 ) -> None:
@@ -155,7 +174,9 @@ def test_torn_index_entry_is_reported_after_the_entries(
     size = len(path.read_bytes()) + 5
     path.write_bytes(path.read_bytes() + b"\1" * 5)
     assert list(dump(str(path)))[: len(sound)] == sound
-    assert faults(path) == [f"corrupt: {size} bytes are not a multiple of the entry size {entry_size}"]
+    assert faults(path) == [
+        f"corrupt: {size} bytes are not a multiple of the entry size {entry_size}"
+    ]
 
 
 @pytest.mark.parametrize("kind", ["index", "timeindex", "txnindex"])

@@ -80,7 +80,8 @@ def test_truncating_the_start_keeps_the_epoch_in_force_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\n", b"1\n0\n", b"0\nx\n", b"0\n2\n1 5\n", b"0\n1\n1 a\n", b"0\n1\n1 2 3\n", b"\xff\n0"]
+    "data",
+    [b"\n", b"1\n0\n", b"0\nx\n", b"0\n2\n1 5\n", b"0\n1\n1 a\n", b"0\n1\n1 2 3\n", b"\xff\n0"],
 )
 def test_corrupt_file_is_reported(data: bytes) -> None:
     with pytest.raises(CorruptFile, match="epochs"):

@@ -1,8 +1,10 @@
-"""The log against a list of batches, under everything that can happen to it, on a disk that can crash.
+"""The log against a list of batches, under everything that can happen to it, on a disk that can
+crash.
 
-Each seed is a story of some dozens of random steps: appends (plain, idempotent, transactional), rolls, truncations,
-DeleteRecords, retention, flushes, idle releases, restarts, process deaths, machine deaths, failing writes. After every
-step the log says what the list says. A failing seed can be run alone: `pytest -k 'story[seed17]'`.
+Each seed is a story of some dozens of random steps: appends (plain, idempotent, transactional),
+rolls, truncations, DeleteRecords, retention, flushes, idle releases, restarts, process deaths,
+machine deaths, failing writes. After every step the log says what the list says. A failing seed can
+be run alone: `pytest -k 'story[seed17]'`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class Sent:
 class Model:
     """What the log should hold."""
 
-    batches: list[tuple[int, int, bytes]] = field(default_factory=list)  # base offset, last offset, body
+    batches: list[tuple[int, int, bytes]] = field(
+        default_factory=list
+    )  # base offset, last offset, body
     start: int = 0
     end: int = 0
     epoch: int = 0
@@ -118,7 +122,9 @@ class Story:
     def _accept(self, records: memoryview, result: AppendResult) -> None:
         assert result.base_offset == self.model.end
         assert not result.duplicate
-        self.model.batches.append((result.base_offset, result.last_offset, bytes(records[HEADER_SIZE:])))
+        self.model.batches.append(
+            (result.base_offset, result.last_offset, bytes(records[HEADER_SIZE:]))
+        )
         self.model.end = result.last_offset + 1
         self.acknowledged += 1
         self.log.advance_high_watermark(self.log.log_end_offset)
@@ -158,7 +164,12 @@ class Story:
         if producer_id in self.open:
             sequence = self.log.producer_state.producers[producer_id].last_sequence + 1
         records = batch(
-            2, producer_id=producer_id, epoch=epoch, sequence=sequence, transactional=True, fill=self._fill()
+            2,
+            producer_id=producer_id,
+            epoch=epoch,
+            sequence=sequence,
+            transactional=True,
+            fill=self._fill(),
         )
         self._accept(records, append(self.log, records, leader_epoch=self.model.epoch))
         self.open[producer_id] = epoch
@@ -169,7 +180,9 @@ class Story:
         producer_id = self.dice.choice(sorted(self.open))
         epoch = self.open.pop(producer_id)
         commit = self.dice.random() < 0.5
-        result = append_marker(self.log, producer_id, epoch, commit=commit, leader_epoch=self.model.epoch)
+        result = append_marker(
+            self.log, producer_id, epoch, commit=commit, leader_epoch=self.model.epoch
+        )
         offset = result.base_offset
         assert offset == self.model.end
         ((_, raw),) = read_all(self.log, start=offset)
@@ -218,10 +231,14 @@ class Story:
         offset = self.dice.randint(self.model.start, self.model.end)
         self.model.start = self.log.delete_records(offset)
         assert self.model.start == offset
-        self.manager.checkpoints.write_all([file_names.LOG_STARTS])  # as the broker does before it answers
+        self.manager.checkpoints.write_all(
+            [file_names.LOG_STARTS]
+        )  # as the broker does before it answers
 
     def retention(self) -> None:
-        self.log.update_config(replace(self.config, retention_bytes=self.dice.choice((-1, 0, 1500, 4000))))
+        self.log.update_config(
+            replace(self.config, retention_bytes=self.dice.choice((-1, 0, 1500, 4000)))
+        )
         self.log.delete_old_segments(NOW_MS)
         self.model.start = self.log.log_start_offset
         self.log.update_config(self.config)
@@ -293,10 +310,15 @@ class Story:
             elif entry.batches[-1].first_offset != self.sent[producer_id].offset:
                 last = entry.batches[-1]
                 self.sent[producer_id] = Sent(
-                    last.first_sequence, last.last_offset - last.first_offset + 1, last.first_offset, b"again"
+                    last.first_sequence,
+                    last.last_offset - last.first_offset + 1,
+                    last.first_offset,
+                    b"again",
                 )
         self.open = {p: e.epoch for p, e in state.producers.items() if e.txn_first_offset >= 0}
-        self.epochs = {p: e.epoch + (e.txn_first_offset < 0) for p, e in state.producers.items() if p > 10}
+        self.epochs = {
+            p: e.epoch + (e.txn_first_offset < 0) for p, e in state.producers.items() if p > 10
+        }
 
     def _state(self) -> object:
         """What must be the same after a restart."""
@@ -304,7 +326,8 @@ class Story:
         producers: list[SnapshotEntry] = [
             entry._replace(coordinator_epoch=0)  # of a marker that may be deleted
             for entry in sorted(log.producer_state.snapshot())
-            # Those whose records are deleted live in snapshots only, which a recovery may have to pass over.
+            # Those whose records are deleted live in snapshots only, which a recovery may have to
+            # pass over.
             if max(entry.last_offset, entry.current_txn_first_offset) >= log.log_start_offset
         ]
         aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
@@ -322,9 +345,9 @@ class Story:
         log, model = self.log, self.model
         assert (log.log_start_offset, log.log_end_offset) == (model.start, model.end)
         found = read_all(log, dice=self.dice)
-        assert [(h.base_offset, h.last_offset, raw[HEADER_SIZE:]) for h, raw in found] == model.kept(
-            model.start
-        )
+        assert [
+            (h.base_offset, h.last_offset, raw[HEADER_SIZE:]) for h, raw in found
+        ] == model.kept(model.start)
         self.check_random_reads()
         self.check_indexes()
 

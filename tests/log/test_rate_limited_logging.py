@@ -20,7 +20,9 @@ class Limited:
         self.log.log(logging.ERROR, key, f"{key} is full")
 
 
-def test_each_key_is_logged_at_once_and_then_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_key_is_logged_at_once_and_then_after_a_pause(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     limited = Limited()
     for _ in range(50):
         limited.fail("/a")
@@ -30,20 +32,29 @@ def test_each_key_is_logged_at_once_and_then_after_a_pause(caplog: pytest.LogCap
     limited.now_ms += FIRST_QUIET_MS
     limited.fail("/a")
     limited.fail("/b")
-    assert caplog.messages == ["/a is full (and 49 more like it since the last message)", "/b is full"]
+    assert caplog.messages == [
+        "/a is full (and 49 more like it since the last message)",
+        "/b is full",
+    ]
 
 
-def test_failures_that_go_on_for_a_day_are_a_few_lines_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_that_go_on_for_a_day_are_a_few_lines_an_hour(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     limited = Limited()
     for _ in range(24 * 3600):
         limited.fail()
         limited.now_ms += 1000
     assert (
-        24 * 3_600_000 / LONGEST_QUIET_MS - 1 < len(caplog.messages) < 24 * 3_600_000 / LONGEST_QUIET_MS + 10
+        24 * 3_600_000 / LONGEST_QUIET_MS - 1
+        < len(caplog.messages)
+        < 24 * 3_600_000 / LONGEST_QUIET_MS + 10
     )
 
 
-def test_seventy_five_seconds_of_a_full_disk_are_four_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_seventy_five_seconds_of_a_full_disk_are_four_lines(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     limited = Limited()
     for _ in range(75 * 25):
         limited.fail()

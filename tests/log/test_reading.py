@@ -77,7 +77,11 @@ def test_offsets_outside_the_log_are_out_of_range(tmp_path: Path) -> None:
         with pytest.raises(ApiError) as error:
             log.read(offset, 100, upto=log.log_end_offset)
         assert error.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert log.read(log.log_end_offset, 100, upto=log.log_end_offset) == (None, 0, log.log_end_offset)
+    assert log.read(log.log_end_offset, 100, upto=log.log_end_offset) == (
+        None,
+        0,
+        log.log_end_offset,
+    )
 
 
 def test_reads_with_any_bounds_agree_with_a_plain_scan(tmp_path: Path) -> None:
@@ -125,7 +129,9 @@ def test_cold_data_is_not_waited_for_unless_asked() -> None:
         log.read(0, 100, upto=log.log_end_offset, may_block=False)
     assert log.read(0, 100, upto=log.log_end_offset).size > 0
     tail = log.log_end_offset - 2
-    assert log.read(tail, 100, upto=log.log_end_offset, may_block=False).size > 0, "the tail needs no disk"
+    assert log.read(tail, 100, upto=log.log_end_offset, may_block=False).size > 0, (
+        "the tail needs no disk"
+    )
 
 
 def test_a_closed_segment_whose_index_is_not_loaded_counts_as_cold(tmp_path: Path) -> None:
@@ -223,7 +229,9 @@ def first_at(log: PartitionLog, timestamp: int) -> tuple[int, int] | None:
 def test_the_first_record_at_or_after_a_time_is_found(tmp_path: Path) -> None:
     log = timed(
         tmp_path,
-        LogConfig(segment_bytes=1500, index_interval_bytes=300, message_timestamp_after_max_ms=10**9),
+        LogConfig(
+            segment_bytes=1500, index_interval_bytes=300, message_timestamp_after_max_ms=10**9
+        ),
     )
     records = []
     for number in range(60):

@@ -1,4 +1,6 @@
-"""Retention and DeleteRecords: which segments go, that the log start only moves forward, when files disappear."""
+"""Retention and DeleteRecords: which segments go, that the log start only moves forward, when files
+disappear.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Fake:
         return self.timestamp
 
 
-def count(segments: list[Fake], *, log_start: int = 0, high_watermark: int = 40, **settings: object) -> int:
+def count(
+    segments: list[Fake], *, log_start: int = 0, high_watermark: int = 40, **settings: object
+) -> int:
     config = LogConfig(**{"retention_ms": -1, "retention_bytes": -1, **settings})  # type: ignore[arg-type]
     return deletable(
         segments, config, log_start=log_start, high_watermark=high_watermark, end=40, now_ms=NOW_MS
@@ -45,7 +49,8 @@ FOUR = [
 
 
 @pytest.mark.parametrize(
-    ("retention_ms", "gone"), [(-1, 0), (5 * HOUR, 0), (3 * HOUR, 1), (3 * HOUR - 1, 2), (HOUR - 1, 3)]
+    ("retention_ms", "gone"),
+    [(-1, 0), (5 * HOUR, 0), (3 * HOUR, 1), (3 * HOUR - 1, 2), (HOUR - 1, 3)],
 )
 def test_by_time_the_oldest_segments_go(retention_ms: int, gone: int) -> None:
     assert count(FOUR, retention_ms=retention_ms) == gone
@@ -80,7 +85,9 @@ def test_nothing_above_the_high_watermark_goes(high_watermark: int, gone: int) -
 
 
 def test_a_compacted_topic_keeps_old_data() -> None:
-    assert count(FOUR, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})) == 0
+    assert (
+        count(FOUR, retention_ms=0, retention_bytes=0, cleanup_policy=frozenset({"compact"})) == 0
+    )
     assert count(FOUR, retention_bytes=0, cleanup_policy=frozenset({"compact", "delete"})) == 4
 
 
@@ -128,7 +135,9 @@ def test_records_without_timestamps_age_by_their_file(tmp_path: Path) -> None:
 def test_delete_records_moves_the_log_start_and_never_back(tmp_path: Path) -> None:
     log = filled(tmp_path, LogConfig(segment_bytes=500))
     assert log.delete_records(11) == 11
-    assert read_all(log)[0][0].base_offset == 10, "whole batches are read; clients skip what is below"
+    assert read_all(log)[0][0].base_offset == 10, (
+        "whole batches are read; clients skip what is below"
+    )
     assert log.delete_records(5) == 11
     assert log.delete_records(-1) == log.high_watermark
 
@@ -157,7 +166,10 @@ def test_producers_outlive_their_deleted_records(tmp_path: Path) -> None:
     log.advance_high_watermark(log.log_end_offset)
     log.delete_old_segments(NOW_MS)
     assert append(log, batch(2, producer_id=9, epoch=0, sequence=0)).duplicate
-    assert append(log, batch(1, producer_id=9, epoch=0, sequence=2)).base_offset == log.log_end_offset - 1
+    assert (
+        append(log, batch(1, producer_id=9, epoch=0, sequence=2)).base_offset
+        == log.log_end_offset - 1
+    )
 
 
 def test_the_epoch_in_force_is_known_after_its_first_records_are_gone(tmp_path: Path) -> None:

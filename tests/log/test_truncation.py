@@ -1,4 +1,6 @@
-"""A disk that fills up, or fails, in the middle of a replica's append or of a truncation: nothing is left half done, and nothing claimed that is not there."""
+"""A disk that fills up, or fails, in the middle of a replica's append or of a truncation: nothing
+is left half done, and nothing claimed that is not there.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from support.log.world import NOW_MS, TP, append, append_marker, batch, manager,
 
 CONFIG = LogConfig(segment_bytes=600, index_interval_bytes=1, file_delete_delay_ms=0)
 MOST_OPERATIONS = 400
-# A disk that refuses both has taken a part of what was to be written, perhaps all, and does not cut that away again.
+# A disk that refuses both has taken a part of what was to be written, perhaps all, and does not cut
+# that away again.
 WRITING = ("append", "undo append")
 
 
@@ -33,7 +36,13 @@ def produced() -> Iterator[Callable[[PartitionLog], object]]:
     def send(producer: int, records: int, sequence: int) -> Callable[[PartitionLog], object]:
         return lambda log: append(
             log,
-            batch(records, producer_id=producer, epoch=0, sequence=sequence, transactional=producer == 5),
+            batch(
+                records,
+                producer_id=producer,
+                epoch=0,
+                sequence=sequence,
+                transactional=producer == 5,
+            ),
         )
 
     def end(commit: bool) -> Callable[[PartitionLog], object]:
@@ -109,7 +118,9 @@ class World:
         end = self.leader.log_end_offset
         assert self.log.aborted_transactions(0, end) == self.leader.aborted_transactions(0, end)
         assert self.log.last_stable_offset == self.leader.last_stable_offset
-        assert self.log.producer_state.producers.keys() == self.leader.producer_state.producers.keys()
+        assert (
+            self.log.producer_state.producers.keys() == self.leader.producer_state.producers.keys()
+        )
 
 
 Full = Callable[[World, int], None]
@@ -246,7 +257,9 @@ def diverge(world: World) -> None:
 
 @pytest.mark.parametrize("full", [World.full_from, World.full_once], ids=["full", "full once"])
 def test_truncation_drops_producer_state(full: Full) -> None:
-    """The snapshot of a dropped tail, believed by a later start, would have batches acknowledged as repeated that are not in the log."""
+    """The snapshot of a dropped tail, believed by a later start, would have batches acknowledged as
+    repeated that are not in the log.
+    """
     for operation in range(MOST_OPERATIONS):
         world = World()
         diverge(world)
@@ -258,7 +271,9 @@ def test_truncation_drops_producer_state(full: Full) -> None:
             truncation.finish(world.log)
         else:
             break
-        assert snapshots(world) == [f"{offset:020}.snapshot" for offset in world.log.segment_list.snapshots]
+        assert snapshots(world) == [
+            f"{offset:020}.snapshot" for offset in world.log.segment_list.snapshots
+        ]
         world.log.update_config(LogConfig())
         for sequence in range(40):
             append(world.log, batch(1, producer_id=8, epoch=0, sequence=sequence), leader_epoch=1)
@@ -275,7 +290,11 @@ def test_late_truncation_tolerates_deleted_files() -> None:
     diverge(world)
 
     def fault(what: str, path: str) -> OSError | None:
-        return no_space(path) if what == "open" and path.endswith("/00000000000000000050.log") else None
+        return (
+            no_space(path)
+            if what == "open" and path.endswith("/00000000000000000050.log")
+            else None
+        )
 
     world.disk.fault = fault
     with pytest.raises(StorageError):
@@ -303,7 +322,9 @@ def test_a_segment_that_could_not_be_begun_is_not_found_by_the_next_start() -> N
         world.disk.fault = fault
         with pytest.raises(StorageError):
             append(world.log, batch(1, size=500))
-        with suppress(StorageError):  # one that fits, but where the file of the other cannot be removed
+        with suppress(
+            StorageError
+        ):  # one that fits, but where the file of the other cannot be removed
             append(world.log, batch(1))
         world.roomy()
         for _ in range(3):
@@ -319,7 +340,9 @@ def test_a_segment_that_could_not_be_begun_is_not_found_by_the_next_start() -> N
 @pytest.mark.parametrize("restart", [False, True], ids=["goes on", "killed"])
 @pytest.mark.parametrize("full", [World.full_from, World.full_once], ids=["full", "full once"])
 def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: bool) -> None:
-    """The old files are deleted after a while, also where the new ones have not taken their places."""
+    """The old files are deleted after a while, also where the new ones have not
+    taken their places.
+    """
     for operation in range(MOST_OPERATIONS):
         world = World()
         world.catch_up()
@@ -328,7 +351,9 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
         old = [segment.base_offset for segment in world.log.segments[:3]]
         before = read_all(world.log)
         path = world.log.segments[0].path(file_names.LOG) + file_names.CLEANED
-        kept = [raw for header, raw in before if header.base_offset < world.log.segments[3].base_offset]
+        kept = [
+            raw for header, raw in before if header.base_offset < world.log.segments[3].base_offset
+        ]
         world.disk.write_bytes(path, b"".join(kept))
         stage_swap(world.disk, world.log.directory, old[:1])
         full(world, operation)
@@ -346,13 +371,17 @@ def test_compacted_segments_are_swapped_in_or_none_of_them(full: Full, restart: 
             truncation.finish(world.log)
         assert read_all(world.log) == before
         assert not [
-            name for name in world.disk.listdir(world.log.directory) if name.endswith(file_names.SWAP)
+            name
+            for name in world.disk.listdir(world.log.directory)
+            if name.endswith(file_names.SWAP)
         ]
     assert operation > 5
 
 
 def test_damaged_batch_below_a_truncation_takes_partition_offline() -> None:
-    """To go on would be with producers of which only a part is known: a batch that is sent again would be in the log twice."""
+    """To go on would be with producers of which only a part is known: a batch that is sent again
+    would be in the log twice.
+    """
     world = World()
     for sequence in range(4):
         append(world.log, batch(1, producer_id=7, epoch=0, sequence=sequence))
@@ -369,7 +398,9 @@ def test_damaged_batch_below_a_truncation_takes_partition_offline() -> None:
 
 
 def test_a_power_cut_does_not_bring_back_that_a_transaction_was_aborted() -> None:
-    """Its marker is cut away, and the log goes on in another segment, above which the next recovery begins."""
+    """Its marker is cut away, and the log goes on in another segment, above which the next recovery
+    begins.
+    """
     for seed in range(30):
         disk = SimDisk(seed)
         logs = manager(disk, ["/a"])
@@ -391,7 +422,11 @@ def test_nothing_is_left_in_the_index_of_an_abort_that_was_refused() -> None:
     """It would be believed when the index of an idle log is read again."""
 
     def fault(what: str, path: str) -> OSError | None:
-        return no_space(path) if path.endswith(file_names.TRANSACTION_INDEX) and what in WRITING else None
+        return (
+            no_space(path)
+            if path.endswith(file_names.TRANSACTION_INDEX) and what in WRITING
+            else None
+        )
 
     for seed in range(200):
         disk = SimDisk(seed)

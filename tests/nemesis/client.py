@@ -1,7 +1,9 @@
-"""A client of a run as a process of its own, so that it can be killed and paused: ``python -m nemesis.client '{"role": ...}'``.
+"""A client of a run as a process of its own, so that it can be killed and paused: ``python -m
+nemesis.client '{"role": ...}'``.
 
-It works until SIGTERM, writes down everything it does (``records.py``), and ends by itself when its library can go no further; whoever
-started it starts another, with another name. Only what cannot have happened is told as failed.
+It works until SIGTERM, writes down everything it does (``records.py``), and ends by itself when its
+library can go no further; whoever started it starts another, with another name. Only what cannot
+have happened is told as failed.
 """
 
 from __future__ import annotations
@@ -36,12 +38,18 @@ from millstream.sim.checks.history import (
 from millstream.sim.checks.state_checks import OffsetEvent
 from nemesis.records import Recorder, decode, encode
 
-# librdkafka may wait beyond every timeout it was given; a client that stands still for so many times its patience is ended by its alarm.
+# librdkafka may wait beyond every timeout it was given; a client that stands still for so many
+# times its patience is ended by its alarm.
 HANGS = 2.25
 ABORT = 0.12
 READERS, COPIERS = "readers", "copiers"
-# How librdkafka says that a log ended before the place where a consumer was: a record that was read is gone.
-_TRUNCATED = {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
+# How librdkafka says that a log ended before the place where a consumer was: a record that was read
+# is gone.
+_TRUNCATED = {
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._LOG_TRUNCATION,
+    KafkaError.OFFSET_OUT_OF_RANGE,
+}
 
 Rows = dict[str, list[tuple[int, str]]]
 
@@ -130,7 +138,7 @@ class Client:
     def padding(self) -> int:
         return self.dice.choice((10, 100, 100, 1_000, self.dice.randint(0, 8_000)))
 
-    # ---- reading --------------------------------------------------------------------------------------------
+    # ---- reading ----
 
     def consume(self, consumer: Consumer, count: int, timeout_s: float) -> Rows:
         """Records by key; what was polled before an error counts."""
@@ -138,7 +146,9 @@ class Client:
         for message in consumer.consume(count, timeout_s):
             error = message.error()
             if error is None:
-                rows.setdefault(key_of(message), []).append((message.offset(), decode(message.value())))
+                rows.setdefault(key_of(message), []).append(
+                    (message.offset(), decode(message.value()))
+                )
             elif error.code() in _TRUNCATED:
                 self.recorder.tell(
                     "truncated", key=key_of(message), offset=message.offset(), error=str(error)
@@ -155,8 +165,8 @@ class Sending(Client):
     """Idempotent, several requests in flight, records of one operation for one partition."""
 
     def run(self) -> None:
-        # Longer than any trouble lasts: a producer that gives a record up goes on with a new epoch, and what it had sent before it sends
-        # again, as if for the first time. No broker can tell.
+        # Longer than any trouble lasts: a producer that gives a record up goes on with a new epoch,
+        # and what it had sent before it sends again, as if for the first time. No broker can tell.
         producer = self.producer(message_timeout_ms=120_000)
         self._open = 0
         self._failed = False
@@ -215,13 +225,17 @@ class Delivery:
 
 
 class Transacting(Client):
-    """Several records for several partitions, together or not at all; an id may be another client's as well, which is then fenced."""
+    """Several records for several partitions, together or not at all; an id may be another client's
+    as well, which is then fenced.
+    """
 
     def run(self) -> None:
         producer = self.transactional(f"txn-{self.dice.randrange(3)}")
         while self.goes_on():
             keys = [self.dice.choice(self.keys) for _ in range(self.dice.randint(1, 4))]
-            sends = [Send(key, value) for key in keys for value in self.values(self.dice.randint(1, 5))]
+            sends = [
+                Send(key, value) for key in keys for value in self.values(self.dice.randint(1, 5))
+            ]
             op = self.recorder.invoke(TXN, sends)
             self.transaction(producer, op, sends, commit=self.dice.random() >= ABORT)
             time.sleep(self.dice.expovariate(self.options["rate"]))
@@ -241,7 +255,9 @@ class Transacting(Client):
         polled: tuple[Poll, ...] = (),
         offsets: Any = None,
     ) -> bool:
-        """Whether it is committed. Before the commit is asked for it cannot have happened; after that an error leaves it open."""
+        """Whether it is committed. Before the commit is asked for it cannot have happened; after
+        that an error leaves it open.
+        """
         told = {(send.key, send.value): send for send in sends}
         commit_requested: float | None = None
         outcome, why = INFO, ""
@@ -276,7 +292,9 @@ class Transacting(Client):
         return outcome == OK
 
     def _ended(self, producer: Producer, error: KafkaException, ending: bool) -> tuple[str, str]:
-        """An error that asks for an abort, and an abort that succeeds: then it did not happen, whatever was asked for before."""
+        """An error that asks for an abort, and an abort that succeeds: then it did not happen,
+        whatever was asked for before.
+        """
         why = str(error)
         if not error.args[0].txn_requires_abort():
             self._last_error = why
@@ -303,12 +321,15 @@ class Transacting(Client):
 
 
 class Reading(Client):
-    """Assigned to everything, from the start or from near the end, for a while; ``peek`` reads what is not committed, too."""
+    """Assigned to everything, from the start or from near the end, for a while; ``peek`` reads what
+    is not committed, too.
+    """
 
     def run(self) -> None:
         peeks = self.options["role"] == "peek"
         consumer = self.consumer(
-            isolation_level="read_uncommitted" if peeks else "read_committed", group_id=f"alone-{self.name}"
+            isolation_level="read_uncommitted" if peeks else "read_committed",
+            group_id=f"alone-{self.name}",
         )
         consumer.assign([self._start(consumer, key) for key in self.keys])
         self.moved(ASSIGN)
@@ -331,7 +352,9 @@ class Reading(Client):
 
 
 class Belonging(Client):
-    """A member of a group: what it has read is committed, and nothing is committed that it has not read."""
+    """A member of a group: what it has read is committed, and nothing is committed that it has not
+    read.
+    """
 
     group = READERS
 
@@ -360,7 +383,9 @@ class Belonging(Client):
             }
         consumer = self.consumer(isolation_level="read_committed", group_id=self.group, **more)
         topics = sorted({split(key)[0] for key in self.keys})
-        consumer.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        consumer.subscribe(
+            topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
         return consumer
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -406,7 +431,9 @@ class Belonging(Client):
 
 
 class Copying(Belonging, Transacting):
-    """Reads a partition, writes what it read to the partition of the same number of another topic, and its offsets with it."""
+    """Reads a partition, writes what it read to the partition of the same number of another topic,
+    and its offsets with it.
+    """
 
     group = COPIERS
 
@@ -425,17 +452,25 @@ class Copying(Belonging, Transacting):
                 for key, records in rows.items()
                 for offset, value in records
             ]
-            ends = [TopicPartition(*split(key), records[-1][0] + 1) for key, records in rows.items()]
+            ends = [
+                TopicPartition(*split(key), records[-1][0] + 1) for key, records in rows.items()
+            ]
             polled = Poll(rows)
             op = self.recorder.invoke(TXN, [polled, *sends])
             started = time.monotonic()
             offsets = (ends, consumer.consumer_group_metadata())
-            if not self.transaction(producer, op, sends, commit=True, polled=(polled,), offsets=offsets):
-                raise GivesUp("a copy was not committed: the next copier reads where the last commit is")
+            if not self.transaction(
+                producer, op, sends, commit=True, polled=(polled,), offsets=offsets
+            ):
+                raise GivesUp(
+                    "a copy was not committed: the next copier reads where the last commit is"
+                )
             now = time.monotonic()
             for end in ends:
                 key = f"{end.topic}-{end.partition}"
-                self.recorder.offset(OffsetEvent(started, now, self.group, key, end.offset, False, self.name))
+                self.recorder.offset(
+                    OffsetEvent(started, now, self.group, key, end.offset, False, self.name)
+                )
 
 
 def _copy(key: str) -> str:
@@ -471,7 +506,8 @@ def main() -> None:
         traceback.print_exc()
         code = 1
     sys.stderr.flush()
-    # Not through the interpreter's end: after fail-overs librdkafka may wait for ever when it is destroyed.
+    # Not through the interpreter's end: after fail-overs librdkafka may wait for ever when it is
+    # destroyed.
     os._exit(code)
 
 

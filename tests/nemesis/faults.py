@@ -1,7 +1,9 @@
-"""The nemesis: kills, pauses, cuts and fills, one trouble or two at a time, with quiet times between them; from one seed.
+"""The nemesis: kills, pauses, cuts and fills, one trouble or two at a time, with quiet times
+between them; from one seed.
 
-Which troubles come, and when, is decided in one thread; each is carried out in a thread of its own, because some take their time. Everything it
-does is written to the timeline, beside what the cluster made of it.
+Which troubles come, and when, is decided in one thread; each is carried out in a thread of its own,
+because some take their time. Everything it does is written to the timeline, beside what the cluster
+made of it.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _READY_S = 120.0
 
 
 class Nemesis:
-    """``weights``: how often each kind comes. ``findings``: what went wrong that no client can see."""
+    """``weights``: how often each kind comes.
+
+    ``findings``: what went wrong that no client can see.
+    """
 
     def __init__(
         self,
@@ -74,10 +79,12 @@ class Nemesis:
         if any(broker.fillable for broker in fleet.brokers):
             self.kinds["full disk"] = (3, self.full_disk)
 
-    # ---- the run --------------------------------------------------------------------------------------------
+    # ---- the run ----
 
     def run(self, seconds: float, every: Callable[[], None], first: Sequence[str] = ()) -> None:
-        """Troubles for so long; ``every`` is called again and again. ``first``: these, before the dice decide."""
+        """Troubles for so long; ``every`` is called again and again. ``first``: these, before the
+        dice decide.
+        """
         until = time.monotonic() + seconds
         due = time.monotonic()
         planned = list(first)
@@ -127,7 +134,9 @@ class Nemesis:
         for process in list(self._wanted):
             if not process.running and process in self._wanted:
                 self._wanted.discard(process)
-                self.findings.append(f"{process.directory.name} ended by itself, code {process.exit_code}")
+                self.findings.append(
+                    f"{process.directory.name} ended by itself, code {process.exit_code}"
+                )
 
     def _launch(self, what: str, victims: Sequence[object], job: Callable[[], None]) -> None:
         self._busy.update(victims)
@@ -152,7 +161,7 @@ class Nemesis:
     def _free(self, among: Sequence[LocalProcess]) -> list[LocalProcess]:
         return [process for process in among if process not in self._busy]
 
-    # ---- brokers --------------------------------------------------------------------------------------------
+    # ---- brokers ----
 
     def _broker(self) -> LabBroker | None:
         """Whoever leads something, whoever is the controller, or anybody."""
@@ -178,7 +187,9 @@ class Nemesis:
                 self._supervise(process)
 
     def _supervise(self, process: LocalProcess) -> None:
-        """A broker that finds no ZooKeeper when it starts gives up; whoever runs it starts it again."""
+        """A broker that finds no ZooKeeper when it starts gives up; whoever runs it starts it
+        again.
+        """
         until = time.monotonic() + _READY_S
         while True:
             try:
@@ -205,7 +216,9 @@ class Nemesis:
         seconds = self._dice.uniform(1.0, 9.0) if down_s is None else down_s
         self._activity["kills"] += 1
         self._launch(
-            f"kills {victim.on.name} for {seconds:.1f} s", [victim], lambda: self._killed([victim], seconds)
+            f"kills {victim.on.name} for {seconds:.1f} s",
+            [victim],
+            lambda: self._killed([victim], seconds),
         )
         return True
 
@@ -227,7 +240,9 @@ class Nemesis:
         seconds = self._dice.uniform(0.0, 6.0)
         self._activity["kills"] += count
         names = ", ".join(victim.directory.name for victim in victims)
-        self._launch(f"kills {names} for {seconds:.1f} s", victims, lambda: self._killed(victims, seconds))
+        self._launch(
+            f"kills {names} for {seconds:.1f} s", victims, lambda: self._killed(victims, seconds)
+        )
         return True
 
     def stop(self) -> bool:
@@ -240,7 +255,9 @@ class Nemesis:
                 try:
                     victim.stop()
                 except ProcessFailed:
-                    self._activity["stops that took too long"] += 1  # nobody to hand over to; it was killed
+                    self._activity["stops that took too long"] += (
+                        1  # nobody to hand over to; it was killed
+                    )
                 self._wait(2.0)
                 victim.spawn()
                 self._supervise(victim)
@@ -280,7 +297,7 @@ class Nemesis:
         self._launch(f"fills the disk of {victim.on.name} for {seconds:.1f} s", [victim], job)
         return True
 
-    # ---- ZooKeeper ------------------------------------------------------------------------------------------
+    # ---- ZooKeeper ----
 
     def zookeeper_kill(self) -> bool:
         free = self._free(self._fleet.zookeepers)
@@ -289,7 +306,9 @@ class Nemesis:
         victim, seconds = self._dice.choice(free), self._dice.uniform(0.0, 8.0)
         self._activity["zookeeper kills"] += 1
         name = victim.directory.name
-        self._launch(f"kills {name} for {seconds:.1f} s", [victim], lambda: self._killed([victim], seconds))
+        self._launch(
+            f"kills {name} for {seconds:.1f} s", [victim], lambda: self._killed([victim], seconds)
+        )
         return True
 
     def zookeeper_pause(self) -> bool:
@@ -303,10 +322,12 @@ class Nemesis:
         victims, seconds = self._dice.sample(free, 2), self._dice.uniform(1.0, 8.0)
         self._activity["zookeeper kills"] += 2
         names = ", ".join(victim.directory.name for victim in victims)
-        self._launch(f"kills {names} for {seconds:.1f} s", victims, lambda: self._killed(victims, seconds))
+        self._launch(
+            f"kills {names} for {seconds:.1f} s", victims, lambda: self._killed(victims, seconds)
+        )
         return True
 
-    # ---- links ----------------------------------------------------------------------------------------------
+    # ---- links ----
 
     def _cut(self, what: str, links: Sequence[tuple[Host, Host]]) -> bool:
         names = [(one.name, other.name) for one, other in links]
@@ -357,7 +378,9 @@ class Nemesis:
         one = self._dice.choice(self._hosts())
         servers = [server.on for server in self._fleet.zookeepers]
         links = pairs([one], [*self._hosts(), *servers, self._fleet.lab.clients])
-        return self._cut(f"{one.name} | everything", links + [(other, this) for this, other in links])
+        return self._cut(
+            f"{one.name} | everything", links + [(other, this) for this, other in links]
+        )
 
     def cut_from_clients(self) -> bool:
         """Only what it answers is lost: requests arrive."""
@@ -369,9 +392,11 @@ class Nemesis:
     def cut_zookeepers(self) -> bool:
         one = self._dice.choice(self._fleet.zookeepers).on
         links = pairs([one], [server.on for server in self._fleet.zookeepers])
-        return self._cut(f"{one.name} | the other servers", links + [(other, this) for this, other in links])
+        return self._cut(
+            f"{one.name} | the other servers", links + [(other, this) for this, other in links]
+        )
 
-    # ---- clients --------------------------------------------------------------------------------------------
+    # ---- clients ----
 
     def client_kill(self) -> bool:
         slot = self._dice.choice(self._clients.slots)
@@ -380,7 +405,9 @@ class Nemesis:
         return True
 
     def client_pause(self) -> bool:
-        """Long enough for a group to go on without it, or a transaction to be ended by its timeout."""
+        """Long enough for a group to go on without it, or a transaction to be
+        ended by its timeout.
+        """
         slot = self._dice.choice(self._clients.slots)
         if slot.name in self._busy:
             return False

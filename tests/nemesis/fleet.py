@@ -1,4 +1,6 @@
-"""The processes of a run: three ZooKeeper servers and three brokers, each on a host of the lab, and the clients."""
+"""The processes of a run: three ZooKeeper servers and three brokers, each on a host of the lab, and
+the clients.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.num.partitions": 3,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 1_000,
-    # A new coordinator begins all sessions anew: with 45 s nobody who is gone would ever be missed here.
+    # A new coordinator begins all sessions anew: with 45 s nobody who is gone would ever be missed
+    # here.
     "group.consumer.min.session.timeout.ms": 1_000,
     "group.consumer.session.timeout.ms": 4_000,
     "group.consumer.min.heartbeat.interval.ms": 100,
@@ -65,7 +68,9 @@ class LabZooKeeper(LocalZooKeeper):
         self.is_member = True
 
     def _config(self) -> str:
-        return super()._config() + "".join(f"server.{n}={place}\n" for n, place in self._servers.items())
+        return super()._config() + "".join(
+            f"server.{n}={place}\n" for n, place in self._servers.items()
+        )
 
     def command(self) -> list[str]:
         return [*self.on.prefix, *super().command()]
@@ -75,7 +80,13 @@ class LabBroker(LocalBroker):
     """A broker on a host. ``fillable``: its disk is small and its own."""
 
     def __init__(
-        self, directory: Path, host: Host, port: int, settings: Mapping[str, object], *, disk_mb: int | None
+        self,
+        directory: Path,
+        host: Host,
+        port: int,
+        settings: Mapping[str, object],
+        *,
+        disk_mb: int | None,
     ) -> None:
         super().__init__(directory, settings, port=port)
         self.host = host.address
@@ -115,7 +126,9 @@ class Fleet:
         hosts = [lab.host(f"zookeeper-{number}") for number in (1, 2, 3)]
         ports = free_ports(12)
         peers = iter(ports[:6])
-        servers = {n: f"{host.address}:{next(peers)}:{next(peers)}" for n, host in enumerate(hosts, 1)}
+        servers = {
+            n: f"{host.address}:{next(peers)}:{next(peers)}" for n, host in enumerate(hosts, 1)
+        }
         self.zookeepers = [
             LabZooKeeper(directory / host.name, host, ports[5 + n], n, servers)
             for n, host in enumerate(hosts, 1)
@@ -128,7 +141,11 @@ class Fleet:
         settings = SETTINGS | {"node.id": node, "zookeeper.connect": f"{self.connect}/chaos"}
         # The first on the machine's own disk: both kinds of file system are read and written.
         return LabBroker(
-            self.directory / host.name, host, port, settings, disk_mb=self._disk_mb if node else None
+            self.directory / host.name,
+            host,
+            port,
+            settings,
+            disk_mb=self._disk_mb if node else None,
         )
 
     @property
@@ -218,7 +235,13 @@ class Clients:
     """All clients of a run."""
 
     def __init__(
-        self, directory: Path, bootstrap: str, seed: int, activity: Counter[str], *, patience_s: float
+        self,
+        directory: Path,
+        bootstrap: str,
+        seed: int,
+        activity: Counter[str],
+        *,
+        patience_s: float,
     ) -> None:
         self.directory = directory
         self.bootstrap = bootstrap

@@ -1,8 +1,11 @@
-"""``python -m nemesis.growing``: a cluster that grows, shrinks and is restarted under full load, with its throughput second by second.
+"""``python -m nemesis.growing``: a cluster that grows, shrinks and is restarted under full load,
+with its throughput second by second.
 
-Three brokers of ``millstream up``; a fourth is added, a third of the partitions moves to it, everything moves away from it again and it
-stops, then every broker is restarted in turn. Nothing may be lost, doubled or reordered; the throughput is told, not judged. With ``--rounds``
-all partitions move on by one broker, again and again, before they move away: nothing tries producers more than leaders that change all the time.
+Three brokers of ``millstream up``; a fourth is added, a third of the partitions moves to it,
+everything moves away from it again and it stops, then every broker is restarted in turn. Nothing
+may be lost, doubled or reordered; the throughput is told, not judged. With ``--rounds`` all
+partitions move on by one broker, again and again, before they move away: nothing tries producers
+more than leaders that change all the time.
 """
 
 from __future__ import annotations
@@ -30,15 +33,17 @@ from support.processes import wait_until
 TOPIC = "load"
 _TESTS = Path(__file__).resolve().parents[1]
 _PATIENCE_S = 300.0
-# In service the clients are on machines of their own. Here they share the processors with all brokers: these step back, else what is measured
-# is how many processes the load has to share with.
+# In service the clients are on machines of their own. Here they share the processors with all
+# brokers: these step back, else what is measured is how many processes the load has to share with.
 _STEP_BACK = ("nice", "-n", "5")
-# A partition keeps this much, so that neither the size of a disk nor its speed decides how long the load can last. What has been deleted goes
-# at once. A reader that falls behind by more than this is told as lost records.
+# A partition keeps this much, so that neither the size of a disk nor its speed decides how long the
+# load can last. What has been deleted goes at once. A reader that falls behind by more than this is
+# told as lost records.
 _KEPT_BYTES = 160_000_000
 _SEGMENTS = 5
 _CHECK_MS = 1_000
-# Every partition three times, and while it moves once more; each may hold the segment that is written and one that is about to go.
+# Every partition three times, and while it moves once more; each may hold the segment that is
+# written and one that is about to go.
 _COPIES = 4
 
 
@@ -66,7 +71,8 @@ class Growing:
     ) -> None:
         self.directory, self.data = directory, directory / "cluster"
         self._partitions, self._padding, self._settle_s = partitions, padding, settle_s
-        # As an operator would: what moves must not take what producers need (0: as fast as it goes).
+        # As an operator would: what moves must not take what producers need (0: as fast as it
+        # goes).
         self._throttle = ["--throttle", str(throttle)] if throttle else []
         self._kept_bytes, self._rounds = kept_bytes, rounds
         self.phases: list[Phase] = []
@@ -74,12 +80,22 @@ class Growing:
         self._environment["PYTHONPATH"] += f"{os.pathsep}{_TESTS}"
         directory.mkdir(parents=True, exist_ok=True)
 
-    # ---- what is done ---------------------------------------------------------------------------------------
+    # ---- what is done ----
 
     def run(self) -> list[str]:
         """What is wrong; nothing, it is hoped."""
         with (self.directory / "up.log").open("wb") as log:
-            words = ["up", "--brokers", "3", "--port", "0", "--zookeeper-port", "0", "--format", "json"]
+            words = [
+                "up",
+                "--brokers",
+                "3",
+                "--port",
+                "0",
+                "--zookeeper-port",
+                "0",
+                "--format",
+                "json",
+            ]
             words += ["--set", f"log.retention.check.interval.ms={_CHECK_MS}"]
             cluster = subprocess.Popen(
                 [*_STEP_BACK, sys.executable, "-m", "millstream", *words, "--data", str(self.data)],
@@ -97,7 +113,11 @@ class Growing:
     def _is_up(self) -> bool:
         file = cluster_file.read(self.data)
         up = cluster_file.State.UP
-        return file is not None and len(file.brokers) == 3 and all(one.state is up for one in file.brokers)
+        return (
+            file is not None
+            and len(file.brokers) == 3
+            and all(one.state is up for one in file.brokers)
+        )
 
     @property
     def bootstrap(self) -> str:
@@ -128,13 +148,18 @@ class Growing:
 
     def _phases(self) -> None:
         self._phase("three brokers", lambda: time.sleep(5.0))
-        self._phase("a fourth is added", lambda: self._millstream("up", "--data", str(self.data), "--add"))
+        self._phase(
+            "a fourth is added", lambda: self._millstream("up", "--data", str(self.data), "--add")
+        )
         self._phase("a third of the partitions moves to it", self._move)
         if self._rounds:
-            self._phase(f"all partitions move on by one broker, {self._rounds} times", self._move_round)
+            self._phase(
+                f"all partitions move on by one broker, {self._rounds} times", self._move_round
+            )
         self._phase("everything moves away from it", self._move_away)
         self._phase(
-            "the fourth stops", lambda: self._millstream("up", "--data", str(self.data), "--stop", "3")
+            "the fourth stops",
+            lambda: self._millstream("up", "--data", str(self.data), "--stop", "3"),
         )
         for node in "012":
             self._phase(f"broker {node} restarts", lambda node=node: self._restart(node))  # type: ignore[misc]
@@ -172,7 +197,9 @@ class Growing:
                 admin.reassignments.elect_leaders(wanted)
 
     def _move_away(self) -> None:
-        self._millstream("reassign", "execute", "--brokers", "0,1,2", *self._throttle, "-b", self.bootstrap)
+        self._millstream(
+            "reassign", "execute", "--brokers", "0,1,2", *self._throttle, "-b", self.bootstrap
+        )
         with Admin(self.bootstrap) as admin:
             nodes = {node for row in admin.reassignments.current().values() for node in row}
         assert nodes == {0, 1, 2}, nodes
@@ -213,7 +240,7 @@ class Growing:
             words = [sys.executable, "-m", "nemesis.load", json.dumps(options)]
             return subprocess.Popen(words, stdout=log, stderr=log, env=self._environment)
 
-    # ---- what came of it ------------------------------------------------------------------------------------
+    # ---- what came of it ----
 
     def _judge(self) -> list[str]:
         written = json.loads((self.directory / "write.json").read_text())
@@ -251,13 +278,16 @@ class Growing:
                     f"   {min(mine) / base:.0%} {min(fives) / base:.0%}"
                 )
         print(
-            "records/s, second by second: " + " ".join(f"{when - began:.0f}:{rate}" for when, rate in rates)
+            "records/s, second by second: "
+            + " ".join(f"{when - began:.0f}:{rate}" for when, rate in rates)
         )
         print(f"{self.acknowledged} records acknowledged, of {self._padding + 8} bytes")
 
 
 def _agree(told: Sequence[int], seen: Sequence[int]) -> bool:
-    """Whether every record was read where it was acknowledged to be; that it was read at all has been counted."""
+    """Whether every record was read where it was acknowledged to be; that it was read at all has
+    been counted.
+    """
     return len(told) <= len(seen) and all(
         ours in (theirs, UNKNOWN_OFFSET) for ours, theirs in zip(told, seen, strict=False)
     )
@@ -267,11 +297,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="nemesis.growing", description=__doc__)
     parser.add_argument("--partitions", type=int, default=12)
     parser.add_argument("--bytes", type=int, default=1000, help="of a record")
-    parser.add_argument("--settle", type=float, default=10.0, help="seconds of load after every step")
     parser.add_argument(
-        "--throttle", type=int, default=60_000_000, help="of what moves, bytes/s of a broker; 0 for none"
+        "--settle", type=float, default=10.0, help="seconds of load after every step"
     )
-    parser.add_argument("--kept", type=int, default=_KEPT_BYTES, help="bytes that a partition keeps")
+    parser.add_argument(
+        "--throttle",
+        type=int,
+        default=60_000_000,
+        help="of what moves, bytes/s of a broker; 0 for none",
+    )
+    parser.add_argument(
+        "--kept", type=int, default=_KEPT_BYTES, help="bytes that a partition keeps"
+    )
     parser.add_argument(
         "--rounds", type=int, default=0, help="how often all partitions move on by one broker"
     )

@@ -1,7 +1,9 @@
-"""A network of one's own: every server in a network namespace, all of them on one bridge, and links that can be cut in either direction.
+"""A network of one's own: every server in a network namespace, all of them on one bridge, and links
+that can be cut in either direction.
 
-A link is cut by a permanent neighbour entry with an address that nobody has: packets leave and arrive nowhere, and neither side is told.
-That is what a pulled cable looks like; a closed connection would be kinder. Where namespaces are not allowed everything runs on
+A link is cut by a permanent neighbour entry with an address that nobody has: packets leave and
+arrive nowhere, and neither side is told. That is what a pulled cable looks like; a closed
+connection would be kinder. Where namespaces are not allowed everything runs on
 127.0.0.1, and there are no links to cut.
 """
 
@@ -23,11 +25,18 @@ _NOBODY = "02:00:00:00:00:ff"
 
 
 def namespaces() -> list[str] | None:
-    """The words that give a command namespaces of its own: as root, or as a user where the kernel allows that. None: they cannot be had."""
+    """The words that give a command namespaces of its own: as root, or as a user where the kernel
+    allows that. None: they cannot be had.
+    """
     for more in ([], _AS_ROOT) if os.geteuid() == 0 else (_AS_ROOT,):
         words = ["unshare", *more, *_NAMESPACES]
         try:
-            probe = [*words, "sh", "-c", "ip link add name probe type bridge && ip link add type veth"]
+            probe = [
+                *words,
+                "sh",
+                "-c",
+                "ip link add name probe type bridge && ip link add type veth",
+            ]
             if subprocess.run(probe, capture_output=True, timeout=20, check=False).returncode == 0:
                 return words
         except (OSError, subprocess.TimeoutExpired):
@@ -36,7 +45,9 @@ def namespaces() -> list[str] | None:
 
 
 def enter(module: str, arguments: list[str]) -> None:
-    """Starts this program again in namespaces of its own; comes back where that is so already, or cannot be."""
+    """Starts this program again in namespaces of its own; comes back where that is so already, or
+    cannot be.
+    """
     if os.environ.get(INSIDE) is None and (words := namespaces()) is not None:
         os.environ[INSIDE] = "1"
         sys.stdout.flush()
@@ -60,7 +71,9 @@ class Lab:
         self.has_links = os.environ.get(INSIDE) is not None
         self._holders: list[subprocess.Popen[bytes]] = []
         self.cuts: set[tuple[str, str]] = set()
-        self.clients = Host("clients", f"{_NETWORK}.1" if self.has_links else "127.0.0.1", device="bridge")
+        self.clients = Host(
+            "clients", f"{_NETWORK}.1" if self.has_links else "127.0.0.1", device="bridge"
+        )
         if self.has_links:
             _run("ip", "link", "set", "lo", "up")
             _run("ip", "link", "add", "bridge", "type", "bridge")
@@ -92,9 +105,13 @@ class Lab:
         return holder.pid
 
     def cut(self, source: Host, target: Host) -> None:
-        """Nothing that ``source`` sends arrives at ``target`` any more; the other direction is another link."""
+        """Nothing that ``source`` sends arrives at ``target`` any more; the other direction is
+        another link.
+        """
         entry = ("to", target.address, "dev", source.device)
-        _run(*source.prefix, "ip", "neigh", "replace", *entry, "lladdr", _NOBODY, "nud", "permanent")
+        _run(
+            *source.prefix, "ip", "neigh", "replace", *entry, "lladdr", _NOBODY, "nud", "permanent"
+        )
         self.cuts.add((source.name, target.name))
 
     def heal(self, source: Host, target: Host) -> None:
@@ -109,7 +126,9 @@ class Lab:
 
 
 def small_disk(directory: Path, megabytes: int) -> bool:
-    """A file system of its own below a directory, of a size that can be filled; False where that is not allowed."""
+    """A file system of its own below a directory, of a size that can be filled; False where that is
+    not allowed.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     if os.environ.get(INSIDE) is None:
         return False

@@ -1,7 +1,9 @@
-"""Full load as processes: a writer that never waits and a reader that follows it, both counting (``python -m nemesis.load '{"job": ...}'``).
+"""Full load as processes: a writer that never waits and a reader that follows it, both counting
+(``python -m nemesis.load '{"job": ...}'``).
 
-Records of a partition carry numbers from 0 on. Whoever reads them all sees at once what is missing, twice there, or out of order; the writer
-keeps the offset of every acknowledgement. Idempotent, acks=all, as fast as the cluster takes it.
+Records of a partition carry numbers from 0 on. Whoever reads them all sees at once what is missing,
+twice there, or out of order; the writer keeps the offset of every acknowledgement. Idempotent,
+acks=all, as fast as the cluster takes it.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 _NUMBER = struct.Struct(">q")
-# Of a record that librdkafka was not told about itself: the batch behind it was acknowledged, which cannot be if it is not written. That happens
-# when a leader goes that has written and not answered yet, and the two batches are sent to the next one in the wrong order.
+# Of a record that librdkafka was not told about itself: the batch behind it was acknowledged, which
+# cannot be if it is not written. That happens when a leader goes that has written and not answered
+# yet, and the two batches are sent to the next one in the wrong order.
 UNKNOWN_OFFSET = -1
 _COMMON = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500, "log_level": 0}
 
@@ -105,7 +108,9 @@ class Writer(_Job):
 
 
 class Reader(_Job):
-    """Every record once, in order, while it happens; until told to stop and at the end of all partitions."""
+    """Every record once, in order, while it happens; until told to stop and at the end of all
+    partitions.
+    """
 
     def run(self) -> None:
         count = self.options["partitions"]

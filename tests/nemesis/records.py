@@ -1,7 +1,9 @@
-"""The history of a real run on disk: every client writes lines of JSON, and the judge reads them all.
+"""The history of a real run on disk: every client writes lines of JSON, and the judge reads them
+all.
 
-A line is written before anything is sent, and another when its outcome is known, so that a client may be killed at any moment: what it had
-not finished is unknown, and nothing of what it knew is lost. Times are the machine's monotonic clock, the same for all processes.
+A line is written before anything is sent, and another when its outcome is known, so that a client
+may be killed at any moment: what it had not finished is unknown, and nothing of what it knew is
+lost. Times are the machine's monotonic clock, the same for all processes.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ class Records:
         self.offsets: list[OffsetEvent] = []
         self.told: list[Told] = []
         self._open: dict[tuple[str, int], Op] = {}
-        # What is read is read by many, again and again: each record is kept once, however often it was read.
+        # What is read is read by many, again and again: each record is kept once, however often it
+        # was read.
         self._polled: dict[tuple[int, str], tuple[int, str]] = {}
         done: list[Op] = []
         for path in paths:

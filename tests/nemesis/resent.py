@@ -1,9 +1,10 @@
 """What a client has written twice by itself, so that no broker could tell.
 
-An idempotent producer numbers its batches within an epoch. When one of several that are in flight is refused, librdkafka raises the epoch and sends
-everything that has no answer yet again, with new numbers, for all partitions; what had been written already is then written twice
-(``rd_kafka_idemp_drain_epoch_bump``, "skipped sequence numbers"). The log shows it: the two lie there under different epochs. Twice under one
-epoch is the broker's fault.
+An idempotent producer numbers its batches within an epoch. When one of several that are in flight
+is refused, librdkafka raises the epoch and sends everything that has no answer yet again, with new
+numbers, for all partitions; what had been written already is then written twice
+(``rd_kafka_idemp_drain_epoch_bump``, "skipped sequence numbers"). The log shows it: the two lie
+there under different epochs. Twice under one epoch is the broker's fault.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from millstream.sim.checks.state_checks import Replica
 
 
 def sent_again(logs: Mapping[Key, Replica]) -> set[Value]:
-    """Values that lie in a log more than once, and each time under another epoch of their producer."""
+    """Values that lie in a log more than once, and each time under another epoch
+    of their producer.
+    """
     found: set[Value] = set()
     for replica in logs.values():
         epochs: dict[Value, list[tuple[int, int]]] = {}
         for batch in replica.batches:
             for value in batch.values:
                 epochs.setdefault(value, []).append((batch.producer_id, batch.producer_epoch))
-        found |= {value for value, rows in epochs.items() if len(rows) > 1 and len(set(rows)) == len(rows)}
+        found |= {
+            value for value, rows in epochs.items() if len(rows) > 1 and len(set(rows)) == len(rows)
+        }
     return found
 
 

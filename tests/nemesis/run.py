@@ -1,7 +1,9 @@
-"""``python -m nemesis.run --minutes 5`` (``make chaos MINUTES=5``): a cluster under fire, and the verdict over what its clients saw.
+"""``python -m nemesis.run --minutes 5`` (``make chaos MINUTES=5``): a cluster under fire, and the
+verdict over what its clients saw.
 
-A run in which too little happened fails as well. What is wrong is printed, with the place of everything that was kept: data directories,
-logs, histories, and the timeline of what was done to whom and what the cluster made of it.
+A run in which too little happened fails as well. What is wrong is printed, with the place of
+everything that was kept: data directories, logs, histories, and the timeline of what was done to
+whom and what the cluster made of it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ PROTOCOLS = ("range", "cooperative-sticky", "consumer")
 FIRST = ("kill", "cut from zookeeper", "pause", "cut from brokers", "full disk", "zookeeper kill")
 _SETTLE_S = 120.0
 LEADERS = "leaders.json"  # who led each partition when all was over
-# What there is at least in a minute of trouble; a run with less has proved nothing. Of these one, however short it is:
+# What there is at least in a minute of trouble; a run with less has proved nothing. Of these one,
+# however short it is:
 ONCE = {"elections", "isr changes", "kills", "cuts"}
 LEAST_A_MINUTE = {
     "records acknowledged": 500,
@@ -76,14 +79,18 @@ class Outcome(NamedTuple):
 class Run:
     """One cluster, its clients, its troubles, and the checks afterwards."""
 
-    def __init__(self, directory: Path, seconds: float, seed: int, *, pace_s: float, rate: float) -> None:
+    def __init__(
+        self, directory: Path, seconds: float, seed: int, *, pace_s: float, rate: float
+    ) -> None:
         self.directory, self.seconds, self.seed = directory, seconds, seed
         self.activity: Counter[str] = Counter()
         self.findings: list[Violation] = []
         self.timeline = (directory / "timeline.txt").open("w", buffering=1)
         self.fleet = Fleet(directory, Lab(), seconds)
         patience_s = min(20.0, max(seconds / 2, 5.0))
-        self.clients = Clients(directory / "clients", "", seed, self.activity, patience_s=patience_s)
+        self.clients = Clients(
+            directory / "clients", "", seed, self.activity, patience_s=patience_s
+        )
         self.watch = Watch(self.fleet.connect, self.activity, self.timeline)
         self.nemesis = Nemesis(
             self.fleet, self.clients, self.watch, seed, self.activity, self.timeline, pace_s=pace_s
@@ -91,14 +98,16 @@ class Run:
         self._rate = rate
         self._audits = 0
 
-    # ---- the run --------------------------------------------------------------------------------------------
+    # ---- the run ----
 
     def run(self) -> None:
         self.fleet.start()
         self.clients.bootstrap = self.fleet.bootstrap
         self._topics()
         self.watch.start()
-        self._say(f"{len(self.fleet.brokers)} brokers and {len(self.fleet.zookeepers)} ZooKeepers are up")
+        self._say(
+            f"{len(self.fleet.brokers)} brokers and {len(self.fleet.zookeepers)} ZooKeepers are up"
+        )
         self._clients()
         self._insist("clients write, copy and read", self._at_work)
         self.nemesis.run(self.seconds, self.clients.keep_alive, FIRST)
@@ -107,17 +116,27 @@ class Run:
         self.findings += [Violation("process", "", told) for told in self.nemesis.findings]
         full = [broker.node for broker in self.fleet.brokers if broker.is_full]
         if full:
-            told = f"the disks of brokers {full} are full of records: they are too small for this run"
+            told = (
+                f"the disks of brokers {full} are full of records: they are too small for this run"
+            )
             self.findings.append(Violation("lab", "", told))
         self._settle()
-        self.findings += [Violation("client", "", f"{name}, see its log") for name in self.clients.broken]
+        self.findings += [
+            Violation("client", "", f"{name}, see its log") for name in self.clients.broken
+        ]
         self.fleet.stop()
-        self.findings += [Violation("complaint", "", told) for told in complaints(self.fleet.logs())]
+        self.findings += [
+            Violation("complaint", "", told) for told in complaints(self.fleet.logs())
+        ]
 
     def _topics(self) -> None:
         with Admin(self.fleet.bootstrap) as admin:
             for name, count in PARTITIONS.items():
-                configs = {"min.insync.replicas": "2", "segment.bytes": str(4 << 20), "retention.ms": "-1"}
+                configs = {
+                    "min.insync.replicas": "2",
+                    "segment.bytes": str(4 << 20),
+                    "retention.ms": "-1",
+                }
                 admin.topics.create(name, partitions=count, replication_factor=3, configs=configs)
 
     def _clients(self) -> None:
@@ -139,7 +158,9 @@ class Run:
         }
 
     def _settle(self) -> None:
-        """All replicas in sync, everything readable to its end, and groups that have read it; else something is stuck."""
+        """All replicas in sync, everything readable to its end, and groups that have read it; else
+        something is stuck.
+        """
         self.clients.stop("send", "transact", "read", "peek")
         self._insist("all replicas are in sync", lambda: self.watch.in_sync(3))
         ends = self._audit(DATA + SOURCE)
@@ -169,7 +190,9 @@ class Run:
         self._say(f"{what} after {time.monotonic() - began:.1f} s")
 
     def _committed(self, group: str, ends: dict[str, int]) -> bool:
-        consumer = Consumer({"bootstrap.servers": self.fleet.bootstrap, "group.id": group, "log_level": 0})
+        consumer = Consumer(
+            {"bootstrap.servers": self.fleet.bootstrap, "group.id": group, "log_level": 0}
+        )
         try:
             places = consumer.committed([TopicPartition(*split(key)) for key in ends], timeout=10)
             return all(place.offset >= ends[f"{place.topic}-{place.partition}"] for place in places)
@@ -177,9 +200,14 @@ class Run:
             return False
 
     def _audit(self, keys: list[str]) -> dict[str, int]:
-        """A new consumer reads every key to its end. Returns the offsets behind the last records."""
+        """A new consumer reads every key to its end.
+
+        Returns the offsets behind the last records.
+        """
         self._audits += 1
-        recorder = Recorder(self.clients.directory / f"audit-{self._audits}.jsonl", f"audit-{self._audits}")
+        recorder = Recorder(
+            self.clients.directory / f"audit-{self._audits}.jsonl", f"audit-{self._audits}"
+        )
         consumer = Consumer(
             {
                 "bootstrap.servers": self.fleet.bootstrap,
@@ -224,7 +252,7 @@ class Run:
         except KafkaException:
             return 1 << 62
 
-    # ---- the verdict ----------------------------------------------------------------------------------------
+    # ---- the verdict ----
 
     def judge(self) -> Outcome:
         directories = {broker.node: broker.data_dir for broker in self.fleet.brokers}
@@ -256,7 +284,9 @@ class Run:
 def judge_files(
     kept: Path, directories: Mapping[int, Path], activity: Counter[str], *, complete: bool
 ) -> list[Violation]:
-    """The verdict over what clients have written down and brokers have left on disk; counts what happened."""
+    """The verdict over what clients have written down and brokers have left on disk; counts what
+    happened.
+    """
     records = Records(sorted((kept / "clients").glob("*.jsonl")))
     _count(records, activity)
     leaders = json.loads((kept / LEADERS).read_text()) if (kept / LEADERS).exists() else {}
@@ -299,7 +329,9 @@ def judge_again(directory: Path) -> Outcome:
     directories = {}
     for broker in sorted(directory.glob("broker-*")):
         kept = broker / "data.kept"
-        directories[int(broker.name.rpartition("-")[2])] = kept if kept.exists() else broker / "data"
+        directories[int(broker.name.rpartition("-")[2])] = (
+            kept if kept.exists() else broker / "data"
+        )
     found = judge_files(directory, directories, activity, complete=True)
     return Outcome(found, [], activity, directory)
 
@@ -372,7 +404,9 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--judge", type=Path, metavar="DIR", help="nothing but the verdict over a run that was kept"
     )
-    parser.add_argument("--plain", action="store_true", help="without namespaces: no cuts, no full disks")
+    parser.add_argument(
+        "--plain", action="store_true", help="without namespaces: no cuts, no full disks"
+    )
     parser.add_argument("--keep", action="store_true", help="keep a good run, too")
     return parser.parse_args(argv)
 

@@ -1,4 +1,6 @@
-"""A fourth broker comes, takes a third of the partitions, and goes again; then every broker restarts in turn. All under full load."""
+"""A fourth broker comes, takes a third of the partitions, and goes again; then every broker
+restarts in turn. All under full load.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A cluster under fire for a moment: what ``make chaos`` does for minutes, short enough for every change."""
+"""A cluster under fire for a moment: what ``make chaos`` does for minutes, short enough for every
+change.
+"""
 
 from __future__ import annotations
 

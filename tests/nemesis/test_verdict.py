@@ -1,4 +1,6 @@
-"""The verdict over a real run: what clients wrote to files and what lies in logs; every planted anomaly is found, a clean run has none."""
+"""The verdict over a real run: what clients wrote to files and what lies in logs; every planted
+anomaly is found, a clean run has none.
+"""
 
 from __future__ import annotations
 
@@ -53,25 +55,33 @@ class Story:
     ) -> Op:
         recorder = self._recorders.get(process)
         if recorder is None:
-            recorder = self._recorders[process] = Recorder(self._directory / f"{process}.jsonl", process)
+            recorder = self._recorders[process] = Recorder(
+                self._directory / f"{process}.jsonl", process
+            )
         op = recorder.invoke(f, value)
         if outcome:
             recorder.complete(op, outcome, value, commit_requested=commit_requested)
         return op
 
-    def send(self, process: str, *rows: tuple[str, int | None], outcome: str = OK, f: str = SEND) -> None:
+    def send(
+        self, process: str, *rows: tuple[str, int | None], outcome: str = OK, f: str = SEND
+    ) -> None:
         self.told(process, f, outcome, *(Send(K, value, offset) for value, offset in rows))
 
     def poll(self, process: str, *rows: tuple[int, str], f: str = POLL) -> None:
         self.told(process, f, OK, Poll({K: list(rows)}))
 
     def commit(self, started: float, offset: int, *, fetched: bool = False) -> None:
-        self.offsets.append(OffsetEvent(started, started + 0.5, "readers", K, offset, fetched, "member"))
+        self.offsets.append(
+            OffsetEvent(started, started + 0.5, "readers", K, offset, fetched, "member")
+        )
 
     def verdict(self) -> set[str]:
         records = Records(sorted(self._directory.glob("*.jsonl")))
         ours = Replica(0, 7, 0, tuple(self.batches))
-        theirs = Replica(1, 7, 0, tuple(self.batches if self.other_batches is None else self.other_batches))
+        theirs = Replica(
+            1, 7, 0, tuple(self.batches if self.other_batches is None else self.other_batches)
+        )
         logs = {K: [ours, theirs, *([self.third] if self.third is not None else [])]}
         evidence = Evidence(records.ops, logs, self.offsets, group_reads={K: self.group_reads})
         if self.copies:
@@ -81,13 +91,17 @@ class Story:
 
 
 def batch(base: int, *values: str, producer: int = 1, sequence: int = -1, **more: object) -> Batch:
-    made = Batch(base, base + max(len(values), 1) - 1, 0, producer, 0, sequence, False, None, values)
+    made = Batch(
+        base, base + max(len(values), 1) - 1, 0, producer, 0, sequence, False, None, values
+    )
     return made._replace(**more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def story(tmp_path: Path) -> Story:
-    """Two idempotent producers, a committed and an aborted transaction, one outcome that nobody knows, two readers, a group."""
+    """Two idempotent producers, a committed and an aborted transaction, one outcome that nobody
+    knows, two readers, a group.
+    """
     made = Story(tmp_path)
     made.send("send-0.1", ("a", 0), ("b", 1))
     made.send("txn-0.1", ("c", 2), f=TXN)
@@ -210,7 +224,9 @@ def copy_half(story: Story) -> None:
 
 
 def copy_in_another_order(story: Story) -> None:
-    story.copies = [batch(n, row, producer=-1) for n, row in enumerate(["b|1", "a|1", "c|1", "d|1"])]
+    story.copies = [
+        batch(n, row, producer=-1) for n, row in enumerate(["b|1", "a|1", "c|1", "d|1"])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -241,13 +257,17 @@ def copy_in_another_order(story: Story) -> None:
         ("copied-out-of-order", copy_in_another_order),
     ],
 )
-def test_a_planted_anomaly_is_found(story: Story, kind: str, plant: Callable[[Story], None]) -> None:
+def test_a_planted_anomaly_is_found(
+    story: Story, kind: str, plant: Callable[[Story], None]
+) -> None:
     plant(story)
     assert kind in story.verdict()
 
 
 def test_what_kafka_does_not_promise_is_no_violation(story: Story) -> None:
-    """An unknown outcome, an aborted record seen by who reads everything, a position that was set anew."""
+    """An unknown outcome, an aborted record seen by who reads everything, a position that was set
+    anew.
+    """
     story.send("send-4.1", ("never answered", None), outcome="")
     story.poll("peek-0.1", (4, "x"), f=PEEK)
     story.told("read-0.1", ASSIGN, OK)
@@ -255,7 +275,9 @@ def test_what_kafka_does_not_promise_is_no_violation(story: Story) -> None:
     assert story.verdict() == set()
 
 
-def test_a_client_killed_in_the_middle_of_a_line_has_written_the_lines_before(tmp_path: Path) -> None:
+def test_a_client_killed_in_the_middle_of_a_line_has_written_the_lines_before(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "send-0.jsonl"
     recorder = Recorder(path, "send-0.1")
     first = recorder.invoke(SEND, [Send(K, "a")])
@@ -285,7 +307,9 @@ def test_what_a_client_writes_twice_under_two_epochs_is_its_own_doing() -> None:
 
 def test_a_history_without_times_of_commits_is_still_read(tmp_path: Path) -> None:
     path = tmp_path / "txn-0.jsonl"
-    path.write_text('{"process": "txn-0.1", "op": [1, "ok", "txn", [["data-0", "a", 0]], 2.0, 1.0, ""]}\n')
+    path.write_text(
+        '{"process": "txn-0.1", "op": [1, "ok", "txn", [["data-0", "a", 0]], 2.0, 1.0, ""]}\n'
+    )
     (op,) = Records([path]).ops
     assert op.commit_requested is None and op.value == (Send(K, "a", 0),)
 

@@ -1,4 +1,6 @@
-"""Watches the cluster through ZooKeeper while it is under fire: who leads, who is in sync, who is the controller; and counts what changes."""
+"""Watches the cluster through ZooKeeper while it is under fire: who leads, who is in sync, who is
+the controller; and counts what changes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class State(NamedTuple):
 
 
 class Watch:
-    """Looks again and again, in a thread of its own; what it missed between two looks, versions and epochs tell."""
+    """Looks again and again, in a thread of its own; what it missed between two looks, versions and
+    epochs tell.
+    """
 
     def __init__(self, hosts: str, activity: Counter[str], timeline: TextIO) -> None:
         logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -84,7 +88,9 @@ class Watch:
             self.controller = None
         epoch = int(self._client.get("/chaos/controller_epoch")[0])
         if epoch != self._controller_epoch:
-            self._activity["controllers"] += epoch - self._controller_epoch if self._controller_epoch else 0
+            self._activity["controllers"] += (
+                epoch - self._controller_epoch if self._controller_epoch else 0
+            )
             self._controller_epoch = epoch
             self._tell(f"controller {self.controller} in epoch {epoch}")
 

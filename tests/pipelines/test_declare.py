@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from millstream.pipelines import Pipeline, PipelineError, parquet, topic
-from millstream.pipelines.dead_letters.ownership import dead_letter_flows, starts_by_time, writer_name
+from millstream.pipelines.dead_letters.ownership import (
+    dead_letter_flows,
+    starts_by_time,
+    writer_name,
+)
 from millstream.pipelines.declare import identifier
 from millstream.pipelines.graph import build_graph
 
@@ -35,7 +39,12 @@ def test_every_input_topic_has_dead_letters() -> None:
         "dlq.clicks": "clicks.dlq",
         "dlq.first": "joined.dlq",
     }
-    assert [writer_name(pipeline, query) for query in queries.values()] == [None, None, None, "first"]
+    assert [writer_name(pipeline, query) for query in queries.values()] == [
+        None,
+        None,
+        None,
+        "first",
+    ]
     late = [
         name
         for name, query in queries.items()
@@ -44,14 +53,18 @@ def test_every_input_topic_has_dead_letters() -> None:
     assert late == ["dlq.orders", "dlq.clicks"]
     starts = ["earliest", "latest", '{"t": {"0": 5, "1": -2}}', '{"t": {"0": 5, "1": -1}}']
     streams = [
-        pipeline.stream(f"s{number}", value="raw", starting=start) for number, start in enumerate(starts)
+        pipeline.stream(f"s{number}", value="raw", starting=start)
+        for number, start in enumerate(starts)
     ]
     assert [starts_by_time(stream) for stream in streams] == [False, True, False, True]
     twice = Pipeline("twice")
     for name, schema in (("a", "id string"), ("b", "id string"), ("c", "id int")):
         twice.stream(name, topic="orders", schema=schema)
         twice.sql(f"of_{name}", f"SELECT * FROM {name}", to=topic(f"of-{name}"))
-    assert [query.name for query in dead_letter_flows(twice, twice.flows.values())] == ["dlq.a", "dlq.c"]
+    assert [query.name for query in dead_letter_flows(twice, twice.flows.values())] == [
+        "dlq.a",
+        "dlq.c",
+    ]
     silent = Pipeline("silent", dead_letters=False)
     silent.stream("orders", schema="id string")
     silent.sql("first", "SELECT * FROM orders", to=topic("joined"))
@@ -73,7 +86,8 @@ def test_duplicate_names_are_rejected() -> None:
 
 def test_parquet_accepts_only_append_mode() -> None:
     with pytest.raises(
-        PipelineError, match="parquet lake in update mode, which would repeat rows; use mode='append'"
+        PipelineError,
+        match="parquet lake in update mode, which would repeat rows; use mode='append'",
     ):
         pipe().sql("x", "SELECT * FROM orders", to=parquet("lake"), mode="update")
 

@@ -64,7 +64,9 @@ def test_unknown_input_is_reported_with_nearest_name_and_line() -> None:
 
     with pytest.raises(PipelineError) as raised:
         build_graph(pipeline)
-    assert "flow copy reads 'ordres', which is not declared; did you mean 'orders'?" in str(raised.value)
+    assert "flow copy reads 'ordres', which is not declared; did you mean 'orders'?" in str(
+        raised.value
+    )
     assert raised.value.place is not None and raised.value.place.file == __file__
 
 

@@ -83,7 +83,9 @@ MOMENTS = [(step, "after") for step in STEPS] + [("rename", "1"), ("rename", "2"
 
 
 @pytest.mark.parametrize(("step", "when"), MOMENTS)
-def test_rows_are_written_once_after_a_kill_at_any_step(step: str, when: str, tmp_path: Path) -> None:
+def test_rows_are_written_once_after_a_kill_at_any_step(
+    step: str, when: str, tmp_path: Path
+) -> None:
     directory = tmp_path / "lake"
     script = KILLED.format(root=ROOT)
     killed = subprocess.run([sys.executable, "-c", script, step, when, str(directory)], timeout=60)
@@ -110,7 +112,12 @@ def test_progress_of_another_query_batch_or_offsets_is_rejected(tmp_path: Path) 
         sink.write(None, 3, ORIGIN)
     sink.write(None, 0, ORIGIN)
     sink.write(None, 1, ORIGIN)
-    for batch, origin in ((0, ORIGIN), (0, Origin("query-2", "x")), (1, Origin("query-1", "x")), (3, ORIGIN)):
+    for batch, origin in (
+        (0, ORIGIN),
+        (0, Origin("query-2", "x")),
+        (1, Origin("query-1", "x")),
+        (3, ORIGIN),
+    ):
         with pytest.raises(PipelineError, match="was deleted, restored or copied; restore both"):
             sink.write(None, batch, origin)
     sink.close()
@@ -135,7 +142,10 @@ def test_other_readers_see_exact_times(spark: SparkSession, tmp_path: Path) -> N
 
 
 def test_command_settings_override_those_of_the_file(spark: SparkSession) -> None:
-    partitions, provider = "spark.sql.shuffle.partitions", "spark.sql.streaming.stateStore.providerClass"
+    partitions, provider = (
+        "spark.sql.shuffle.partitions",
+        "spark.sql.streaming.stateStore.providerClass",
+    )
     pipeline = Pipeline("settings", conf={partitions: "3", "spark.sql.session.timeZone": "CET"})
     conf = pipeline_session(spark, pipeline, {partitions: "5", provider: "mine"}).conf
     assert [conf.get(name) for name in (partitions, provider, "spark.sql.session.timeZone")] == [

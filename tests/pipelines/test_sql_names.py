@@ -20,8 +20,14 @@ from millstream.pipelines.sql_names import tables_named
             "WITH big AS (SELECT * FROM orders), x AS (SELECT * FROM big) SELECT * FROM x JOIN big",
             ("orders",),
         ),
-        ("SELECT * FROM (SELECT id FROM orders) LEFT JOIN customers USING (id)", ("orders", "customers")),
-        ("SELECT 'from nowhere', \"join me\" FROM orders -- from comments\n /* from c */", ("orders",)),
+        (
+            "SELECT * FROM (SELECT id FROM orders) LEFT JOIN customers USING (id)",
+            ("orders", "customers"),
+        ),
+        (
+            "SELECT 'from nowhere', \"join me\" FROM orders -- from comments\n /* from c */",
+            ("orders",),
+        ),
         ("SELECT extract(YEAR FROM at), trim(BOTH 'x' FROM name) FROM orders", ("orders",)),
         ("SELECT * FROM orders WHERE a IS DISTINCT FROM b", ("orders",)),
         ("SELECT * FROM range(10) JOIN orders", ("orders",)),

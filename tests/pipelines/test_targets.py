@@ -32,7 +32,9 @@ def descriptor(tmp_path: Path) -> str:
     kinds = descriptor_pb2.FieldDescriptorProto
     file = descriptor_pb2.FileDescriptorProto(name="sale.proto", package="shop", syntax="proto3")
     message = file.message_type.add(name="Sale")
-    for number, (name, kind) in enumerate((("id", kinds.TYPE_STRING), ("cents", kinds.TYPE_INT64)), 1):
+    for number, (name, kind) in enumerate(
+        (("id", kinds.TYPE_STRING), ("cents", kinds.TYPE_INT64)), 1
+    ):
         message.field.add(name=name, number=number, type=kind, label=kinds.LABEL_OPTIONAL)
     path = tmp_path / "sale.desc"
     path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
@@ -46,14 +48,27 @@ def with_headers(bootstrap: str, name: str) -> dict[bytes, list[tuple[str, bytes
 
 
 def test_every_format_has_headers_and_is_read_by_other_flows(
-    spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, descriptor: str
+    spark: SparkSession,
+    shared_broker: LocalBroker,
+    topic_name: str,
+    tmp_path: Path,
+    descriptor: str,
 ) -> None:
-    bootstrap, names = shared_broker.bootstrap, {n: f"{topic_name}-{n}" for n in ("in", "j", "a", "p", "o")}
+    bootstrap, names = (
+        shared_broker.bootstrap,
+        {n: f"{topic_name}-{n}" for n in ("in", "j", "a", "p", "o")},
+    )
     create(bootstrap, names["in"], partitions=1)
     send(bootstrap, names["in"], [{"id": "x", "cents": 7, "shop": "east"}, {"id": "y", "cents": 8}])
     pipeline = Pipeline(topic_name, bootstrap=bootstrap, dead_letters=False)
-    pipeline.stream("sales", topic=names["in"], schema="id string NOT NULL, cents bigint, shop string")
-    protobuf: dict[str, Any] = {"value": "protobuf", "message": "shop.Sale", "descriptor": descriptor}
+    pipeline.stream(
+        "sales", topic=names["in"], schema="id string NOT NULL, cents bigint, shop string"
+    )
+    protobuf: dict[str, Any] = {
+        "value": "protobuf",
+        "message": "shop.Sale",
+        "descriptor": descriptor,
+    }
 
     @pipeline.flow(
         to=[
@@ -88,7 +103,9 @@ def test_every_format_has_headers_and_is_read_by_other_flows(
         assert with_headers(bootstrap, names[name]) == {b"x": [("shop", b"east")], b"y": []}
     sale = message_class(Path(descriptor).read_bytes(), "shop.Sale")
     with Consumer(bootstrap, names["p"], until_end=True) as consumer:
-        assert {(m.id, m.cents) for m in (sale.FromString(record.value) for record in consumer)} == {
+        assert {
+            (m.id, m.cents) for m in (sale.FromString(record.value) for record in consumer)
+        } == {
             ("x", 7),
             ("y", 8),
         }
@@ -106,10 +123,16 @@ def test_unreadable_output_of_a_flow_becomes_a_dead_letter(
     # The pipeline does not declare the topic.
     create(bootstrap, end, partitions=1, cleanup_policy="compact")
     rows = [(1, 1.0, 2.0), (2, 0.0, 0.0), (None, 1.0, 4.0)]
-    send(bootstrap, topic_name, [{"id": id, "part": part, "whole": whole} for id, part, whole in rows])
+    send(
+        bootstrap,
+        topic_name,
+        [{"id": id, "part": part, "whole": whole} for id, part, whole in rows],
+    )
     send(bootstrap, middle, [b"of a stranger"])
     pipeline = Pipeline(topic_name, bootstrap=bootstrap)
-    pipeline.stream("sales", topic=topic_name, schema="id int, part double, whole double", dead_letters=False)
+    pipeline.stream(
+        "sales", topic=topic_name, schema="id int, part double, whole double", dead_letters=False
+    )
 
     @pipeline.flow(to=topic(middle, key="id"))
     def ratios(sales: DataFrame) -> DataFrame:
@@ -144,8 +167,13 @@ def test_invalid_headers_and_options_name_their_line(
     pipeline.sql("wrong", "SELECT * FROM others", to=to_topic("out2"))
     pipeline.sql("missing", "SELECT * FROM sales", to=to_topic("out", headers={"shop": "shp"}))
     option, column = check_flows(pipeline, spark).problems
-    assert option.text == "there is no option 'maxOffsets'" and "maxOffsetsPerTrigger" in option.hint
-    assert column.text == "topic out of flow missing needs the column 'shp', which the flow does not have"
+    assert (
+        option.text == "there is no option 'maxOffsets'" and "maxOffsetsPerTrigger" in option.hint
+    )
+    assert (
+        column.text
+        == "topic out of flow missing needs the column 'shp', which the flow does not have"
+    )
 
     rows = spark.range(1).selectExpr("id", "cast(id as int) AS n")
     with pytest.raises(PipelineError, match=r"f.py:3.*'n' cannot hold the headers: it is int"):
@@ -158,14 +186,25 @@ def test_rows_are_counted_with_at_least_once_delivery(
     bootstrap = shared_broker.bootstrap
     create(bootstrap, f"{topic_name}-in", partitions=1)
     send(bootstrap, f"{topic_name}-in", [{"n": n} for n in range(12)])
-    pipeline = Pipeline(topic_name, bootstrap=bootstrap, delivery="at-least-once", dead_letters=False)
+    pipeline = Pipeline(
+        topic_name, bootstrap=bootstrap, delivery="at-least-once", dead_letters=False
+    )
     pipeline.stream("numbers", topic=f"{topic_name}-in", schema="n int")
-    pipeline.sql("odd", "SELECT * FROM numbers WHERE n % 2 = 1", to=topic(f"{topic_name}-out", key="n"))
+    pipeline.sql(
+        "odd", "SELECT * FROM numbers WHERE n % 2 = 1", to=topic(f"{topic_name}-out", key="n")
+    )
     run_once(pipeline, spark, tmp_path)
     (status,) = find_statuses(None, str(tmp_path))
     (flow,) = status["flows"]
     assert (flow["input_rows"], flow["output_rows"]) == (12, 6)
-    assert sorted(row["n"] for row in received(bootstrap, f"{topic_name}-out")) == [1, 3, 5, 7, 9, 11]
+    assert sorted(row["n"] for row in received(bootstrap, f"{topic_name}-out")) == [
+        1,
+        3,
+        5,
+        7,
+        9,
+        11,
+    ]
 
 
 def test_fenced_run_fails_with_the_reason(

@@ -1,4 +1,6 @@
-"""A real ZooKeeper server for the tests of this directory, one for all of them; skipped where there is no Java or no jars."""
+"""A real ZooKeeper server for the tests of this directory, one for all of them; skipped where there
+is no Java or no jars.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What every coordination service of ours promises, told as stories that run in each world (``coordination_worlds``)."""
+"""What every coordination service of ours promises, told as stories that run in each world
+(``coordination_worlds``).
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ def data(nodes: dict[str, Node]) -> dict[str, bytes]:
     return {path: node.data for path, node in nodes.items() if node.data}
 
 
-# ---- nodes ------------------------------------------------------------------------------------------------------
+# ---- nodes ----
 
 
 def test_a_new_tree_is_empty(world: World) -> None:
@@ -171,7 +173,9 @@ def test_a_write_sees_those_before_it_in_the_same_multi(world: World) -> None:
     async def story(world: World) -> None:
         tree = await world.client()
         await tree.multi([Put("/a/old", b"1"), Put("/b/c", b"1")])
-        await tree.multi([Put("/a/new", b"2"), Delete("/a"), Create("/a/x", b"3"), Put("/a/x", b"4")])
+        await tree.multi(
+            [Put("/a/new", b"2"), Delete("/a"), Create("/a/x", b"3"), Put("/a/x", b"4")]
+        )
         await tree.multi([Delete("/b/c"), Create("/b/c", b"again"), Put("/d", b"1"), Delete("/d")])
         loaded = await tree.load()
         assert data(loaded) == {"/a/x": b"4", "/b/c": b"again"}
@@ -199,7 +203,9 @@ def test_a_node_made_again_tells_that_it_is_another_one(shared: World) -> None:
 def test_many_nodes_are_loaded_and_deleted(world: World) -> None:
     async def story(world: World) -> None:
         tree = await world.client()
-        wanted = {f"/t/{topic}/p/{part}/state": b"%d" % part for topic in range(30) for part in range(20)}
+        wanted = {
+            f"/t/{topic}/p/{part}/state": b"%d" % part for topic in range(30) for part in range(20)
+        }
         for some in sliced([], ([Put(path, value)] for path, value in wanted.items())):
             await tree.multi(some)
         assert data(await tree.load()) == wanted
@@ -209,7 +215,7 @@ def test_many_nodes_are_loaded_and_deleted(world: World) -> None:
     world.run(story)
 
 
-# ---- size -------------------------------------------------------------------------------------------------------
+# ---- size ----
 
 
 def test_a_multi_beyond_the_limit_is_refused_and_does_no_harm(shared: World) -> None:
@@ -233,13 +239,15 @@ def test_slices_keep_groups_whole_and_begin_with_the_head() -> None:
     most = multi_bytes(head) + 3 * multi_bytes(groups[0])
     made = list(sliced(head, groups, max_bytes=most))
     assert all(one[0] == head[0] for one in made)
-    assert [write for one in made for write in one[1:]] == [write for group in groups for write in group]
+    assert [write for one in made for write in one[1:]] == [
+        write for group in groups for write in group
+    ]
     assert [len(one) for one in made] == [7, 7, 7, 3]
     assert list(sliced(head, [])) == []
     assert [len(one) for one in sliced(head, groups, max_bytes=1)] == [3] * 10
 
 
-# ---- watches ----------------------------------------------------------------------------------------------------
+# ---- watches ----
 
 
 class Watcher:
@@ -301,7 +309,9 @@ def test_a_watch_that_is_cancelled_tells_nothing_and_others_go_on(world: World) 
 
 
 def test_whoever_reads_when_told_ends_with_what_is_there(world: World) -> None:
-    """However the changes and the calls fall together, the last call comes after the last change."""
+    """However the changes and the calls fall together, the last call comes after
+    the last change.
+    """
 
     async def story(world: World) -> None:
         tree = await world.client()
@@ -326,7 +336,7 @@ def test_whoever_reads_when_told_ends_with_what_is_there(world: World) -> None:
     world.run(story)
 
 
-# ---- several clients --------------------------------------------------------------------------------------------
+# ---- several clients ----
 
 
 def test_of_many_that_create_one_wins(shared: World) -> None:
@@ -336,14 +346,19 @@ def test_of_many_that_create_one_wins(shared: World) -> None:
         for n in range(50):
             writes = [[Create(f"/race/{n}", b"%d" % number, ephemeral=True)] for number in range(3)]
             ends = await asyncio.gather(
-                *(tree.multi(one) for tree, one in zip(trees, writes, strict=True)), return_exceptions=True
+                *(tree.multi(one) for tree, one in zip(trees, writes, strict=True)),
+                return_exceptions=True,
             )
             if any(isinstance(end, ConnectionLost) for end in ends):
                 continue  # on a busy machine, and then nobody can tell what came of it
             judged += 1
             if judged > 10:
                 break
-            assert sorted(type(end).__name__ for end in ends) == ["NodeExists", "NodeExists", "NoneType"]
+            assert sorted(type(end).__name__ for end in ends) == [
+                "NodeExists",
+                "NodeExists",
+                "NoneType",
+            ]
             node = await trees[0].get(f"/race/{n}")
             assert node is not None and ends[int(node.data)] is None
         assert judged > 10
@@ -362,7 +377,10 @@ def test_changes_that_check_versions_lose_nothing(shared: World) -> None:
                 assert node is not None
                 try:
                     await tree.multi(
-                        [Check("/counter", node.version), Put("/counter", b"%d" % (int(node.data) + 1))]
+                        [
+                            Check("/counter", node.version),
+                            Put("/counter", b"%d" % (int(node.data) + 1)),
+                        ]
                     )
                     times -= 1
                 except BadVersion:
@@ -420,7 +438,7 @@ def test_a_change_by_another_client_is_told(shared: World) -> None:
     shared.run(story)
 
 
-# ---- connections and sessions -----------------------------------------------------------------------------------
+# ---- connections and sessions ----
 
 
 class States:
@@ -517,7 +535,9 @@ def test_a_lost_answer_leaves_the_outcome_open_until_it_is_read(shared: World) -
             node = await other.get("/a")
             return node is not None and node.version == 1
 
-        error = await world.lose_answer(mine, mine.multi([Check("/a", 0), Put("/a", b"1")]), applied)
+        error = await world.lose_answer(
+            mine, mine.multi([Check("/a", 0), Put("/a", b"1")]), applied
+        )
         assert isinstance(error, ConnectionLost)
         await world.until(states.back, "the connection to be back")
         node = await mine.get("/a")

@@ -1,4 +1,6 @@
-"""The journal of a single broker: what was acknowledged survives, what is damaged is told, nothing is guessed."""
+"""The journal of a single broker: what was acknowledged survives, what is damaged is told, nothing
+is guessed.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def write(files: Files, *multis: list[Write], path: str = PATH) -> None:
 
 def test_nodes_are_there_after_a_restart_whatever_they_hold() -> None:
     disk = disk_with_directory()
-    write(disk, [Put("/a", b'{"x":1}'), Create("/b", b"\xff\x00binary")], [Put("/a", "é\n".encode())])
+    write(
+        disk, [Put("/a", b'{"x":1}'), Create("/b", b"\xff\x00binary")], [Put("/a", "é\n".encode())]
+    )
     assert contents(disk) == {"/a": "é\n".encode(), "/b": b"\xff\x00binary"}
 
 
@@ -153,7 +157,10 @@ def test_a_store_written_before_there_were_versions_in_it_is_read(tmp_path: Path
     path = tmp_path / "store"
     lines = [b'[["/a/b","=1"],["/c","=x"]]', b'[["/a/b","=2"]]', b'[["/c",null]]']
     path.write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(line), line) for line in lines))
-    assert nodes_after_a_restart(RealFiles(), str(path)) == {"/a": Node(b"", 0, 0), "/a/b": Node(b"2", 1, 0)}
+    assert nodes_after_a_restart(RealFiles(), str(path)) == {
+        "/a": Node(b"", 0, 0),
+        "/a/b": Node(b"2", 1, 0),
+    }
 
 
 def test_a_torn_last_line_is_dropped_wherever_it_is_torn(tmp_path: Path) -> None:
@@ -178,7 +185,9 @@ def test_a_damaged_line_is_told_with_its_number_and_the_file_stays_as_it_is(tmp_
     assert path.read_bytes() == damaged
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-2], lambda data: b"\x07" * 100])
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: data[:-2], lambda data: b"\x07" * 100]
+)
 def test_a_damaged_snapshot_is_told_because_no_crash_tears_it(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
@@ -192,7 +201,9 @@ def test_a_damaged_snapshot_is_told_because_no_crash_tears_it(
     assert path.read_bytes() == damaged
 
 
-def test_a_journal_that_has_grown_is_rewritten_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_has_grown_is_rewritten_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(embedded_coordination, "_REWRITE_AT", 2_000)
     disk = disk_with_directory()
     write(disk, *([Put("/counter", b"%d" % n), Put(f"/n{n % 7}", b"x" * 50)] for n in range(200)))
@@ -243,8 +254,9 @@ def test_a_write_that_fails_is_refused_and_stays_undone(operation: str) -> None:
 def test_what_was_acknowledged_survives_the_death_of_the_machine(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk fails at a random operation, then the machine dies: everything acknowledged is there, and of the one
-    change under way all or nothing."""
+    """The disk fails at a random operation, then the machine dies: everything acknowledged is
+    there, and of the one change under way all or nothing.
+    """
     monkeypatch.setattr(embedded_coordination, "_REWRITE_AT", 600)
     dice = random.Random(seed)
     disk = disk_with_directory(seed)
@@ -254,7 +266,9 @@ def test_what_was_acknowledged_survives_the_death_of_the_machine(
         known = contents_after_crash(disk, known)
 
 
-def crash_during_writes(disk: SimDisk, dice: random.Random, known: dict[str, bytes]) -> dict[str, bytes]:
+def crash_during_writes(
+    disk: SimDisk, dice: random.Random, known: dict[str, bytes]
+) -> dict[str, bytes]:
     left = dice.randrange(5, 60)
 
     def fault(op: str, path: str) -> OSError | None:

@@ -1,4 +1,6 @@
-"""The file port: one set of promises for the real disk and the simulated one, and what only the real one shows."""
+"""The file port: one set of promises for the real disk and the simulated one, and what only the
+real one shows.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def test_names_can_be_listed_renamed_and_removed(disk: tuple[Files, str]) -> Non
     assert not files.exists(f"{root}/a")
 
 
-def test_an_atomic_write_replaces_the_contents_and_leaves_nothing_else(disk: tuple[Files, str]) -> None:
+def test_an_atomic_write_replaces_the_contents_and_leaves_nothing_else(
+    disk: tuple[Files, str],
+) -> None:
     files, root = disk
     files.write_atomic(f"{root}/checkpoint", b"a long first version")
     files.write_atomic(f"{root}/checkpoint", b"second")
@@ -139,7 +143,9 @@ def test_syncing_changes_no_contents(disk: tuple[Files, str]) -> None:
 
 @pytest.fixture
 def small_files() -> Iterator[int]:
-    """No file of this process may grow beyond so many bytes: a write in the middle of which the disk is full."""
+    """No file of this process may grow beyond so many bytes: a write in the middle of which the
+    disk is full.
+    """
     limit = 10_000
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
@@ -147,7 +153,9 @@ def small_files() -> Iterator[int]:
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(tmp_path: Path, small_files: int) -> None:
+def test_a_write_that_fails_in_the_middle_leaves_nothing_behind(
+    tmp_path: Path, small_files: int
+) -> None:
     path = str(tmp_path / "log")
     file = RealFile(path, create=True)
     file.append((b"x" * 9_000,))
@@ -195,7 +203,11 @@ def test_another_process_is_locked_out(tmp_path: Path) -> None:
     path = str(tmp_path / ".lock")
     lock = RealFiles().lock(path)
     assert lock is not None
-    program = f"from millstream.ports.files import RealFiles; print(RealFiles().lock({path!r}) is None)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    program = (
+        f"from millstream.ports.files import RealFiles; print(RealFiles().lock({path!r}) is None)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert said.stdout.strip() == "True"
     lock.release()

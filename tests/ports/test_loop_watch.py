@@ -22,7 +22,9 @@ class World:
         self.now = 100.0
         self.starved = 0.0
         self.loop = asyncio.new_event_loop()
-        self.watch = LoopWatch(self.loop, TIMEOUT_S, now=lambda: self.now, starved_s=lambda: self.starved)
+        self.watch = LoopWatch(
+            self.loop, TIMEOUT_S, now=lambda: self.now, starved_s=lambda: self.starved
+        )
 
     def look(self, *, after_s: float = LOOK_S, starved_s: float = 0.0, turns: bool = False) -> bool:
         self.now += after_s
@@ -82,7 +84,9 @@ def computing(over: threading.Event) -> None:
 
 
 @pytest.mark.parametrize("hold", [blocking, computing])
-def test_callback_that_holds_the_loop_is_noticed_and_named(hold: Callable[[threading.Event], None]) -> None:
+def test_callback_that_holds_the_loop_is_noticed_and_named(
+    hold: Callable[[threading.Event], None],
+) -> None:
     loop = asyncio.new_event_loop()
     watches: list[LoopWatch] = []
     over = threading.Event()

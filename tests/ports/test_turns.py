@@ -1,4 +1,6 @@
-"""Long work in slices of the loop's turns: shared round robin, ended when no one waits for it, done once."""
+"""Long work in slices of the loop's turns: shared round robin, ended when no one waits for it, done
+once.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def test_turns_are_shared_round_robin(run):
                 done.append(("paced", n))
                 await pace.rest()
 
-        await asyncio.gather(in_slices(counting(done, "a", 5)), in_slices(counting(done, "b", 5)), paced())
+        await asyncio.gather(
+            in_slices(counting(done, "a", 5)), in_slices(counting(done, "b", 5)), paced()
+        )
         assert sorted(done) == [(name, n) for name in ("a", "b", "paced") for n in range(5)]
         for n in range(4):  # none is more than two steps ahead of another
             first = {name for name, step in done[: 3 * n + 6] if step >= n}

@@ -1,4 +1,6 @@
-"""Worker processes: results and errors come back, order holds, a dead child is replaced, the loop stays free."""
+"""Worker processes: results and errors come back, order holds, a dead child is replaced, the loop
+stays free.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,14 @@ import pytest
 import uvloop
 
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.ports.workers import InlineWorker, JobFailed, Worker, WorkerBusy, WorkerClosed, WorkerDied
+from millstream.ports.workers import (
+    InlineWorker,
+    JobFailed,
+    Worker,
+    WorkerBusy,
+    WorkerClosed,
+    WorkerDied,
+)
 
 Scenario = Callable[[], Awaitable[Any]]
 
@@ -87,7 +96,8 @@ def test_raw_and_pickled_arguments_keep_their_places(run):
     async def scenario(worker: Worker):
         args = (b"x", 1, bytearray(b"y"), None, memoryview(b"z")[:1], "s")
         assert (
-            await worker.run(f"{JOBS}:describe", *args) == "memoryview,int,memoryview,NoneType,memoryview,str"
+            await worker.run(f"{JOBS}:describe", *args)
+            == "memoryview,int,memoryview,NoneType,memoryview,str"
         )
 
     run(scenario)
@@ -283,7 +293,9 @@ def test_closing_fails_the_running_and_the_waiting_jobs(run, tmp_path):
     async def scenario():
         worker = Worker()
         touched = str(tmp_path / "touched")
-        jobs = [asyncio.ensure_future(worker.run(f"{JOBS}:sleep_forever", touched)) for _ in range(2)]
+        jobs = [
+            asyncio.ensure_future(worker.run(f"{JOBS}:sleep_forever", touched)) for _ in range(2)
+        ]
         await wait_for_file(touched)
         pid = worker.pid
         await worker.close()

@@ -1,4 +1,6 @@
-"""Fetch sessions (KIP-227) without a broker: the partitions a request reads and a response sends."""
+"""Fetch sessions (KIP-227) without a broker: the partitions a request reads and a
+response sends.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class Sessions:
             session_id, epoch, rows, forgotten, by_id=by_id, now_ms=self.now_ms, follower=follower
         )
 
-    def rejected(self, session_id: int, epoch: int, *rows: PartitionFetch, by_id: bool = False) -> ErrorCode:
+    def rejected(
+        self, session_id: int, epoch: int, *rows: PartitionFetch, by_id: bool = False
+    ) -> ErrorCode:
         with pytest.raises(SessionError) as error:
             self.request(session_id, epoch, *rows, by_id=by_id)
         return error.value.code
@@ -120,7 +124,10 @@ def test_follower_evicts_the_least_recently_used_consumer_at_once() -> None:
 
 def test_follower_evicts_another_follower_only_if_unused_for_long() -> None:
     sessions = Sessions(slots=2)
-    assert [sessions.request(0, 0, fetch_of(n), follower=True).session_id for n in range(2)] == [1, 2]
+    assert [sessions.request(0, 0, fetch_of(n), follower=True).session_id for n in range(2)] == [
+        1,
+        2,
+    ]
     assert sessions.request(0, 0, fetch_of(2), follower=True).session_id == 0
     assert sessions.request(0, 0, fetch_of(2)).session_id == 0
     sessions.now_ms += 2 * MINUTE_MS
@@ -161,7 +168,9 @@ def replica_row(offset: int, log_start: int) -> PartitionFetch:
 
 
 def sends_log_start_again(follower: bool, *changed: PartitionFetch) -> bool:
-    """Return whether a request for these rows gets log start 5 again after a response that had it."""
+    """Return whether a request for these rows gets log start 5 again after a
+    response that had it.
+    """
     sessions = Sessions()
     context = sessions.request(0, 0, replica_row(12, 0), follower=follower)
     assert context.must_include(context.rows[0], 0, False, 7, 5)
@@ -173,7 +182,9 @@ def sends_log_start_again(follower: bool, *changed: PartitionFetch) -> bool:
 
 
 def test_follower_that_missed_the_log_start_receives_it_again() -> None:
-    """It had a tail to truncate, or the leader epoch changed: it fetches again with its old log start."""
+    """It had a tail to truncate, or the leader epoch changed: it fetches again with its old log
+    start.
+    """
     assert sends_log_start_again(True, replica_row(7, 0))
 
 
@@ -191,7 +202,7 @@ def test_partition_that_returned_data_is_read_last_next_time() -> None:
     assert [row.partition for row in sessions.request(1, 1).rows] == [1, 2, 0]
 
 
-# ---- idle partitions of followers --------------------------------------------------------------
+# ---- idle partitions of followers ----
 
 
 class FakePartition:
@@ -224,7 +235,9 @@ class FollowerSession:
         self.session.set_idle(self.row, self.partition, self.follower)
 
     def set_others_idle(self) -> None:
-        """Make more partitions idle than one request checks again, and all before the tested one."""
+        """Make more partitions idle than one request checks again, and all before
+        the tested one.
+        """
         self.session.wake(self.row)
         self.session.update([fetch_of(partition) for partition in OTHERS], ())
         for partition in OTHERS:
@@ -296,7 +309,9 @@ def test_idle_follower_is_caught_up_while_its_session_is_used() -> None:
 
 
 def test_end_of_an_old_session_does_not_affect_the_new_one() -> None:
-    """The connection broke and the follower reconnected; its old session is evicted minutes later."""
+    """The connection broke and the follower reconnected; its old session is
+    evicted minutes later.
+    """
     world = FollowerSession()
     second = world.open_second_session()
     world.sessions.request(world.session.session_id, -1)

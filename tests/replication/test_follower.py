@@ -30,7 +30,9 @@ def follow(leader: History, follower: History, *, high_watermark: int = 0) -> Hi
         offset = truncation_point(
             epoch,
             end,
-            ends=lambda epoch, log=tuple(follower): epochs_of(list(log)).end_offset(epoch, len(log)),
+            ends=lambda epoch, log=tuple(follower): epochs_of(list(log)).end_offset(
+                epoch, len(log)
+            ),
             log_end=len(follower),
             high_watermark=high_watermark,
         )
@@ -59,7 +61,9 @@ def test_longer_tail_of_the_same_epoch_is_truncated():
 @pytest.mark.parametrize("high_watermark", [0, 2])
 def test_without_known_epochs_only_committed_records_stay(high_watermark: int):
     assert (
-        truncation_point(-1, -1, ends=lambda epoch: (-1, -1), log_end=4, high_watermark=high_watermark)
+        truncation_point(
+            -1, -1, ends=lambda epoch: (-1, -1), log_end=4, high_watermark=high_watermark
+        )
         == high_watermark
     )
 

@@ -13,11 +13,20 @@ LAG_MS = 30_000
 
 def leader(isr=(0, 1, 2), log_end=100, **more) -> LeaderReplicas:
     return LeaderReplicas(
-        0, leader_epoch=5, partition_epoch=7, replicas=(0, 1, 2), isr=isr, log_end=log_end, now_ms=0, **more
+        0,
+        leader_epoch=5,
+        partition_epoch=7,
+        replicas=(0, 1, 2),
+        isr=isr,
+        log_end=log_end,
+        now_ms=0,
+        **more,
     )
 
 
-def fetch(replicas: LeaderReplicas, node: int, offset: int, *, end: int = 100, now_ms: int = 0) -> None:
+def fetch(
+    replicas: LeaderReplicas, node: int, offset: int, *, end: int = 100, now_ms: int = 0
+) -> None:
     assert replicas.on_fetch(node, offset, 0, end, broker_epoch=node * 10, now_ms=now_ms)
 
 
@@ -217,13 +226,19 @@ def test_every_member_of_the_maximal_isr_has_all_committed_records(fetches, min_
         end = max(end, offset)
         replicas.on_fetch(node, offset, 0, end, broker_epoch=0, now_ms=now_ms)
         before = committed
-        committed = replicas.high_watermark(committed, end, min_isr=min_isr, max_lag_ms=LAG_MS, now_ms=now_ms)
+        committed = replicas.high_watermark(
+            committed, end, min_isr=min_isr, max_lag_ms=LAG_MS, now_ms=now_ms
+        )
         if committed > before:
-            ends = [replicas.followers[member].log_end_offset for member in replicas.maximal_isr - {0}]
+            ends = [
+                replicas.followers[member].log_end_offset for member in replicas.maximal_isr - {0}
+            ]
             assert committed <= min([end, *ends])
             assert len(replicas.isr) >= min_isr
         proposal = replicas.propose_shrinking(
             end, max_lag_ms=LAG_MS, now_ms=now_ms
         ) or replicas.propose_expansion(node, committed)
         if proposal is not None:
-            replicas.on_isr(tuple(member.node_id for member in proposal.isr), replicas.partition_epoch + 1)
+            replicas.on_isr(
+                tuple(member.node_id for member in proposal.isr), replicas.partition_epoch + 1
+            )

@@ -1,4 +1,5 @@
-"""Topics that come and go, and records that are deleted, while a broker is killed: who was told what.
+"""Topics that come and go, and records that are deleted, while a broker is killed: who was told
+what.
 
 A change that was answered must hold after any crash; one that was cut off may have happened or not.
 """
@@ -30,7 +31,9 @@ CUT_OFF = (Closed, ConnectionError, TimeoutError)
 
 
 class Churn:
-    """Creates and deletes topics ``churn-N`` and deletes records of ``trimmed``, one change at a time."""
+    """Creates and deletes topics ``churn-N`` and deletes records of ``trimmed``, one change at a
+    time.
+    """
 
     def __init__(self, bootstrap: str, seed: int) -> None:
         self._bootstrap = bootstrap
@@ -86,7 +89,9 @@ class Churn:
         name = f"churn-{self._next}"
         self._next += 1
         self.unsure.add(name)
-        topic = CreatableTopic(name=name, num_partitions=self._dice.choice([1, 4]), replication_factor=1)
+        topic = CreatableTopic(
+            name=name, num_partitions=self._dice.choice([1, 4]), replication_factor=1
+        )
         (made,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics
         assert made.error_code == 0, made
         self.unsure.discard(name)
@@ -132,7 +137,11 @@ class Churn:
         """What was answered holds."""
         with RawClient(bootstrap) as client:
             topics = client.call(MetadataRequest(topics=None), 12).topics
-            found = {topic.name: bytes(topic.topic_id) for topic in topics if topic.name.startswith("churn-")}
+            found = {
+                topic.name: bytes(topic.topic_id)
+                for topic in topics
+                if topic.name.startswith("churn-")
+            }
             assert {name: found.get(name) for name in self.exists} == self.exists
             assert not set(found) & set(self.deleted), "a deleted topic came back"
             assert set(found) - set(self.exists) <= self.unsure

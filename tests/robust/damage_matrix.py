@@ -1,9 +1,10 @@
-"""The corruption matrix: every file of a data directory, damaged in every way, after a clean stop and after a kill.
+"""The corruption matrix: every file of a data directory, damaged in every way, after a clean stop
+and after a kill.
 
-A cell copies a directory, damages one file, starts a broker and compares what clients see with what they
-saw before. Allowed: everything as before; or the partition of the damaged file refuses what it cannot
-serve; or, after a kill, it has lost its unflushed tail. Both with a message that names the partition or the
-file. Everything else is a violation.
+A cell copies a directory, damages one file, starts a broker and compares what clients see with what
+they saw before. Allowed: everything as before; or the partition of the damaged file refuses what it
+cannot serve; or, after a kill, it has lost its unflushed tail. Both with a message that names the
+partition or the file. Everything else is a violation.
 """
 
 from __future__ import annotations
@@ -47,12 +48,18 @@ def cells(data: Path, *, kill: bool) -> list[Cell]:
     return [Cell(file, damage, kill) for file, damage in world.damages(data)]
 
 
-def violations(cell: Cell, template: Path, scratch: Path, before: Seen, *, seed: str = "") -> list[str]:
-    """What is wrong with a broker that starts with this damage, and starts once more after a clean stop."""
+def violations(
+    cell: Cell, template: Path, scratch: Path, before: Seen, *, seed: str = ""
+) -> list[str]:
+    """What is wrong with a broker that starts with this damage, and starts once more after a clean
+    stop.
+    """
     data = world.copy(template, scratch)
     world.DAMAGES[cell.damage](data / cell.file, random.Random(f"{cell}{seed}"))
     found = _start_and_check(cell, data, before)
-    return found or [f"second start: {text}" for text in _start_and_check(cell, data, before, again=True)]
+    return found or [
+        f"second start: {text}" for text in _start_and_check(cell, data, before, again=True)
+    ]
 
 
 def _start_and_check(cell: Cell, data: Path, before: Seen, *, again: bool = False) -> list[str]:
@@ -69,7 +76,9 @@ def _start_and_check(cell: Cell, data: Path, before: Seen, *, again: bool = Fals
     return found + [f"a traceback in the log: {text}" for text in warnings.tracebacks]
 
 
-def _judge(cell: Cell, before: Seen, after: Seen, warnings: world.Warnings, again: bool) -> list[str]:
+def _judge(
+    cell: Cell, before: Seen, after: Seen, warnings: world.Warnings, again: bool
+) -> list[str]:
     found = []
     named = cell.file.rpartition("/")[2] in warnings.text or (
         cell.partition is not None and "{}-{}".format(*cell.partition) in warnings.text
@@ -89,7 +98,9 @@ def _judge(cell: Cell, before: Seen, after: Seen, warnings: world.Warnings, agai
         ):
             found.append(f"{tp}, offsets by time: {before.times[tp]} became {after.times[tp]}")
         if not _epochs_are_right(cell, tp, before, after):
-            found.append(f"{tp}, end of leader epoch 0: {before.epochs[tp]} became {after.epochs[tp]}")
+            found.append(
+                f"{tp}, end of leader epoch 0: {before.epochs[tp]} became {after.epochs[tp]}"
+            )
     found += _judge_coordinators(cell, before, after, again)
     return found
 
@@ -104,7 +115,8 @@ def _may_differ(
         return False
     if is_.error in REFUSALS:
         return True
-    # After a kill the tail may look like a write that never finished, but not what had been flushed before.
+    # After a kill the tail may look like a write that never finished, but not what had been flushed
+    # before.
     kept = sum(offset < flushed.get(tp, 0) for offset, _key, _value in was.rows)
     return cell.kill and not is_.error and len(is_.rows) >= kept
 
@@ -114,7 +126,9 @@ def _times_may_differ(cell: Cell, tp: tuple[str, int], was: list, is_: list) -> 
         return True
     if cell.partition == (INTERNAL[1], 0) and _lost_tail(cell):
         # The coordinator finishes a transaction once more: another marker, at the end.
-        return all(is_[n] >= was[n] if n in world.AT_THE_END else is_[n] == was[n] for n in range(len(was)))
+        return all(
+            is_[n] >= was[n] if n in world.AT_THE_END else is_[n] == was[n] for n in range(len(was))
+        )
     refused = all(new[0] in REFUSALS or new == old for old, new in zip(was, is_, strict=True))
     return cell.partition == tp and (refused or cell.kill)
 
@@ -133,7 +147,8 @@ def _epochs_are_right(cell: Cell, tp: tuple[str, int], before: Seen, after: Seen
 def _judge_coordinators(cell: Cell, before: Seen, after: Seen, again: bool) -> list[str]:
     found = []
     if after.group != before.group and not (
-        cell.partition == (INTERNAL[0], 0) and (after.group[0][0] in NO_COORDINATOR or _lost_tail(cell))
+        cell.partition == (INTERNAL[0], 0)
+        and (after.group[0][0] in NO_COORDINATOR or _lost_tail(cell))
     ):
         found.append(f"committed offsets: {before.group} became {after.group}")
     error, producer_id, epoch = after.transaction
@@ -147,7 +162,9 @@ def _judge_coordinators(cell: Cell, before: Seen, after: Seen, again: bool) -> l
 
 
 def _lost_tail(cell: Cell) -> bool:
-    """Whether unflushed records may be gone: they were written, and the file that held them is damaged."""
+    """Whether unflushed records may be gone: they were written, and the file that held them is
+    damaged.
+    """
     return cell.kill and cell.file.endswith(".log")
 
 
@@ -158,7 +175,9 @@ def _writable(cell: Cell, bootstrap: str) -> list[str]:
             answer = produce(client, topic, index, world.batch(99))
             mine = cell.partition == (topic, index)
             if answer.error_code and not (mine and answer.error_code in REFUSALS):
-                found.append(f"{topic}-{index} cannot be written: {ErrorCode.of(answer.error_code)!r}")
+                found.append(
+                    f"{topic}-{index} cannot be written: {ErrorCode.of(answer.error_code)!r}"
+                )
     return found
 
 

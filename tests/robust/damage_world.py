@@ -1,7 +1,8 @@
 """A data directory with every kind of file, what clients see of it, and ways to damage one file.
 
 `build` fills a directory through a broker and returns what clients saw. `observe` asks the same
-questions again, in the way of a client that does not check checksums: every byte that is served counts.
+questions again, in the way of a client that does not check checksums: every byte that is served
+counts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ from millstream.wire.messages.delete_records import (
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -60,7 +65,10 @@ SETTINGS = {
     "num.network.threads": 1,
 }
 READ_COMMITTED = 1
-AT_THE_END = (0, 2)  # the largest timestamp and the latest offset, among the answers of `Seen.times`
+AT_THE_END = (
+    0,
+    2,
+)  # the largest timestamp and the latest offset, among the answers of `Seen.times`
 _LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,)
 _PATIENCE_S = 60.0
 
@@ -71,12 +79,14 @@ def started(data: Path) -> InProcessBroker:
     return InProcessBroker({"log.dirs": data, **SETTINGS})
 
 
-# ---- what clients see ---------------------------------------------------------------------------------------
+# ---- what clients see ----
 
 
 @dataclass
 class Reading:
-    """The records of a partition in the order served, and the error that ended the reading, if any."""
+    """The records of a partition in the order served, and the error that ended the
+    reading, if any.
+    """
 
     rows: list[Row] = field(default_factory=list)
     error: int = 0
@@ -94,7 +104,9 @@ class Seen:
     group: list[tuple[int, int]]
     transaction: tuple[int, int, int]
     flushed: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Where the recovery points of a killed broker were: what is below must not be lost without a word."""
+    """Where the recovery points of a killed broker were: what is below must not be
+    lost without a word.
+    """
 
 
 def observe(bootstrap: str) -> Seen:
@@ -126,7 +138,9 @@ def _read_all(client: RawClient, isolation: int) -> dict[tuple[str, int], Readin
     return readings
 
 
-def _take(reading: Reading, positions: dict[tuple[str, int], int], tp, answer, isolation: int) -> bool:  # type: ignore[no-untyped-def]
+def _take(
+    reading: Reading, positions: dict[tuple[str, int], int], tp, answer, isolation: int
+) -> bool:  # type: ignore[no-untyped-def]
     """Add what one answer holds; whether the reading of this partition is over."""
     if answer.error_code:
         reading.error = answer.error_code
@@ -143,9 +157,15 @@ def _take(reading: Reading, positions: dict[tuple[str, int], int], tp, answer, i
         position += header.size
         positions[tp] = header.next_offset
         if header.control:
-            aborted = {row for row in aborted if row[0] != header.producer_id or row[1] > header.base_offset}
+            aborted = {
+                row
+                for row in aborted
+                if row[0] != header.producer_id or row[1] > header.base_offset
+            }
             continue
-        hidden = any(pid == header.producer_id and first <= header.base_offset for pid, first in aborted)
+        hidden = any(
+            pid == header.producer_id and first <= header.base_offset for pid, first in aborted
+        )
         if isolation == READ_COMMITTED and header.transactional and hidden:
             continue
         rows = read_records(batch, max_bytes=1 << 20)
@@ -167,7 +187,9 @@ def _fetch(client: RawClient, positions: dict[tuple[str, int], int], isolation: 
     answer = client.call(request, 11)
     assert answer.error_code == 0, ErrorCode.of(answer.error_code)
     found = {
-        (topic.topic, row.partition_index): row for topic in answer.responses for row in topic.partitions
+        (topic.topic, row.partition_index): row
+        for topic in answer.responses
+        for row in topic.partitions
     }
     assert set(found) == set(positions), "the fetch leaves partitions out"
     return found
@@ -186,7 +208,9 @@ def _times(client: RawClient, topic: str, index: int) -> list[tuple[int, int, in
 
 
 def _end_of_first_epoch(client: RawClient, topic: str, index: int) -> tuple[int, int, int]:
-    """(error, epoch, end offset) of leader epoch 0, by which consumers and followers notice that logs have parted."""
+    """(error, epoch, end offset) of leader epoch 0, by which consumers and followers notice that
+    logs have parted.
+    """
     row = OffsetForLeaderPartition(partition=index, current_leader_epoch=-1, leader_epoch=0)
     request = OffsetForLeaderEpochRequest(
         replica_id=-1, topics=[OffsetForLeaderTopic(topic=topic, partitions=[row])]
@@ -212,7 +236,9 @@ def _group_offsets(client: RawClient) -> list[tuple[int, int]]:
         if group.error_code:
             return (group.error_code,)
         rows = group.topics[0].partitions
-        return next((r.error_code for r in rows if r.error_code), 0), *(r.committed_offset for r in rows)
+        return next((r.error_code for r in rows if r.error_code), 0), *(
+            r.committed_offset for r in rows
+        )
 
     error, *offsets = _until_loaded(ask)
     return [(0, offset) for offset in offsets] if not error else [(error, -1)]
@@ -220,7 +246,9 @@ def _group_offsets(client: RawClient) -> list[tuple[int, int]]:
 
 def _transaction(client: RawClient) -> tuple[int, int, int]:
     """(error, producer id, epoch) of a new incarnation of the transactional producer."""
-    request = InitProducerIdRequest(transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000)
+    request = InitProducerIdRequest(
+        transactional_id=TRANSACTIONAL_ID, transaction_timeout_ms=60_000
+    )
 
     def ask() -> tuple[int, ...]:
         answer = client.call(request, 4)
@@ -230,17 +258,21 @@ def _transaction(client: RawClient) -> tuple[int, int, int]:
     return error, producer_id, epoch
 
 
-# ---- filling a directory --------------------------------------------------------------------------------------
+# ---- filling a directory ----
 
 
 def batch(number: int) -> bytes:
     timestamp = BEGAN_MS + 1000 * number
     value = (b"value-%d " % number).ljust(40)
-    return build_batch([Record(0, timestamp, b"key-%d" % number, value, ())], max_timestamp=timestamp)
+    return build_batch(
+        [Record(0, timestamp, b"key-%d" % number, value, ())], max_timestamp=timestamp
+    )
 
 
 def build(data: Path, *, kill: bool) -> Seen:
-    """Fill a new data directory, stop the broker cleanly or kill it, and return what clients saw."""
+    """Fill a new data directory, stop the broker cleanly or kill it, and return
+    what clients saw.
+    """
     broker = started(data).start()
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "orders", 2, retention_ms=-1)
@@ -256,7 +288,9 @@ def build(data: Path, *, kill: bool) -> Seen:
                 broker.run(broker.broker.parts.logs.checkpoints.write_all)
             if number in (9, 19):
                 broker.run(
-                    lambda: [log.roll(now_ms=BEGAN_MS) for log in broker.broker.parts.logs.logs.values()]
+                    lambda: [
+                        log.roll(now_ms=BEGAN_MS) for log in broker.broker.parts.logs.logs.values()
+                    ]
                 )
             if number % 10 == 4:
                 _transactions(broker.bootstrap, number)
@@ -266,12 +300,17 @@ def build(data: Path, *, kill: bool) -> Seen:
     broker.die() if kill else broker.stop()
     broker.stop()
     seen.flushed = _recovery_points(data)
-    assert all(seen.flushed[tp] > 0 for tp in PARTITIONS), "some is flushed, so that its loss is found"
+    assert all(seen.flushed[tp] > 0 for tp in PARTITIONS), (
+        "some is flushed, so that its loss is found"
+    )
     return seen
 
 
 def _recovery_points(data: Path) -> dict[tuple[str, int], int]:
-    rows = [line.split() for line in (data / "recovery-point-offset-checkpoint").read_text().splitlines()[2:]]
+    rows = [
+        line.split()
+        for line in (data / "recovery-point-offset-checkpoint").read_text().splitlines()[2:]
+    ]
     return {(topic, int(index)): int(offset) for topic, index, offset in rows}
 
 
@@ -285,7 +324,10 @@ def _transactions(bootstrap: str, number: int) -> None:
         producer.begin_transaction()
         for index in (0, 1):
             producer.produce(
-                "orders", f"{outcome}-{number}".encode(), partition=index, timestamp=BEGAN_MS + 1000 * number
+                "orders",
+                f"{outcome}-{number}".encode(),
+                partition=index,
+                timestamp=BEGAN_MS + 1000 * number,
             )
         producer.flush(_PATIENCE_S)
         if outcome == "aborted":
@@ -304,7 +346,9 @@ def _delete_records(client: RawClient) -> None:
 
 
 def _commit(client: RawClient, offset: int) -> None:
-    rows = [OffsetCommitRequestPartition(partition_index=n, committed_offset=offset + n) for n in (0, 1)]
+    rows = [
+        OffsetCommitRequestPartition(partition_index=n, committed_offset=offset + n) for n in (0, 1)
+    ]
     request = OffsetCommitRequest(
         group_id=GROUP, topics=[OffsetCommitRequestTopic(name="orders", partitions=rows)]
     )
@@ -321,7 +365,7 @@ def _commit(client: RawClient, offset: int) -> None:
         time.sleep(0.02)
 
 
-# ---- damage ---------------------------------------------------------------------------------------------------
+# ---- damage ----
 
 
 def _flip(path: Path, dice: random.Random) -> None:

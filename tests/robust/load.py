@@ -1,6 +1,7 @@
 """Load for a broker that is killed again and again, and the ledger of what it promised.
 
-Values are ``<producer>:<number>``, numbered upwards, so that the log itself tells what is missing, double or out of order.
+Values are ``<producer>:<number>``, numbered upwards, so that the log itself tells what is missing,
+double or out of order.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ def read_topic(bootstrap: str, topic: str, partitions: int) -> dict[int, list[Ro
     )
     rows: dict[int, list[Row]] = {index: [] for index in range(partitions)}
     try:
-        consumer.assign([TopicPartition(topic, index, _start(consumer, topic, index)) for index in rows])
+        consumer.assign(
+            [TopicPartition(topic, index, _start(consumer, topic, index)) for index in rows]
+        )
         open_ends = set(rows)
         deadline = time.monotonic() + 60
         while open_ends:
@@ -151,7 +154,7 @@ def _start(consumer: Consumer, topic: str, index: int) -> int:
     return int(low)
 
 
-# ---- what the log must say ------------------------------------------------------------------------------------
+# ---- what the log must say ----
 
 
 def number_of(value: bytes) -> int:
@@ -159,7 +162,9 @@ def number_of(value: bytes) -> int:
 
 
 def missing(acknowledged: Iterable[Row], logs: dict[int, list[Row]]) -> list[Row]:
-    """Acknowledged records that are not where they were said to be. What lies before the log start may be gone."""
+    """Acknowledged records that are not where they were said to be. What lies before the log start
+    may be gone.
+    """
     there = {(row.partition, row.offset): row for rows in logs.values() for row in rows}
     starts = {index: rows[0].offset if rows else 0 for index, rows in logs.items()}
     return [

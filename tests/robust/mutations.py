@@ -1,4 +1,5 @@
-"""Malformed frames, most of them made from valid requests by damaging them in the ways that break decoders.
+"""Malformed frames, most of them made from valid requests by damaging them in the ways that break
+decoders.
 
 Everything random comes from the one ``random.Random`` that is passed in.
 """
@@ -64,7 +65,9 @@ class Requests:
     def frame(self, api: Api, version: int) -> bytes:
         """A third of them hold made-up names, which stop the handler early but not the decoder."""
         known = (
-            self._known(version) if self._dice.random() < 0.67 else {"max_wait_ms": 0, "validate_only": True}
+            self._known(version)
+            if self._dice.random() < 0.67
+            else {"max_wait_ms": 0, "validate_only": True}
         )
         message = request_like(api.request_class(), version, known, self._dice.randrange(40))
         return request_frame(api, version, message, self._dice.randrange(1, 1 << 30))
@@ -72,7 +75,9 @@ class Requests:
     def _known(self, version: int) -> dict[str, object]:
         dice = self._dice
         name, topic_id = dice.choice(self._world.topics)
-        config = dice.choice([("retention.ms", "1000000"), ("segment.bytes", "x"), ("flush.ms", "-1")])
+        config = dice.choice(
+            [("retention.ms", "1000000"), ("segment.bytes", "x"), ("flush.ms", "-1")]
+        )
         return {
             "name": name,
             "topic": name,
@@ -168,7 +173,9 @@ class Requests:
     def records(self, version: int) -> bytes:
         dice = self._dice
         rows = [
-            Record(n, self._now_ms, b"k%d" % n, bytes(dice.randrange(200)), (("h", b"v"), ("n", None)))
+            Record(
+                n, self._now_ms, b"k%d" % n, bytes(dice.randrange(200)), (("h", b"v"), ("n", None))
+            )
             for n in range(dice.randrange(1, 6))
         ]
         if version < 3:
@@ -185,7 +192,7 @@ class Requests:
         return build_batch(rows, codec=dice.randrange(5))
 
 
-# ---- damage ---------------------------------------------------------------------------------------------------
+# ---- damage ----
 
 Damage = Callable[[bytes, random.Random], bytes]
 
@@ -267,7 +274,9 @@ def _behind_header(body: bytes, dice: random.Random) -> int:
 
 
 def spoiled_batch(batch: bytes, dice: random.Random) -> bytes:
-    """A v2 batch with a wrong field, sealed again with the right CRC, so that more than the CRC has to find it."""
+    """A v2 batch with a wrong field, sealed again with the right CRC, so that more than the CRC has
+    to find it.
+    """
     out = bytearray(batch)
     for _ in range(dice.choice([1, 1, 3])):
         at = dice.choice(
@@ -286,7 +295,7 @@ def spoiled_batch(batch: bytes, dice: random.Random) -> bytes:
     return bytes(out)
 
 
-# ---- the whole lot --------------------------------------------------------------------------------------------
+# ---- the whole lot ----
 
 
 def frames(world: World, dice: random.Random, count: int) -> Iterator[bytes]:
@@ -339,7 +348,11 @@ def may_wait(request: Struct | None) -> bool:
 
 
 def too_much(request: Struct | None) -> bool:
-    """Whether damage made a request for so many partitions that serving it, as is right, would take too long here."""
+    """Whether damage made a request for so many partitions that serving it, as is right, would take
+    too long here.
+    """
     if isinstance(request, CreateTopicsRequest):
         return any(topic.num_partitions > 50 for topic in request.topics)
-    return isinstance(request, CreatePartitionsRequest) and any(topic.count > 50 for topic in request.topics)
+    return isinstance(request, CreatePartitionsRequest) and any(
+        topic.count > 50 for topic in request.topics
+    )

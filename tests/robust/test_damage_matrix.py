@@ -1,4 +1,6 @@
-"""The corruption matrix: `make damage` runs all of it, `make damage SHORT=1` a sample in half a minute."""
+"""The corruption matrix: `make damage` runs all of it, `make damage SHORT=1` a sample in half a
+minute.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, tuple[Path
 def _violations(
     cells: list[matrix.Cell], template: Path, seen: world.Seen, scratch: Path, seed: str
 ) -> dict[str, list[str]]:
-    found = {str(cell): matrix.violations(cell, template, scratch, seen, seed=seed) for cell in cells}
+    found = {
+        str(cell): matrix.violations(cell, template, scratch, seen, seed=seed) for cell in cells
+    }
     return {cell: texts for cell, texts in found.items() if texts}
 
 
@@ -48,7 +52,11 @@ def test_sample_of_damaged_files_harms_nothing_else(
 ) -> None:
     template, seen = templates[kill]
     cells = matrix.cells(template, kill=kill)
-    always = [cell for cell in cells if any(Path(cell.file).match(f) and cell.damage == d for f, d in ALWAYS)]
+    always = [
+        cell
+        for cell in cells
+        if any(Path(cell.file).match(f) and cell.damage == d for f, d in ALWAYS)
+    ]
     assert {cell.damage for cell in always} >= {damage for _file, damage in ALWAYS}
     chosen = random.Random(7).sample(cells, SAMPLE) + always
     assert _violations(chosen, template, seen, tmp_path / "data", "") == {}

@@ -1,7 +1,9 @@
-"""kill -9 at random moments under load, and again, and again: what was acknowledged is there, once, in order.
+"""kill -9 at random moments under load, and again, and again: what was acknowledged is there, once,
+in order.
 
-Segments are tiny, so that rolls, flushes, checkpoints, retention and compaction are going on at any moment; topics are
-created and deleted and records deleted meanwhile. ``MILLSTREAM_KILL_SEED`` chooses other moments.
+Segments are tiny, so that rolls, flushes, checkpoints, retention and compaction are going on at any
+moment; topics are created and deleted and records deleted meanwhile. ``MILLSTREAM_KILL_SEED``
+chooses other moments.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ import pytest
 from millstream.local.broker import LocalBroker
 from millstream.log.dump import dump
 from robust.churn import Churn
-from robust.load import Load, by_producer, first_occurrences, missing, number_of, read_topic, reused_offsets
+from robust.load import (
+    Load,
+    by_producer,
+    first_occurrences,
+    missing,
+    number_of,
+    read_topic,
+    reused_offsets,
+)
 from support.processes import alive, children_of, complaints, wait_until
 from support.raw import RawClient, create_topic
 
@@ -41,7 +51,11 @@ RESTLESS = {
 TOPICS: dict[str, dict[str, object]] = {
     "kept": {"internal_segment_bytes": 65536, "retention_ms": -1},
     "flushed": {"internal_segment_bytes": 65536, "flush_messages": 1},
-    "short": {"internal_segment_bytes": 32768, "retention_bytes": 131072, "file_delete_delay_ms": 20},
+    "short": {
+        "internal_segment_bytes": 32768,
+        "retention_bytes": 131072,
+        "file_delete_delay_ms": 20,
+    },
     "compacted": {
         "internal_segment_bytes": 32768,
         "cleanup_policy": "compact",
@@ -58,10 +72,17 @@ def loads(bootstrap: str) -> list[Load]:
         Load(bootstrap, "kept", "idempotent-gzip", {**IDEMPOTENT, "compression.type": "gzip"}),
         Load(bootstrap, "kept", "idempotent-zstd", {**IDEMPOTENT, "compression.type": "zstd"}),
         Load(bootstrap, "kept", "plain-lz4", {**IN_ORDER, "acks": 1, "compression.type": "lz4"}),
-        Load(bootstrap, "kept", "plain-all", {**IN_ORDER, "acks": "all", "compression.type": "snappy"}),
+        Load(
+            bootstrap,
+            "kept",
+            "plain-all",
+            {**IN_ORDER, "acks": "all", "compression.type": "snappy"},
+        ),
         Load(bootstrap, "flushed", "flushed", IDEMPOTENT, records_per_turn=3, pause_s=0.02),
         Load(bootstrap, "short", "short", IDEMPOTENT),
-        Load(bootstrap, "compacted", "compacted", {**IDEMPOTENT, "compression.type": "lz4"}, keys=40),
+        Load(
+            bootstrap, "compacted", "compacted", {**IDEMPOTENT, "compression.type": "lz4"}, keys=40
+        ),
     ]
 
 
@@ -122,7 +143,9 @@ def wait_for_progress(workers: list[Load]) -> None:
     """Until every producer has been answered again: a kill that nobody notices tells nothing."""
     before = {worker.name: len(worker.ledger.acknowledged) for worker in workers}
     wait_until(
-        lambda: all(len(worker.ledger.acknowledged) > before[worker.name] + 20 for worker in workers),
+        lambda: all(
+            len(worker.ledger.acknowledged) > before[worker.name] + 20 for worker in workers
+        ),
         "every producer to be answered",
     )
 
@@ -141,8 +164,12 @@ def check_stop(broker: LocalBroker) -> None:
 
 
 def check_files(data_dir: Path, at_least: int = PARTITIONS * len(TOPICS)) -> None:
-    """Every index entry points to a batch of the log beside it, and every log ends in a whole batch."""
-    partitions = [path for path in data_dir.iterdir() if path.is_dir() and not path.name.endswith("-delete")]
+    """Every index entry points to a batch of the log beside it, and every log ends in a whole
+    batch.
+    """
+    partitions = [
+        path for path in data_dir.iterdir() if path.is_dir() and not path.name.endswith("-delete")
+    ]
     assert len(partitions) >= at_least
     for path in partitions:
         wrong = [
@@ -168,11 +195,15 @@ def check_order(workers: list[Load], logs: dict[str, dict[int, list]]) -> None:
                 elif worker.idempotent:
                     assert found == sorted(set(found)), f"{worker.name}: double or out of order"
                 else:
-                    assert first_occurrences(found) == sorted(set(found)), f"{worker.name}: out of order"
+                    assert first_occurrences(found) == sorted(set(found)), (
+                        f"{worker.name}: out of order"
+                    )
 
 
 def check_compacted(acknowledged: list, logs: dict[int, list]) -> None:
-    """Of every key the last value is there, offsets only rise, and what is left stands where it was acknowledged."""
+    """Of every key the last value is there, offsets only rise, and what is left stands where it was
+    acknowledged.
+    """
     last: dict[bytes, int] = {}
     for row in acknowledged:
         last[row.key] = max(last.get(row.key, -1), number_of(row.value))
@@ -191,14 +222,18 @@ def check_compacted(acknowledged: list, logs: dict[int, list]) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(restless: LocalBroker) -> None:
+def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(
+    restless: LocalBroker,
+) -> None:
     """Killed when the files of a compaction are there: half cleaned, half swapped, half deleted."""
     dice = random.Random(SEED)
     print(f"MILLSTREAM_KILL_SEED={SEED}")
     config = {**TOPICS["compacted"], "file_delete_delay_ms": 0, "internal_segment_bytes": 16384}
     with RawClient(restless.bootstrap) as client:
         create_topic(client, "compacted", PARTITIONS, **config)
-    worker = Load(restless.bootstrap, "compacted", "compacted", IDEMPOTENT, keys=60, records_per_turn=40)
+    worker = Load(
+        restless.bootstrap, "compacted", "compacted", IDEMPOTENT, keys=60, records_per_turn=40
+    )
     worker.start()
     caught: set[str] = set()
     for _ in range(5):
@@ -209,7 +244,9 @@ def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(re
     rows = worker.finish().acknowledged
     check_stop(restless)
     check_files(restless.data_dir, at_least=PARTITIONS)
-    assert not [path.name for path in restless.data_dir.glob("*/*") if path.suffix in (".cleaned", ".swap")]
+    assert not [
+        path.name for path in restless.data_dir.glob("*/*") if path.suffix in (".cleaned", ".swap")
+    ]
     restless.start()
     assert worker.ledger.failures == [] and len(rows) == worker.sent
     check_compacted(rows, read_topic(restless.bootstrap, "compacted", PARTITIONS))
@@ -218,7 +255,9 @@ def test_kill_9_in_the_middle_of_compaction_loses_no_key_and_brings_none_back(re
 
 
 def kill_while(broker: LocalBroker, suffix: str) -> set[str]:
-    """Kills as soon as a file of that kind is seen (or of another, when it is never caught); the kinds that are left."""
+    """Kills as soon as a file of that kind is seen (or of another, when it is never caught); the
+    kinds that are left.
+    """
     wait_until(lambda: kinds_in(broker), "a compaction")
     deadline = time.monotonic() + 1.5
     while not any(broker.data_dir.glob(f"**/*{suffix}")) and time.monotonic() < deadline:
@@ -234,4 +273,6 @@ def kinds_in(broker: LocalBroker) -> set[str]:
 
 def wait_for_compaction(broker: LocalBroker) -> None:
     """Until one has been completed: on a busy machine the child that does it comes late."""
-    wait_until((broker.data_dir / "cleaner-offset-checkpoint").exists, "a compaction to be completed")
+    wait_until(
+        (broker.data_dir / "cleaner-offset-checkpoint").exists, "a compaction to be completed"
+    )

@@ -1,8 +1,10 @@
-"""Ten thousand malformed frames against a real broker: an answer that decodes or a closed connection, nothing else.
+"""Ten thousand malformed frames against a real broker: an answer that decodes or a closed
+connection, nothing else.
 
-Most are damaged requests of every API and version, so that they reach the decoders and handlers. Meanwhile a normal
-client is served, memory stays bounded, the log tells of no bug, and a topic with known contents stays as it is.
-``MILLSTREAM_FUZZ_SEED`` chooses another lot; a failure prints the seed and the frame.
+Most are damaged requests of every API and version, so that they reach the decoders and handlers.
+Meanwhile a normal client is served, memory stays bounded, the log tells of no bug, and a topic with
+known contents stays as it is. ``MILLSTREAM_FUZZ_SEED`` chooses another lot; a failure prints the
+seed and the frame.
 """
 
 from __future__ import annotations
@@ -61,7 +63,8 @@ DAMAGED, GARBAGE, HALF, PIPELINED = 8_000, 600, 400, 1_000
 HISTORY = [(b"key-%d" % n, b"value-%d" % n * (n % 50 + 1)) for n in range(500)]
 CANARY_ID = 0x7FFFFFFF
 CANARY = request_frame(BY_KEY[API_VERSIONS_KEY], 0, ApiVersionsRequest(), CANARY_ID)
-# What the broker may grow by under all of this, beyond what it needs idle. One request may be decoded at a time.
+# What the broker may grow by under all of this, beyond what it needs idle. One request may be
+# decoded at a time.
 GROWTH_MIB = 100
 CHILD_MIB = 400
 
@@ -84,7 +87,9 @@ def world(victim: LocalBroker) -> World:
         "deep": {"message_validation_deep": "true", "max_message_bytes": 10_000_000},
     }
     with RawClient(victim.bootstrap) as client:
-        topics = tuple((name, create_topic(client, name, 2, **config)) for name, config in kinds.items())
+        topics = tuple(
+            (name, create_topic(client, name, 2, **config)) for name, config in kinds.items()
+        )
         create_topic(client, "altered")
     return World(topics, "altered", str(victim.data_dir))
 
@@ -100,7 +105,9 @@ def history(victim: LocalBroker) -> str:
 
 
 def read_all(bootstrap: str, topic: str, count: int) -> list[tuple[int, bytes, bytes]]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False}
+    )
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         rows: list[tuple[int, bytes, bytes]] = []
@@ -125,7 +132,9 @@ class NormalClient:
 
     def _run(self) -> None:
         try:
-            producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "linger.ms": 0})
+            producer = Producer(
+                {"bootstrap.servers": self._bootstrap, "acks": "all", "linger.ms": 0}
+            )
             with RawClient(self._bootstrap) as client:
                 create_topic(client, "normal")
             while not self._ended.is_set():
@@ -161,7 +170,9 @@ class Attacker:
         self.closes = 0
 
     def attack(self, frame: bytes) -> None:
-        """The frame, and behind it a request that is known to be answered: what comes before that is the answer."""
+        """The frame, and behind it a request that is known to be answered: what comes before that
+        is the answer.
+        """
         self.client = self.client or RawClient(self.bootstrap)
         if may_wait(decoded(frame)):
             self.leave_open(frame)
@@ -220,7 +231,9 @@ def garbage(dice: random.Random) -> Iterator[bytes]:
         b"\x7f\xff\xff\xff" + bytes(1000),
         b"\x06\x40\x00\x01" + bytes(1000),  # one more than socket.request.max.bytes
         framed(b"\x7f\xff\x7f\xff\x7f\xff\x7f\xff\x7f\xff"),
-        framed(b"\x27\x0f\x7f\xff\x00\x00\x00\x01\xff\xff"),  # an unknown key in the highest version
+        framed(
+            b"\x27\x0f\x7f\xff\x00\x00\x00\x01\xff\xff"
+        ),  # an unknown key in the highest version
     ]
     yield from fixed
     for _ in range(GARBAGE - len(fixed)):
@@ -238,7 +251,9 @@ def halves(world: World, dice: random.Random) -> Iterator[bytes]:
 
 @functools.lru_cache
 def bomb(codec: int, size: int) -> bytes:
-    """A batch of a few kilobytes, at most a megabyte, that says little and unpacks to ``size`` bytes."""
+    """A batch of a few kilobytes, at most a megabyte, that says little and unpacks to ``size``
+    bytes.
+    """
     body = _zeros(size) if codec == Codec.GZIP else compress(codec, bytes(size))
     head = parse_header(build_batch([Record(0, 1_700_000_000_000, b"k", b"v", ())]))
     return seal_batch(_with(head, length=49 + len(body), attributes=codec), body)
@@ -289,9 +304,14 @@ def test_malformed_frames_are_refused_and_the_broker_goes_on(
     assert complaints(victim.output()) == []
     # Both ways out were taken often enough to mean something, and every handler was reached.
     assert attacker.answers.total() > 1_500 and attacker.closes > 1_500
-    assert {api.name for api in APIS} - set(attacker.answers) <= {"JoinGroup", "SyncGroup"}  # which wait
+    assert {api.name for api in APIS} - set(attacker.answers) <= {
+        "JoinGroup",
+        "SyncGroup",
+    }  # which wait
     assert memory_mib(victim.pid, "VmHWM") - before < GROWTH_MIB
-    assert read_all(victim.bootstrap, history, len(HISTORY)) == [(n, *row) for n, row in enumerate(HISTORY)]
+    assert read_all(victim.bootstrap, history, len(HISTORY)) == [
+        (n, *row) for n, row in enumerate(HISTORY)
+    ]
 
 
 def pipelined(world: World, dice: random.Random) -> Iterator[bytes]:
@@ -299,7 +319,9 @@ def pipelined(world: World, dice: random.Random) -> Iterator[bytes]:
     per_write = 50
     for _ in range(PIPELINED // per_write):
         lot = list(frames(world, dice, per_write))
-        yield b"".join(frame if dice.random() < 0.3 else CANARY for frame in lot) + b"".join(lot[:2])
+        yield b"".join(frame if dice.random() < 0.3 else CANARY for frame in lot) + b"".join(
+            lot[:2]
+        )
 
 
 def send_and_leave(bootstrap: str, data: bytes) -> None:
@@ -322,7 +344,10 @@ def test_a_decompression_bomb_is_refused_and_costs_bounded_memory(
             batch = bomb(codec, size)
             client.send(produce_request(topic, 0, batch), 9)
             # The bomb is defused in a child: others are answered meanwhile.
-            assert produce(other, "plain", 0, build_batch([Record(0, -1, None, b"v", ())])).error_code == 0
+            assert (
+                produce(other, "plain", 0, build_batch([Record(0, -1, None, b"v", ())])).error_code
+                == 0
+            )
             _, answer = client.receive()
             code = answer.responses[0].partition_responses[0].error_code
             assert code in REFUSALS, ErrorCode.of(code)
@@ -347,17 +372,33 @@ def test_a_bomb_in_the_old_format_is_refused(victim: LocalBroker, world: World, 
 def test_a_bomb_that_is_kept_harms_neither_old_readers_nor_compaction(
     victim: LocalBroker, world: World
 ) -> None:
-    """A topic that keeps the producer's batches does not look inside; whoever has to later is bounded as well."""
+    """A topic that keeps the producer's batches does not look inside; whoever has to later is
+    bounded as well.
+    """
     with RawClient(victim.bootstrap) as client:
         create_topic(client, "armed", segment_ms=1, min_cleanable_dirty_ratio=0.01)
         assert produce(client, "armed", 0, bomb(Codec.ZSTD, BOMBS[Codec.ZSTD])).error_code == 0
-        assert produce(client, "armed", 0, build_batch([Record(0, now_ms(), b"k", b"v", ())])).error_code == 0
+        assert (
+            produce(
+                client, "armed", 0, build_batch([Record(0, now_ms(), b"k", b"v", ())])
+            ).error_code
+            == 0
+        )
         old = client.call(fetch_request("armed"), 2).responses[0].partitions[0]
         assert old.error_code != 0 and not old.records
-        changed = client.call(set_topic_config("armed", "cleanup.policy", "compact"), 1).responses[0]
+        changed = client.call(set_topic_config("armed", "cleanup.policy", "compact"), 1).responses[
+            0
+        ]
         assert changed.error_code == 0
-        wait_until(lambda: "armed-0" in victim.output(), "the cleaner to say that it cannot clean armed-0")
-        assert produce(client, "armed", 0, build_batch([Record(0, now_ms(), b"k", b"v", ())])).error_code == 0
+        wait_until(
+            lambda: "armed-0" in victim.output(), "the cleaner to say that it cannot clean armed-0"
+        )
+        assert (
+            produce(
+                client, "armed", 0, build_batch([Record(0, now_ms(), b"k", b"v", ())])
+            ).error_code
+            == 0
+        )
     assert all(memory_mib(child, "VmHWM") < CHILD_MIB for child in children_of(victim.pid))
     assert complaints(victim.output()) == []
 
@@ -377,5 +418,7 @@ def test_after_all_this_the_broker_stops_cleanly_and_comes_back_with_everything(
 ) -> None:
     assert victim.stop() == 0
     victim.start()
-    assert read_all(victim.bootstrap, history, len(HISTORY)) == [(n, *row) for n, row in enumerate(HISTORY)]
+    assert read_all(victim.bootstrap, history, len(HISTORY)) == [
+        (n, *row) for n, row in enumerate(HISTORY)
+    ]
     assert complaints(victim.log_file.read_text(errors="replace")) == []

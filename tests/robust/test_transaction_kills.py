@@ -1,4 +1,6 @@
-"""kill -9 of the producer, and of the broker, between every two steps of a transaction; then at random in a running loop."""
+"""kill -9 of the producer, and of the broker, between every two steps of a transaction; then at
+random in a running loop.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from millstream.local.broker import LocalBroker
-from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from support.processes import complaints, wait_until
@@ -44,7 +49,9 @@ def own_broker(broker: Callable[..., LocalBroker]) -> Iterator[LocalBroker]:
 
 
 def transactional(bootstrap: str, name: str = "one") -> Producer:
-    made = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0, **PATIENT})
+    made = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0, **PATIENT}
+    )
     made.init_transactions(PATIENCE_S)
     return made
 
@@ -83,11 +90,13 @@ def group_offset(bootstrap: str) -> int:
         consumer.close()
 
 
-# ---- the producer dies ------------------------------------------------------------------------------------------
+# ---- the producer dies ----
 
 
 def test_a_producer_killed_behind_any_step_leaves_all_or_nothing(own_broker: LocalBroker) -> None:
-    """Its next instance aborts what was open; nothing of it is seen, and its offsets do not count, unless it had ended."""
+    """Its next instance aborts what was open; nothing of it is seen, and its offsets do not count,
+    unless it had ended.
+    """
     wanted: list[bytes] = []
     for step in STEPS:
         kill_behind(own_broker.bootstrap, step)
@@ -99,7 +108,9 @@ def test_a_producer_killed_behind_any_step_leaves_all_or_nothing(own_broker: Loc
         again.produce("output", step.encode(), partition=0)
         again.commit_transaction(PATIENCE_S)
         wanted.append(step.encode())
-        wait_until(lambda: committed_values(own_broker.bootstrap) == wanted, f"{wanted} after {step}")
+        wait_until(
+            lambda: committed_values(own_broker.bootstrap) == wanted, f"{wanted} after {step}"
+        )
 
 
 def kill_behind(bootstrap: str, step: str) -> None:
@@ -121,11 +132,15 @@ def kill_behind(bootstrap: str, step: str) -> None:
         process.stdout.close()
 
 
-# ---- the broker dies ---------------------------------------------------------------------------------------------
+# ---- the broker dies ----
 
 
-def test_a_transaction_lives_through_kills_of_the_broker_between_all_steps(own_broker: LocalBroker) -> None:
-    """One producer, one transaction per kill: each ends as it was told to, with its records and offsets."""
+def test_a_transaction_lives_through_kills_of_the_broker_between_all_steps(
+    own_broker: LocalBroker,
+) -> None:
+    """One producer, one transaction per kill: each ends as it was told to, with its records and
+    offsets.
+    """
     writer = transactional(own_broker.bootstrap)
     reader = Consumer({"bootstrap.servers": own_broker.bootstrap, "group.id": "g", **PATIENT})
     wanted: list[bytes] = []
@@ -138,7 +153,9 @@ def test_a_transaction_lives_through_kills_of_the_broker_between_all_steps(own_b
                 assert writer.flush(PATIENCE_S) == 0
             elif step == "offsets":
                 offsets = [TopicPartition("input", 0, number + 1)]
-                writer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), PATIENCE_S)
+                writer.send_offsets_to_transaction(
+                    offsets, reader.consumer_group_metadata(), PATIENCE_S
+                )
             else:
                 writer.commit_transaction(PATIENCE_S)
             if step == killed_behind:
@@ -152,7 +169,9 @@ def test_a_transaction_lives_through_kills_of_the_broker_between_all_steps(own_b
 def test_an_outcome_that_was_asked_for_is_carried_out_whenever_the_broker_dies(
     own_broker: LocalBroker,
 ) -> None:
-    """EndTxn is sent and the broker killed at once, in the middle of it: asked again it says the same, and every partition ends."""
+    """EndTxn is sent and the broker killed at once, in the middle of it: asked again it says the
+    same, and every partition ends.
+    """
     dice = random.Random(SEED)
     with RawClient(own_broker.bootstrap) as client:
         client.call(find_coordinator("raw"), 4)
@@ -172,7 +191,9 @@ def test_an_outcome_that_was_asked_for_is_carried_out_whenever_the_broker_dies(
 
 
 def wait_a_little(dice: random.Random) -> None:
-    """Between nothing and a few milliseconds: there is no event to wait for, the moment itself is what is tried."""
+    """Between nothing and a few milliseconds: there is no event to wait for, the moment itself is
+    what is tried.
+    """
     for _ in range(dice.randrange(20_000)):
         pass
 
@@ -201,7 +222,9 @@ def begin(client: RawClient) -> EndTxnRequest:
         v3_and_below_topics=[AddPartitionsToTxnTopic(name="output", partitions=[0, 1])],
     )
     results = client.call(added, 3).results_by_topic_v3_and_below
-    assert [row.partition_error_code for topic in results for row in topic.results_by_partition] == [0, 0]
+    assert [
+        row.partition_error_code for topic in results for row in topic.results_by_partition
+    ] == [0, 0]
     return EndTxnRequest(transactional_id="raw", committed=True, **who)
 
 
@@ -211,11 +234,13 @@ def transaction_states(bootstrap: str) -> dict[str, str]:
     with RawClient(bootstrap) as client:
         listed = client.call(ListTransactionsRequest(), 0).transaction_states
         return {
-            row.transactional_id: row.transaction_state for row in listed if row.transactional_id == "raw"
+            row.transactional_id: row.transaction_state
+            for row in listed
+            if row.transactional_id == "raw"
         }
 
 
-# ---- both, at random ---------------------------------------------------------------------------------------------
+# ---- both, at random ----
 
 
 @pytest.mark.timeout(300)

@@ -1,4 +1,6 @@
-"""Whole runs: one broker, its clients and its troubles; the same seed is the same run, wherever and after whatever it runs."""
+"""Whole runs: one broker, its clients and its troubles; the same seed is the same run, wherever and
+after whatever it runs.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,23 @@ FINGERPRINT = re.compile(r"fingerprint ([0-9a-f]{8})")
 
 
 def in_a_process(*arguments: str) -> str:
-    """The output of the command; strings hash as the environment says unless it sees to that itself."""
+    """The output of the command; strings hash as the environment says unless it sees to that
+    itself.
+    """
     command = [sys.executable, "-m", "millstream.sim.run", *arguments]
     environment = {**os.environ, "PYTHONHASHSEED": "random"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=110)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=110
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_same_seed_gives_the_same_run_in_any_process() -> None:
     alone = FINGERPRINT.findall(in_a_process("--seed", "2", "--quick"))
-    after = FINGERPRINT.findall(in_a_process("--seeds", "2", "--first", "1", "--verbose", "--quick"))
+    after = FINGERPRINT.findall(
+        in_a_process("--seeds", "2", "--first", "1", "--verbose", "--quick")
+    )
     assert len(alone) == 1 and len(after) == 2
     assert alone[0] == after[1] != after[0]
 
@@ -66,7 +74,9 @@ def test_error_of_a_run_is_reported_with_its_seed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mistake that the first runs found: readers and coordinators were told what was not on disk yet."""
+    """The mistake that the first runs found: readers and coordinators were told what was not on
+    disk yet.
+    """
 
     def advance_without_the_disk(self: Partition) -> None:
         log = self.log
@@ -77,14 +87,17 @@ def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch
     found: Counter[str] = Counter()
     for seed in range(8, 38):  # it shows with the first of them, and with none before
         found.update(
-            violation.kind for violation in run.run_seed(seed, quick=True, only=["crash"]).violations
+            violation.kind
+            for violation in run.run_seed(seed, quick=True, only=["crash"]).violations
         )
         if found:
             break
     assert found
 
 
-def test_a_leader_that_does_not_wait_for_its_followers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_does_not_wait_for_its_followers_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def advance_alone(self: LeaderReplicas, current: int, leader_end: int, **others: object) -> int:
         return max(current, leader_end)
 
@@ -97,9 +110,13 @@ def test_a_leader_that_does_not_wait_for_its_followers_is_caught(monkeypatch: py
     assert "acknowledged-lost" in found
 
 
-def test_a_reader_that_is_shown_open_transactions_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_is_shown_open_transactions_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Most of them are committed in the end, so that only the times tell."""
-    monkeypatch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
+    monkeypatch.setattr(
+        PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark)
+    )
     result = run.run_seed(5, scenario="cluster", quick=True)
     assert "dirty-read" in {violation.kind for violation in result.violations}
 
@@ -110,11 +127,19 @@ def test_reused_sequences_of_aborted_transactions_lose_nothing() -> None:
     assert result.activity["sequences in doubt"] > 0 and result.activity["sequences rejected"] > 0
 
 
-def test_acknowledging_reused_sequences_as_duplicates_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apache Kafka does: the batch is taken for the one of the aborted transaction, and the commit has no data."""
+def test_acknowledging_reused_sequences_as_duplicates_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Apache Kafka does: the batch is taken for the one of the aborted transaction, and the commit
+    has no data.
+    """
 
-    def find_duplicate(self: ProducerState, header: BatchHeader, entry: ProducerEntry) -> BatchMeta | None:
-        return entry.find_duplicate(header.producer_epoch, header.base_sequence, header.last_sequence)
+    def find_duplicate(
+        self: ProducerState, header: BatchHeader, entry: ProducerEntry
+    ) -> BatchMeta | None:
+        return entry.find_duplicate(
+            header.producer_epoch, header.base_sequence, header.last_sequence
+        )
 
     monkeypatch.setattr(ProducerState, "_find_duplicate", find_duplicate)
     found: set[str] = set()
@@ -130,7 +155,16 @@ def test_a_failing_seed_tells_how_to_see_it_again(
 ) -> None:
     empty: Counter[str] = Counter()
     bad = run.Result(
-        7, "single", [Violation("lost-write", "k-0", "told")], ["an error"], [], empty, 1.0, 1, 1.0, 0
+        7,
+        "single",
+        [Violation("lost-write", "k-0", "told")],
+        ["an error"],
+        [],
+        empty,
+        1.0,
+        1,
+        1.0,
+        0,
     )
     thin = run.Result(8, "single", [], [], ["send ok"], empty, 1.0, 1, 1.0, 0)
     monkeypatch.setattr(run, "run_seed", lambda seed, **_: {7: bad, 8: thin}[seed])

@@ -21,7 +21,9 @@ from millstream.spark import checkpoint_files
 from millstream.spark.session import cache_dir, prepare, python_path
 from support.spark import quick_jvm
 
-SPARKS_OWN = "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+SPARKS_OWN = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileContextBasedCheckpointFileManager"
+)
 MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager$"
 
 
@@ -93,7 +95,10 @@ def test_exactly_one_of_many_writers_gets_the_name(own: Any, tmp_path: Path) -> 
             assert "FileAlreadyExistsException" in str(error)
 
     for turn in range(10):
-        threads = [threading.Thread(target=compete, args=(b"%d.%d" % (turn, number),)) for number in range(6)]
+        threads = [
+            threading.Thread(target=compete, args=(b"%d.%d" % (turn, number),))
+            for number in range(6)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -106,7 +111,11 @@ def test_exactly_one_of_many_writers_gets_the_name(own: Any, tmp_path: Path) -> 
 def test_checksum_of_a_replaced_file_goes_first(own: Any, tmp_path: Path) -> None:
     """With a stale checksum of Spark's manager, the new contents would look corrupt."""
     settings = {checkpoint_files.SETTING.replace(".", "__"): SPARKS_OWN}
-    sparks, ours, path = manager(own, tmp_path, **settings), manager(own, tmp_path), tmp_path / "1.delta"
+    sparks, ours, path = (
+        manager(own, tmp_path, **settings),
+        manager(own, tmp_path),
+        tmp_path / "1.delta",
+    )
     write(own, sparks, path, b"old")
     (tmp_path / ".1.delta.crc").write_bytes(b"crc\0\0\0\2\0stale")
     write(own, ours, path, b"new", overwrite=True)
@@ -134,10 +143,14 @@ def test_setting_of_the_user_is_kept(spark: SparkSession) -> None:
     assert not checkpoint_files.use_local_files(made, cache_dir())
 
 
-@pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn", "localhost"])
+@pytest.mark.parametrize(
+    "master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn", "localhost"]
+)
 def test_executors_in_other_processes_keep_sparks_manager(master: str) -> None:
     assert not checkpoint_files._runs_in_driver(master)
-    assert checkpoint_files._runs_in_driver("local") and checkpoint_files._runs_in_driver("local[*,4]")
+    assert checkpoint_files._runs_in_driver("local") and checkpoint_files._runs_in_driver(
+        "local[*,4]"
+    )
 
 
 def test_unwritable_cache_keeps_sparks_manager(spark: SparkSession, tmp_path: Path) -> None:
@@ -215,12 +228,16 @@ spark.stop()
 
 @pytest.mark.timeout(600)
 def test_fresh_session_is_prepared_before_any_query(tmp_path: Path) -> None:
-    """In a separate JVM: the keys in the map of the source, and the processes for the checkpoint."""
+    """In a separate JVM: the keys in the map of the source, and the processes for
+    the checkpoint.
+    """
     tools, log = tmp_path / "bin", tmp_path / "processes"
     tools.mkdir()
     for name in ("chmod", "readlink"):
         script = tools / name
-        script.write_text(f'#!/bin/sh\necho {name} "$@" >> {log}\nPATH=${{PATH#*:}} exec {name} "$@"\n')
+        script.write_text(
+            f'#!/bin/sh\necho {name} "$@" >> {log}\nPATH=${{PATH#*:}} exec {name} "$@"\n'
+        )
         script.chmod(0o755)
     environment = os.environ | {
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
@@ -228,7 +245,13 @@ def test_fresh_session_is_prepared_before_any_query(tmp_path: Path) -> None:
     }
     checkpoint = tmp_path / "checkpoint"
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(checkpoint), json.dumps(quick_jvm.CONF | quick_jvm.SMALL)],
+        [
+            sys.executable,
+            "-c",
+            PROGRAM,
+            str(checkpoint),
+            json.dumps(quick_jvm.CONF | quick_jvm.SMALL),
+        ],
         env=environment,
         capture_output=True,
         text=True,

@@ -46,7 +46,9 @@ def test_prepared_spark_starts_from_the_archive(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "millstream", "spark", "prepare", "--format", "json"]
 
     def prepare(*more: str) -> dict[str, object]:
-        ran = subprocess.run([*command, *more], env=environment, capture_output=True, text=True, check=True)
+        ran = subprocess.run(
+            [*command, *more], env=environment, capture_output=True, text=True, check=True
+        )
         facts: dict[str, object] = json.loads(ran.stdout)
         return facts
 

@@ -21,7 +21,9 @@ def test_quick_jvm_stops_at_the_first_compiler() -> None:
 
 def test_options_of_the_user_come_last() -> None:
     options = driver_options({SETTING: "quick", EXTRA: "-XX:TieredStopAtLevel=4"}, ARCHIVE)
-    assert options == {EXTRA: " ".join([*ARCHIVE, "-XX:TieredStopAtLevel=1", "-XX:TieredStopAtLevel=4"])}
+    assert options == {
+        EXTRA: " ".join([*ARCHIVE, "-XX:TieredStopAtLevel=1", "-XX:TieredStopAtLevel=4"])
+    }
 
 
 def test_archive_of_the_user_replaces_ours() -> None:

@@ -37,7 +37,9 @@ def test_offsets_are_words_or_json():
 
 
 def test_connection_settings_and_kafka_aliases_are_parsed(monkeypatch: pytest.MonkeyPatch):
-    options = parse({"kafka.bootstrap.servers": "h:1", "kafka.isolation.level": "read_uncommitted"}, BATCH)
+    options = parse(
+        {"kafka.bootstrap.servers": "h:1", "kafka.isolation.level": "read_uncommitted"}, BATCH
+    )
     assert (options.bootstrap, options["isolationLevel"]) == ("h:1", "read_uncommitted")
     assert parse({"kafka.client.id": "x"}, BATCH).kafka == {"client.id": "x"}
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", "other:2")
@@ -49,7 +51,8 @@ def test_only_committed_records_are_read_by_default():
 
 
 @pytest.mark.parametrize(
-    ("text", "millis"), [("250", 250), ("15m", 900_000), ("30s", 30_000), ("1h", 3_600_000), ("500ms", 500)]
+    ("text", "millis"),
+    [("250", 250), ("15m", 900_000), ("30s", 30_000), ("1h", 3_600_000), ("500ms", 500)],
 )
 def test_delays_are_milliseconds_or_durations(text: str, millis: int):
     assert parse({"maxTriggerDelay": text}, STREAM)["maxTriggerDelay"] == millis
@@ -60,7 +63,11 @@ def test_delays_are_milliseconds_or_durations(text: str, millis: int):
     [
         ({"startingOffset": "earliest"}, BATCH, "did you mean 'startingOffsets'"),
         ({"frobnicate": "1"}, BATCH, "the options are subscribe"),
-        ({"maxOffsetsPerTrigger": "10"}, BATCH, "does not apply to a batch read; it is for streams"),
+        (
+            {"maxOffsetsPerTrigger": "10"},
+            BATCH,
+            "does not apply to a batch read; it is for streams",
+        ),
         ({"endingOffsets": "latest"}, STREAM, "does not apply to a stream"),
         ({"minPartitions": "many"}, BATCH, "a whole number above 0"),
         ({"isolationLevel": "dirty"}, BATCH, "read_committed or read_uncommitted"),
@@ -69,7 +76,11 @@ def test_delays_are_milliseconds_or_durations(text: str, millis: int):
         ({"assign": '{"t": ["x"]}'}, BATCH, "'x' is not a whole number"),
         ({"startingOffsets": '{"t": {"0": 1.9}}'}, BATCH, "earliest, latest, or JSON"),
         ({"startingOffsetsByTimestamp": '{"t": {"0": null}}'}, BATCH, "None is not a whole number"),
-        ({"subscribePattern": "orders["}, STREAM, "a regular expression (unterminated character set"),
+        (
+            {"subscribePattern": "orders["},
+            STREAM,
+            "a regular expression (unterminated character set",
+        ),
         ({"kafka.auto.offset.reset": "earliest"}, BATCH, "see startingOffsets"),
         ({"groupIdPrefix": "x"}, STREAM, "groupId"),
         ({"maxTriggerDelay": "soon"}, STREAM, "15m"),
@@ -78,7 +89,9 @@ def test_delays_are_milliseconds_or_durations(text: str, millis: int):
         ({"kafka.sasl.mechanism": "PLAIN"}, SINK, "use the address of a PLAINTEXT listener"),
     ],
 )
-def test_invalid_options_are_rejected_with_a_remedy(options: dict[str, str], use: str, message: str):
+def test_invalid_options_are_rejected_with_a_remedy(
+    options: dict[str, str], use: str, message: str
+):
     with pytest.raises(OptionError) as error:
         parse(options, use)
     assert message in str(error.value)
@@ -133,7 +146,11 @@ def test_batch_read_between_any_other_positions_is_accepted():
             STREAM,
             "'maxTriggerDelay' has no effect: it needs 'minOffsetsPerTrigger'",
         ),
-        ({"startingOffsetsByTimestampStrategy": "latest"}, BATCH, "it needs 'startingTimestamp' or"),
+        (
+            {"startingOffsetsByTimestampStrategy": "latest"},
+            BATCH,
+            "it needs 'startingTimestamp' or",
+        ),
         ({"kafka.max.poll.records": "5"}, STREAM, "'kafka.max.poll.records' has no effect"),
         ({"delivery": "at-least-once", "transactionTimeoutMs": "1"}, SINK, "without transactions"),
     ],
@@ -144,7 +161,10 @@ def test_option_without_effect_has_a_sentence(options: dict[str, str], use: str,
 
 
 def test_options_with_effect_have_no_sentence():
-    assert without_effect({"subscribe": "t", "groupId": "g", "kafka.bootstrap.servers": "h:1"}, STREAM) == []
+    assert (
+        without_effect({"subscribe": "t", "groupId": "g", "kafka.bootstrap.servers": "h:1"}, STREAM)
+        == []
+    )
     assert without_effect({"batchAttempts": "2", "transactionTimeoutMs": "1"}, SINK) == []
     [sentence] = without_effect({"batchAttempts": "2"}, SINK, batch_write=True)
     assert "it is for TopicSink" in sentence

@@ -30,7 +30,8 @@ def test_loaded_modules_are_excluded_from_garbage_collection_once(where: str, pr
 
 
 @pytest.mark.parametrize(
-    "module", ["pyspark_millstream", "millstream.spark.source.stream_reader", "millstream.pipelines.runner"]
+    "module",
+    ["pyspark_millstream", "millstream.spark.source.stream_reader", "millstream.pipelines.runner"],
 )
 def test_processes_of_sources_and_drivers_start_without_pandas(module: str) -> None:
     program = f"import sys, {module}\nprint('pandas' in sys.modules)"

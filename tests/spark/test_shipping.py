@@ -83,7 +83,9 @@ def test_bare_python_can_import_the_shipped_archives(cache: Path, tmp_path: Path
     assert (imported.stdout, imported.stderr) == ("all there\n", "")
 
 
-def test_archives_are_cached_and_the_package_is_rebuilt_after_a_change(cache: Path, tmp_path: Path) -> None:
+def test_archives_are_cached_and_the_package_is_rebuilt_after_a_change(
+    cache: Path, tmp_path: Path
+) -> None:
     module = tmp_path / "one.py"
     module.write_text("a = 1")
     first = shipping.archive([(module, "one.py")], cache, "test")

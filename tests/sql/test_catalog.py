@@ -9,7 +9,14 @@ import pytest
 
 from millstream.client.admin.client import Admin
 from millstream.client.errors import ClientError
-from millstream.sql.catalog import Catalog, CatalogFollower, CatalogTopic, Column, Source, StoredFlow
+from millstream.sql.catalog import (
+    Catalog,
+    CatalogFollower,
+    CatalogTopic,
+    Column,
+    Source,
+    StoredFlow,
+)
 from millstream.sql.errors import SqlError
 from millstream.sql.statements import Create, parse
 
@@ -39,7 +46,9 @@ def test_other_sessions_read_what_a_session_declares(shared_broker, topic_name: 
     other.remove(ORDERS)
     assert without_time(mine.read()) == Catalog({}, {"big": FLOW})
     with Admin(shared_broker.bootstrap) as admin:
-        settings = {setting.name: setting.value for setting in admin.configs.describe("topic", topic_name)}
+        settings = {
+            setting.name: setting.value for setting in admin.configs.describe("topic", topic_name)
+        }
         assert settings["cleanup.policy"] == "compact"
         assert len(admin.topics.get(topic_name).partitions) == 1
 
@@ -68,7 +77,9 @@ def test_dropped_flow_leaves_its_generation_behind() -> None:
 
 
 def test_unknown_names_are_reported_with_the_nearest() -> None:
-    with pytest.raises(SqlError, match="there is no stream or table 'ordrs'; did you mean 'orders'"):
+    with pytest.raises(
+        SqlError, match="there is no stream or table 'ordrs'; did you mean 'orders'"
+    ):
         Catalog({"orders": ORDERS}).source("ordrs")
 
 
@@ -84,6 +95,10 @@ def test_foreign_catalog_records_are_ignored_and_newer_ones_rejected() -> None:
 def test_statement_of_a_source_declares_it_again() -> None:
     statement = parse(ORDERS.statement().rstrip(";"))
     assert isinstance(statement, Create)
-    assert (statement.kind, statement.name, statement.options) == ("stream", "Orders", ORDERS.options)
+    assert (statement.kind, statement.name, statement.options) == (
+        "stream",
+        "Orders",
+        ORDERS.options,
+    )
     assert statement.columns == "id STRING NOT NULL,\n  `a b` ARRAY<INT>"
     assert ORDERS.key == ("id", "a b")

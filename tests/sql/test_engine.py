@@ -78,7 +78,11 @@ def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
         "topic $-in is empty: there is nothing to guess columns from; declare them: CREATE STREAM e (id STRING, ...)",
         "",
     )
-    send(sql.bootstrap, f"{sql.name}-in", [{"id": 1, "at": "2026-01-01T00:00:00Z", "tags": ["a"]}, {"id": 2}])
+    send(
+        sql.bootstrap,
+        f"{sql.name}-in",
+        [{"id": 1, "at": "2026-01-01T00:00:00Z", "tags": ["a"]}, {"id": 2}],
+    )
     assert sql("CREATE STREAM Guessed WITH (topic = '$-in', meta = true)") == Confirmation(
         "stream Guessed created"
     )
@@ -103,7 +107,9 @@ def test_columns_are_guessed_confirmed_and_used(sql: World) -> None:
     )
     assert sql.rows("SELECT value FROM guessed WHERE offset = 1") == [('{"id": 2}',)]
     assert sql("DROP STREAM guessed").text == f"stream guessed dropped; topic {sql.name}-in stays"
-    assert sql.rejected("SELECT * FROM guessed")[0].startswith("there is no stream or table 'guessed'")
+    assert sql.rejected("SELECT * FROM guessed")[0].startswith(
+        "there is no stream or table 'guessed'"
+    )
     assert sql("DROP STREAM IF EXISTS guessed") == Confirmation("there is no stream guessed")
 
 
@@ -111,15 +117,20 @@ def test_rows_are_written_as_declared(sql: World) -> None:
     sql(
         "CREATE TABLE t (k STRING, n INT, d DATE) WITH (topic = '$-t', key = k, value = avro, partitions = 1)"
     )
-    assert sql("INSERT INTO t VALUES ('a', 1, '2026-01-01'), ('b', 2, NULL), ('a', 3, NULL)").text == (
-        "3 rows inserted into t"
-    )
+    assert sql(
+        "INSERT INTO t VALUES ('a', 1, '2026-01-01'), ('b', 2, NULL), ('a', 3, NULL)"
+    ).text == ("3 rows inserted into t")
     sql("INSERT INTO t (n, k) VALUES (4, 'c')")
-    assert sql.rows("SELECT * FROM t ORDER BY k") == [("a", "3", None), ("b", "2", None), ("c", "4", None)]
+    assert sql.rows("SELECT * FROM t ORDER BY k") == [
+        ("a", "3", None),
+        ("b", "2", None),
+        ("c", "4", None),
+    ]
     assert [key for key, _ in records(sql.bootstrap, f"{sql.name}-t")] == [b"a", b"b", b"a", b"c"]
     with Admin(sql.bootstrap) as admin:
         settings = {
-            setting.name: setting.value for setting in admin.configs.describe("topic", f"{sql.name}-t")
+            setting.name: setting.value
+            for setting in admin.configs.describe("topic", f"{sql.name}-t")
         }
     assert settings["cleanup.policy"] == "compact"
     assert sql.rejected("INSERT INTO t VALUES (1, 2)") == (
@@ -140,7 +151,10 @@ def test_mistakes_are_reported_in_one_line_with_their_position(sql: World) -> No
     sql("CREATE TABLE t (id STRING) WITH (topic = '$-t', partitions = 1)")
     create(sql.bootstrap, f"{sql.name}-plain")
     mistakes = {
-        "SELECT id FROM s GROUP BY n": ('The non-aggregating expression "id" is based on columns', "id"),
+        "SELECT id FROM s GROUP BY n": (
+            'The non-aggregating expression "id" is based on columns',
+            "id",
+        ),
         "SELECT 1 +\n  FROM s WHERE": ("Syntax error at or near", ""),
         "SELECT nosuch(1)": ("Cannot resolve routine `nosuch`", "nosuch(1)"),
         "SELECT 1/0": ("Division by zero", "1/0"),
@@ -150,13 +164,19 @@ def test_mistakes_are_reported_in_one_line_with_their_position(sql: World) -> No
         ),
         "SELECT * FROM t EMIT CHANGES": ("the query reads only tables", ""),
         "INSERT INTO t SELECT id FROM s": ("rows of table t have no key", ""),
-        "INSERT INTO s SELECT id FROM s": ("s has 2 columns (id, n), and the query returns 1 (id)", ""),
+        "INSERT INTO s SELECT id FROM s": (
+            "s has 2 columns (id, n), and the query returns 1 (id)",
+            "",
+        ),
         "INSERT INTO s SELECT id, id FROM s": (
             "id is string, and the column n is int; convert it: CAST",
             "",
         ),
         "INSERT INTO s SELECT 'a', 1": ("flow s.1 reads only tables", ""),
-        "CREATE STREAM a (x STRNG) WITH (topic = '$-s')": ('Unsupported data type "STRNG"', "STRNG"),
+        "CREATE STREAM a (x STRNG) WITH (topic = '$-s')": (
+            'Unsupported data type "STRNG"',
+            "STRNG",
+        ),
         "CREATE STREAM a (x INT) WITH (topic = '$-s', wotermark = 1)": (
             "there is no option 'wotermark'; did you mean 'watermark'?",
             "",
@@ -170,7 +190,10 @@ def test_mistakes_are_reported_in_one_line_with_their_position(sql: World) -> No
             "",
         ),
         "CREATE STREAM a (x INT) WITH (topic = '$-none')": ("topic '$-none' does not exist", ""),
-        "CREATE STREAM a (x INT) WITH (topic = '$-s', key = y)": ("the key 'y' is not a column", ""),
+        "CREATE STREAM a (x INT) WITH (topic = '$-s', key = y)": (
+            "the key 'y' is not a column",
+            "",
+        ),
         "CREATE STREAM `a-b` (x INT) WITH (topic = '$-s')": (
             "'a-b' cannot be a name; use letters, digits and underscores: a_b WITH",
             "",
@@ -195,7 +218,9 @@ def test_mistakes_are_reported_in_one_line_with_their_position(sql: World) -> No
 
 def test_source_of_a_flow_is_not_replaced_and_statements_are_idempotent(sql: World) -> None:
     sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1)")
-    filled = "CREATE STREAM few WITH (topic = '$-few', partitions = 1) AS SELECT id FROM s WHERE n < 3"
+    filled = (
+        "CREATE STREAM few WITH (topic = '$-few', partitions = 1) AS SELECT id FROM s WHERE n < 3"
+    )
     assert sql(filled).text.startswith("stream few created; flow few stored")
     assert sql(filled) == Confirmation("stream few and flow few already exist")
     assert sql.rejected(filled.replace("n < 3", "n < 4"))[0].startswith("stream few already exists")
@@ -210,14 +235,18 @@ class Runner:
 
     def __init__(self, sql: World) -> None:
         self.sql = sql
-        self.run = Run(self._pipeline(), sql.spark, RunOptions(checkpoint=sql.checkpoint, independent=True))
+        self.run = Run(
+            self._pipeline(), sql.spark, RunOptions(checkpoint=sql.checkpoint, independent=True)
+        )
         self.look = threading.Event()
         self.error: BaseException | None = None
         self.ok: bool | None = None
         self._thread = threading.Thread(target=self._go)
 
     def _pipeline(self) -> Any:
-        return pipeline_of(self.sql.catalog.read(), self.sql.bootstrap, name=self.sql.engine.pipeline)
+        return pipeline_of(
+            self.sql.catalog.read(), self.sql.bootstrap, name=self.sql.engine.pipeline
+        )
 
     def _go(self) -> None:
         try:
@@ -244,11 +273,15 @@ class Runner:
 
 @pytest.mark.long
 def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
-    sql("CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1, dead_letters = false)")
+    sql(
+        "CREATE STREAM s (id STRING, n INT) WITH (topic = '$-s', partitions = 1, dead_letters = false)"
+    )
     sql("CREATE STREAM odd (id STRING, n INT) WITH (topic = '$-odd', partitions = 1)")
     sql("INSERT INTO s VALUES ('a', 1), ('b', 2)")
     with Runner(sql) as runner:
-        assert sql("INSERT INTO odd SELECT id, n FROM s WHERE n % 2 = 1").text.startswith("flow odd stored")
+        assert sql("INSERT INTO odd SELECT id, n FROM s WHERE n % 2 = 1").text.startswith(
+            "flow odd stored"
+        )
         runner.look.set()
         wait_until(lambda: received(sql.bootstrap, f"{sql.name}-odd") == [{"id": "a", "n": 1}])
         assert sql.rejected("CREATE OR REPLACE STREAM odd (id INT) WITH (topic = '$-odd')") == (
@@ -256,7 +289,9 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
             "",
         )
         shown = sql("SHOW FLOWS")
-        assert isinstance(shown, Listing) and [row[:3] for row in shown.rows] == [("odd", "odd", "append")]
+        assert isinstance(shown, Listing) and [row[:3] for row in shown.rows] == [
+            ("odd", "odd", "append")
+        ]
         sql("CREATE STREAM even WITH (topic = '$-even') AS SELECT id FROM s WHERE n % 2 = 0")
         runner.look.set()
         wait_until(lambda: received(sql.bootstrap, f"{sql.name}-even") == [{"id": "b"}])
@@ -271,7 +306,9 @@ def test_flows_come_and_go_while_the_runner_runs(sql: World) -> None:
     # Another flow with the same name starts from the beginning.
     sql("INSERT INTO odd SELECT id, 10 * n FROM s WHERE n % 2 = 1")
     assert Run(
-        runner._pipeline(), sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)
+        runner._pipeline(),
+        sql.spark,
+        RunOptions(once=True, checkpoint=sql.checkpoint, independent=True),
     ).run()
     assert [row["n"] for row in received(sql.bootstrap, f"{sql.name}-odd")] == [1, 10, 30]
     details = sql("DESCRIBE FLOW odd")
@@ -303,7 +340,9 @@ def test_live_screen_shows_the_whole_result_and_cleans_up(sql: World) -> None:
     )
     assert screens[0] == [("a", "4"), ("b", "2")] and wholes == {True}
     with Admin(sql.bootstrap) as admin:
-        assert not [name for name in admin.groups.names() if name.startswith(f"{sql.engine.pipeline}.live-")]
+        assert not [
+            name for name in admin.groups.names() if name.startswith(f"{sql.engine.pipeline}.live-")
+        ]
     plan = sql("EXPLAIN SELECT count(*) FROM s")
     assert isinstance(plan, Plan) and plan.text.startswith("== Physical Plan ==")
     assert max(map(len, plan.text.splitlines())) <= 160
@@ -318,7 +357,9 @@ def test_live_result_may_exceed_the_screen_and_the_limit(sql: World) -> None:
     committed.
     """
     sql("CREATE STREAM s (id STRING) WITH (topic = '$-s', partitions = 1)")
-    send(sql.bootstrap, f"{sql.name}-s", [{"id": f"k{number}"} for number in range(SCREEN_ROWS * 3)])
+    send(
+        sql.bootstrap, f"{sql.name}-s", [{"id": f"k{number}"} for number in range(SCREEN_ROWS * 3)]
+    )
     counted = "SELECT id, count(*) AS n FROM s GROUP BY id EMIT CHANGES"
     screens: list[list[Any]] = []
 
@@ -349,7 +390,9 @@ def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> 
     (statement,) = sql.confirmed
     assert "`c``d` STRUCT<`größe`: BIGINT, `x y`: ARRAY<STRUCT<`z``z`: BIGINT>>>" in statement
     columns = statement[statement.index("(") : statement.index(" WITH")]
-    assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Confirmation("stream again created")
+    assert sql(f"CREATE STREAM again {columns} WITH (topic = '$-in')") == Confirmation(
+        "stream again created"
+    )
     assert sql.rows("SELECT `a b`, `a.b`, `c``d`.`x y`[0].`z``z`, `select` FROM again") == [
         ("1", "x", "3", "y"),
         ("2", None, None, None),
@@ -363,7 +406,9 @@ def test_names_that_need_quotes_are_guessed_declared_and_written(sql: World) -> 
         "SELECT `a.b`, count(*) AS n FROM `select` GROUP BY `a.b`"
     )
     pipeline = pipeline_of(sql.catalog.read(), sql.bootstrap, name=sql.engine.pipeline)
-    assert Run(pipeline, sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)).run()
+    assert Run(
+        pipeline, sql.spark, RunOptions(once=True, checkpoint=sql.checkpoint, independent=True)
+    ).run()
     assert received(sql.bootstrap, f"{sql.name}-out") == [row, keyless]
     assert received(sql.bootstrap, f"{sql.name}-per") == [{"a.b": "x", "n": 1}]
     with Consumer(sql.bootstrap, f"{sql.name}-in.dlq", until_end=True) as consumer:

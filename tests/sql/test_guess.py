@@ -31,7 +31,14 @@ def test_types_are_as_narrow_as_the_values_allow() -> None:
             "day": "2026-01-01",
             "gone": None,
         },
-        {"id": "b", "n": 2, "x": 1.5, "ok": None, "at": "2026-01-01 10:00:00+01:00", "day": "2026-01-02"},
+        {
+            "id": "b",
+            "n": 2,
+            "x": 1.5,
+            "ok": None,
+            "at": "2026-01-01 10:00:00+01:00",
+            "day": "2026-01-02",
+        },
     ) == {
         "id": "STRING",
         "n": "BIGINT",
@@ -45,12 +52,15 @@ def test_types_are_as_narrow_as_the_values_allow() -> None:
 
 def test_types_that_do_not_fit_together_become_string() -> None:
     assert columns(
-        {"a": 1, "b": "2026-01-01", "c": [1], "d": {"x": 1}}, {"a": "x", "b": "soon", "c": 1, "d": 2}
+        {"a": 1, "b": "2026-01-01", "c": [1], "d": {"x": 1}},
+        {"a": "x", "b": "soon", "c": 1, "d": 2},
     ) == dict.fromkeys("abcd", "STRING")
 
 
 def test_nested_types_are_guessed_and_grow_with_the_sample() -> None:
-    assert columns({"a": {"b": 1, "c d": [1]}}, {"a": {"e": None, "c d": [1.5, None]}}, {"f": []}) == {
+    assert columns(
+        {"a": {"b": 1, "c d": [1]}}, {"a": {"e": None, "c d": [1.5, None]}}, {"f": []}
+    ) == {
         "a": "STRUCT<b: BIGINT, `c d`: ARRAY<DOUBLE>, e: STRING>",
         "f": "STRING",
     }
@@ -72,14 +82,17 @@ def test_columns_keep_the_order_of_values_and_fit_large_numbers() -> None:
         ([b'{"a":1}', b'{"a":2}', b"odd"], Guess("json", (Column("a", "BIGINT"),), 3, odd=1)),
     ],
 )
-def test_values_that_are_not_objects_are_text_or_bytes(values: list[bytes], expected: Guess | None) -> None:
+def test_values_that_are_not_objects_are_text_or_bytes(
+    values: list[bytes], expected: Guess | None
+) -> None:
     assert guess(values) == expected
 
 
 TREES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=3), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(min_size=1, max_size=3), inner, max_size=3)
     ),
     max_leaves=8,
 )

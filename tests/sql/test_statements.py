@@ -54,7 +54,10 @@ from millstream.sql.statements import (
             CreateFlow("f", "a", "SELECT 1", if_not_exists=True),
         ),
         ("INSERT INTO a VALUES (1, 2)", InsertValues("a", "VALUES (1, 2)")),
-        ("INSERT INTO a (`b c`, d) VALUES (1, 2)", InsertValues("a", "VALUES (1, 2)", ("b c", "d"))),
+        (
+            "INSERT INTO a (`b c`, d) VALUES (1, 2)",
+            InsertValues("a", "VALUES (1, 2)", ("b c", "d")),
+        ),
         ("SHOW tables", Show("tables")),
         ("DESC a", Describe("a")),
         ("DESCRIBE TABLE a", Describe("a")),
@@ -84,7 +87,11 @@ def test_statements_are_parsed(text: str, statement: Statement) -> None:
         ("CREATE TABLE a (b STRING", "this is never closed", "("),
         ("SELECT 'abc", "this is never closed", "'"),
         ("DROP TABLE a b", "'b' is not expected here", "b"),
-        ("DROP TABLE", "the name of the table is expected; quote unusual names with `backticks`", ""),
+        (
+            "DROP TABLE",
+            "the name of the table is expected; quote unusual names with `backticks`",
+            "",
+        ),
         (
             "INSERT INTO a SELECT * FROM b EMIT CHANGES LIMIT 3",
             "a flow has no end, so LIMIT is not allowed",

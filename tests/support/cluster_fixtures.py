@@ -1,9 +1,12 @@
-"""Clusters on a real ZooKeeper, one server for all tests of a session; skipped where there is no Java or there are no jars.
+"""Clusters on a real ZooKeeper, one server for all tests of a session.
 
-``process_cluster(n, settings)``     a context manager of n broker processes: kill them, start them again.
-``in_process_cluster(n, settings)``  the same inside this process: look into them.
-``shared_cluster``                   one of the latter for all tests of a file. Not for longer: it works while others look at what is read.
-Each has a chroot and directories of its own (``support/clusters.py``).
+Tests that use them are skipped where there is no Java or there are no jars.
+
+- ``process_cluster(n, settings)`` is a context manager of n broker processes, to kill and restart.
+- ``in_process_cluster(n, settings)`` runs the brokers inside this process, to inspect them.
+- ``shared_cluster`` is an in-process cluster for all tests of a file.
+
+Each cluster has its own chroot and directories (``support/clusters.py``).
 """
 
 from __future__ import annotations
@@ -43,7 +46,9 @@ def process_cluster(zookeeper: LocalZooKeeper, tmp_path: Path) -> Processes:
 def shared_cluster(
     zookeeper: LocalZooKeeper, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[InProcessCluster]:
-    """Three brokers in three racks, for tests that keep to topics, groups and ids of their own and stop nobody."""
+    """Three brokers in three racks, for tests that keep to topics, groups and ids of their own and
+    stop nobody.
+    """
     settings = {
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
         "auto.leader.rebalance.enable": "false",

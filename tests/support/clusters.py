@@ -1,6 +1,8 @@
-"""Clusters for tests: brokers on one real ZooKeeper, as processes or inside the test's own, each cluster below a chroot of its own.
+"""Clusters for tests: brokers on one real ZooKeeper, as processes or inside the test's own, each
+cluster below a chroot of its own.
 
-``ProcessCluster`` is for kills and restarts, ``InProcessCluster`` for looking inside. Both give node ids from 0.
+``ProcessCluster`` is for kills and restarts, ``InProcessCluster`` for looking inside. Both give
+node ids from 0.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from support.in_process import InProcessBroker
 from support.processes import wait_until
 from support.raw import Closed, RawClient
 
-# Short ticks; sessions long enough that a busy machine does not end them: a killed broker is taken for dead after six seconds.
+# Short ticks; sessions long enough that a busy machine does not end them: a killed broker is taken
+# for dead after six seconds.
 TICK_MS = 100
 SESSION_MS = 6000
 
@@ -76,7 +79,9 @@ class _Cluster:
         at: Mapping[int, Sequence[int]] | None = None,
         **config: object,
     ) -> bytes:
-        """Makes a topic and returns its id, once every broker knows it; ``at`` says which brokers have each partition."""
+        """Makes a topic and returns its id, once every broker knows it; ``at`` says which brokers
+        have each partition.
+        """
         rows = [
             CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
             for key, value in config.items()
@@ -133,7 +138,9 @@ class _Cluster:
             answer = client.call(election, 2)
         assert answer.error_code == 0, answer
         for bootstrap in self.bootstraps():
-            wait_until(lambda at=bootstrap: self._leads(at, topic, partition, to), f"{to} leads {topic}")  # type: ignore[misc]
+            wait_until(
+                lambda at=bootstrap: self._leads(at, topic, partition, to), f"{to} leads {topic}"
+            )  # type: ignore[misc]
 
     def _leads(self, bootstrap: str, topic: str, partition: int, node: int) -> bool:
         with RawClient(bootstrap) as client:
@@ -172,7 +179,9 @@ class _Cluster:
 def describe(client: RawClient, topic: str) -> Any:
     """The topic as Metadata tells it."""
     asked = MetadataRequestTopic(name=topic)
-    (found,) = client.call(MetadataRequest(topics=[asked], allow_auto_topic_creation=False), 12).topics
+    (found,) = client.call(
+        MetadataRequest(topics=[asked], allow_auto_topic_creation=False), 12
+    ).topics
     return found
 
 
@@ -229,7 +238,10 @@ class ProcessCluster(_Cluster):
         return "\n".join(broker.log_file.read_text(errors="replace") for broker in self.brokers)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill_all()
 
@@ -256,7 +268,11 @@ class InProcessCluster(_Cluster):
         self.brokers = [
             InProcessBroker(
                 common
-                | {"node.id": node, "zookeeper.connect": connect, "log.dirs": directory / f"data-{node}"}
+                | {
+                    "node.id": node,
+                    "zookeeper.connect": connect,
+                    "log.dirs": directory / f"data-{node}",
+                }
                 | dict(each(node)),
                 coordination=coordination,
             )
@@ -278,7 +294,10 @@ class InProcessCluster(_Cluster):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Without handing anything over: nobody is left to take it."""
 

@@ -1,4 +1,6 @@
-"""Runs the blocks of a document one after the other, as its reader would: in a directory, with a broker, in a shell and in Python."""
+"""Runs the blocks of a document one after the other, as its reader would: in a directory, with a
+broker, in a shell and in Python.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,15 @@ AnyKafka = TypeVar("AnyKafka", bound=Kafka)
 class Session:
     """What a document has done so far: files, names, and the programs it started."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, str]
+    ) -> None:
         self.directory = directory
-        # A JVM keeps the directory that it was started in: what it is to find here is named in full.
-        self.replaced = {old: new.replace("DIRECTORY", str(directory)) for old, new in replaced.items()}
+        # A JVM keeps the directory that it was started in: what it is to find here is named in
+        # full.
+        self.replaced = {
+            old: new.replace("DIRECTORY", str(directory)) for old, new in replaced.items()
+        }
         self.module = ModuleType("document")
         # Runs a pipeline without a JVM of its own.
         self.in_process: Callable[[str], tuple[str, int]] | None = None
@@ -92,7 +99,9 @@ class Session:
         return text
 
     def text(self, text: str) -> str:
-        """As it stands in the document, but for the address of the broker and what the plan replaces."""
+        """As it stands in the document, but for the address of the broker and what the plan
+        replaces.
+        """
         text = self._replace(text)
         if ADDRESS.search(text) and not self.bootstrap:
             self.kafka  # noqa: B018
@@ -116,7 +125,9 @@ class Session:
         if not self.bootstrap:
             self.kafka  # noqa: B018
         command = self.text(step.command)
-        assert command != step.command or not command.startswith("kill"), f"{command}: whose process is that?"
+        assert command != step.command or not command.startswith("kill"), (
+            f"{command}: whose process is that?"
+        )
         if self.in_process is not None and command.startswith("millstream pipeline "):
             printed, code = self.in_process(command)
         else:
@@ -131,7 +142,9 @@ class Session:
             assert is_shown(shown, lines), f"$ {step.command}\n{printed}"
 
     def serve(self, command: str, shown: tuple[str, ...] = ()) -> None:
-        """Start a program that goes on in place of the one before, and wait until it says that it is ready."""
+        """Start a program that goes on in place of the one before, and wait until it says that it
+        is ready.
+        """
         options = next(options for start, options in SERVERS.items() if command.startswith(start))
         command = self._replace(command).partition(" #")[0] + options
         self._server.close()
@@ -141,7 +154,9 @@ class Session:
         self._server.callback(_stop, process)
         deadline_s = time.monotonic() + TIMEOUT_S
         while not (ready := READY.search(log.read_text())):
-            assert process.poll() is None and time.monotonic() < deadline_s, f"$ {command}\n{log.read_text()}"
+            assert process.poll() is None and time.monotonic() < deadline_s, (
+                f"$ {command}\n{log.read_text()}"
+            )
             time.sleep(0.02)
         self._use(ready[1])
         lines = log.read_text().splitlines()
@@ -152,7 +167,9 @@ class Session:
 
     def _learn(self, shown: str, printed: str) -> None:
         """A process that the document shows by its id is called by its real one from now on."""
-        for old, new in zip(re.findall(r"pid (\d+)", shown), re.findall(r"pid (\d+)", printed), strict=False):
+        for old, new in zip(
+            re.findall(r"pid (\d+)", shown), re.findall(r"pid (\d+)", printed), strict=False
+        ):
             self.replaced[f"kill -9 {old}"] = f"kill -9 {new}"
 
 
@@ -198,8 +215,12 @@ def session(
         made.close()
 
 
-def run_block(session: Session, block: Block, *, later: str, skipped: Callable[[Step], str | None]) -> None:
-    """One block. ``later`` is the rest of the document: a file that it uses need not be run now, nor a test that pytest runs."""
+def run_block(
+    session: Session, block: Block, *, later: str, skipped: Callable[[Step], str | None]
+) -> None:
+    """One block. ``later`` is the rest of the document: a file that it uses need not be run now,
+    nor a test that pytest runs.
+    """
     if block.language == "console":
         for step in steps(block):
             if skipped(step) is None:

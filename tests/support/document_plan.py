@@ -1,4 +1,5 @@
-"""How each document is run: which of its parts stand alone, what is there before they begin, and what cannot run, with the reason.
+"""How each document is run: which of its parts stand alone, what is there before they begin, and
+what cannot run, with the reason.
 
 A document that is not named here fails the tests, unless it has no programs in it.
 """
@@ -20,7 +21,9 @@ EVERY = "every section"
 class Plan:
     """What is to be known of a document before it is run."""
 
-    apart: frozenset[str] | str = frozenset()  # sections that begin anew, with a broker of their own
+    apart: frozenset[str] | str = (
+        frozenset()
+    )  # sections that begin anew, with a broker of their own
     spark: frozenset[str] | str = (
         frozenset()
     )  # sections that need Spark: they are run in tests/stories/documents
@@ -29,13 +32,16 @@ class Plan:
     covered_by: str = ""  # another test that runs it
 
 
-# Spark's own Python processes have the environment that the JVM of all tests was started with: they are told the address.
+# Spark's own Python processes have the environment that the JVM of all tests was started with: they
+# are told the address.
 WITH_ADDRESS = {
     '.format("millstream")': '.format("millstream").option("kafka.bootstrap.servers", "localhost:9092")'
 }
 
 PLANS = {
-    "README.md": Plan(spark=frozenset({"Pipelines"}), apart=frozenset({"Pipelines"}), before=worlds.README),
+    "README.md": Plan(
+        spark=frozenset({"Pipelines"}), apart=frozenset({"Pipelines"}), before=worlds.README
+    ),
     "docs/tutorial.md": Plan(
         apart=frozenset({"A pipeline", "A cluster"}),
         spark=frozenset({"A pipeline"}),
@@ -44,7 +50,9 @@ PLANS = {
     "docs/internals/log.md": Plan(),
     "docs/clients.md": Plan(),
     "docs/testing.md": Plan(),
-    "docs/cli.md": Plan(apart=frozenset(worlds.COMMAND_LINE) | {"topics"}, before=worlds.COMMAND_LINE),
+    "docs/cli.md": Plan(
+        apart=frozenset(worlds.COMMAND_LINE) | {"topics"}, before=worlds.COMMAND_LINE
+    ),
     "docs/cluster.md": Plan(apart=EVERY, before=worlds.CLUSTER),
     "docs/spark.md": Plan(spark=EVERY, before=worlds.SPARK, replaced=WITH_ADDRESS),
     "docs/spark-sink.md": Plan(
@@ -66,7 +74,8 @@ PLANS = {
     "docs/mirroring.md": Plan(covered_by="tests/stories/documents/test_mirror_document.py"),
 }
 
-# The one list of commands that no test runs as they stand in a document ("" is any): how the command begins, and why.
+# The one list of commands that no test runs as they stand in a document ("" is any): how the
+# command begins, and why.
 NOT_RUN = {
     "": {
         "pip install": "would change the environment that the tests run in",
@@ -146,4 +155,6 @@ def run_part(part: Part, session: Session) -> None:
             plan.before[block.section](session)
         section = block.section
         later = "".join(one.text for one in part.blocks[number + 1 :])
-        run_block(session, block, later=later, skipped=lambda step: reason_not_to_run(part.document, step))
+        run_block(
+            session, block, later=later, skipped=lambda step: reason_not_to_run(part.document, step)
+        )

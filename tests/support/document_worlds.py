@@ -1,4 +1,6 @@
-"""What is there before a section of a document begins: the topics, groups and records that its text takes for granted."""
+"""What is there before a section of a document begins: the topics, groups and records that its text
+takes for granted.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def kept_for_a_day(session: Session) -> None:
 
 
 def a_group_that_is_behind(session: Session) -> None:
-    """Ten records in one partition, of which the first three are deleted and five are read; four in the other."""
+    """Ten records in one partition, of which the first three are deleted and five are read; four in
+    the other.
+    """
     kafka = session.kafka
     kafka.topic("orders", 2)
     with Producer(kafka.bootstrap) as producer:
@@ -91,7 +95,12 @@ def dead_letters(session: Session) -> None:
     ]
     with Producer(kafka.bootstrap) as producer:
         for partition, offset, value, reason in letters:
-            origin = {"topic": "orders", "partition": partition, "offset": offset, "pipeline": "shop"}
+            origin = {
+                "topic": "orders",
+                "partition": partition,
+                "offset": offset,
+                "pipeline": "shop",
+            }
             told = origin | {"reason": reason, "timestamp": int(time.time() * 1000)}
             headers = [(f"dlq.{name}", str(text).encode()) for name, text in told.items()]
             producer.send("orders.dlq", value, partition=0, headers=headers)
@@ -120,7 +129,9 @@ def a_frame_to_write(session: Session) -> None:
     some_orders(session)
     from millstream.spark.session import session as spark_session
 
-    session.module.__dict__["df"] = spark_session().createDataFrame([("k", "v")], "key string, value string")
+    session.module.__dict__["df"] = spark_session().createDataFrame(
+        [("k", "v")], "key string, value string"
+    )
 
 
 def a_session_of_spark(session: Session) -> None:
@@ -137,7 +148,9 @@ def the_examples(session: Session) -> None:
 
 
 def somebody_dies(session: Session) -> None:
-    """Instead of a time that may be too short: until nobody is led by the broker that is gone, and it is in sync nowhere."""
+    """Instead of a time that may be too short: until nobody is led by the broker that is gone, and
+    it is in sync nowhere.
+    """
 
     def is_missed() -> bool:
         try:
@@ -147,8 +160,8 @@ def somebody_dies(session: Session) -> None:
             return False
         return all(one.leader in one.isr and 1 not in one.isr for one in orders.partitions)
 
-    session.on["sleep 8      # a broker that is silent for six seconds counts as dead"] = lambda: wait_until(
-        is_missed, "broker 1 is missed", 90.0
+    session.on["sleep 8      # a broker that is silent for six seconds counts as dead"] = lambda: (
+        wait_until(is_missed, "broker 1 is missed", 90.0)
     )
 
 

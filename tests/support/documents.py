@@ -1,8 +1,11 @@
-"""The documents as programs: their blocks of code, the commands in them, and what these are shown to print.
+"""The documents as programs: their blocks of code, the commands in them, and what these are shown
+to print.
 
-A ``console`` block is commands (``$ ``, going on in the next line after a backslash) and what each of them prints. Shown output is compared with the real one, but for
-what no two runs have in common: addresses, times, durations, process and topic ids (``SAME``), and spaces. ``...`` stands for any text, and in a line of its own
-for any lines. A command without output shown may print what it likes. A ``python`` block that begins with ``# name.py`` is that file.
+A ``console`` block is commands (``$ ``, going on in the next line after a backslash) and what each
+of them prints. Shown output is compared with the real one, but for what no two runs have in common:
+addresses, times, durations, process and topic ids (``SAME``), and spaces. ``...`` stands for any
+text, and in a line of its own for any lines. A command without output shown may print what it
+likes. A ``python`` block that begins with ``# name.py`` is that file.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(.*)$")
-# Languages of blocks that nobody runs: what a program prints, pictures, contents of files, directives of the site.
+# Languages of blocks that nobody runs: what a program prints, pictures, contents of files,
+# directives of the site.
 NO_PROGRAMS = {"", "text", "json", "properties", "{toctree}", "{include}"}
 ANY_LINES = "..."
 SAME = [
@@ -99,7 +103,9 @@ def steps(block: Block) -> list[Step]:
 
 
 def pattern(line: str) -> re.Pattern[str]:
-    """What a printed line, brought to its common form, has to match to be the line that is shown."""
+    """What a printed line, brought to its common form, has to match to be the line
+    that is shown.
+    """
     return re.compile(".*".join(re.escape(part) for part in common(line).split(ANY_LINES)))
 
 

@@ -1,4 +1,6 @@
-"""``millstream WORDS`` in a process of its own that has the libraries already: importing them is most of what such a command takes."""
+"""``millstream WORDS`` in a process of its own that has the libraries already: importing them is
+most of what such a command takes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from pathlib import Path
 from millstream.cli.commands import COMMANDS
 from millstream.cli.main import main
 
-# One server for a test process, made with its first command. It has no threads, so it can be forked whenever a command comes.
+# One server for a test process, made with its first command. It has no threads, so it can be forked
+# whenever a command comes.
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
@@ -34,9 +37,13 @@ def run_forked(
     environment: Mapping[str, str] | None = None,
     together: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """What a command prints, its errors ``together`` with the rest or apart, and its exit code; in this directory."""
+    """What a command prints, its errors ``together`` with the rest or apart, and its exit code; in
+    this directory.
+    """
     with tempfile.TemporaryDirectory() as place:
-        files = [Path(place, one) for one in ("stdin", "stdout", "stdout" if together else "stderr")]
+        files = [
+            Path(place, one) for one in ("stdin", "stdout", "stdout" if together else "stderr")
+        ]
         for one, text in zip(files, (stdin, "", ""), strict=True):
             one.write_text(text, encoding="utf-8")
         given = dict(os.environ if environment is None else environment)
@@ -50,7 +57,9 @@ def run_forked(
         return subprocess.CompletedProcess(words, process.exitcode, out, "" if together else err)
 
 
-def _command(words: list[str], directory: str, environment: dict[str, str], files: list[Path]) -> None:
+def _command(
+    words: list[str], directory: str, environment: dict[str, str], files: list[Path]
+) -> None:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)

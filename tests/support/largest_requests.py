@@ -1,6 +1,8 @@
-"""The largest requests of every API, made from the declarations: many items, named alike or each by another name.
+"""The largest requests of every API, made from the declarations: many items, named alike or each by
+another name.
 
-An Envelope has no items itself. Its largest requests are those of the APIs that are forwarded in one.
+An Envelope has no items itself. Its largest requests are those of the APIs that are forwarded in
+one.
 """
 
 from __future__ import annotations
@@ -29,8 +31,11 @@ class LargeRequest(NamedTuple):
         return f"{self.api.name}-v{self.version}-{self.shape}"
 
 
-def largest_requests(api: Api, known: Known, size: int, version: int | None = None) -> Iterator[LargeRequest]:
-    """Requests of about this many bytes: each array of the message filled, with equal items and with others.
+def largest_requests(
+    api: Api, known: Known, size: int, version: int | None = None
+) -> Iterator[LargeRequest]:
+    """Requests of about this many bytes: each array of the message filled, with equal items and
+    with others.
 
     Of the newest version, unless another one is asked for.
     """
@@ -50,7 +55,9 @@ def largest_requests(api: Api, known: Known, size: int, version: int | None = No
             setattr(holder, field.name, _filled(field, version, known, size, distinct))
             _cut_to(message, holder, field.name, version, size)
             names = ".".join(field.name for field in path)
-            yield LargeRequest(api, version, f"{names}-{'distinct' if distinct else 'equal'}", message)
+            yield LargeRequest(
+                api, version, f"{names}-{'distinct' if distinct else 'equal'}", message
+            )
 
 
 def _in_envelopes(envelope: Api, known: Known, size: int) -> Iterator[LargeRequest]:
@@ -86,7 +93,9 @@ def _arrays(cls: type[Struct], version: int) -> Iterator[tuple[Field, ...]]:
 def _filled(field: Field, version: int, known: Known, size: int, distinct: bool) -> list[Any]:
     if not isinstance(field.item, type):
         one = known.get(field.name, [0])
-        return _values(str(field.item), one[0] if isinstance(one, list) and one else 0, size, distinct)
+        return _values(
+            str(field.item), one[0] if isinstance(one, list) and one else 0, size, distinct
+        )
     item = _thin(request_like(field.item, version, known), version)
     width = len(field.item.encode(item, version)) + (6 if distinct else 0)
     count = min(size // width, MOST_ITEMS)
@@ -123,7 +132,9 @@ def _values(kind: str, one: Any, size: int, distinct: bool) -> list[Any]:
         count = min(size // (len(text) + 8), MOST_ITEMS)
         return [f"{text}{n:x}" for n in range(count)] if distinct else [text] * count
     if kind == "uuid":
-        return [(n if distinct else 1).to_bytes(16, "big") for n in range(min(size // 16, MOST_ITEMS))]
+        return [
+            (n if distinct else 1).to_bytes(16, "big") for n in range(min(size // 16, MOST_ITEMS))
+        ]
     if kind == "bytes":
         return [b"x"] * min(size // 2, MOST_ITEMS)
     widths = {"int8": 1, "int16": 2, "int32": 4, "int64": 8}

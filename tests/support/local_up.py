@@ -24,7 +24,17 @@ class Up:
     def __init__(self, data: Path, *words: str) -> None:
         self.data = data
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "millstream", "up", "--data", str(data), "--format", "json", *words],
+            [
+                sys.executable,
+                "-m",
+                "millstream",
+                "up",
+                "--data",
+                str(data),
+                "--format",
+                "json",
+                *words,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -39,7 +49,9 @@ class Up:
         self.events.extend(json.loads(line) for line in self.process.stdout)
 
     def errors(self) -> str:
-        """Of a process that has ended. (Its output is read as it comes: `communicate` would take a part of it.)"""
+        """Of a process that has ended. (Its output is read as it comes: `communicate` would take a
+        part of it.)
+        """
         assert self.process.stderr is not None
         return self.process.stderr.read()
 
@@ -51,7 +63,10 @@ class Up:
             return bool(self.seen(**wanted)) or self.process.poll() is not None
 
         wait_until(there, str(wanted), 90)
-        assert self.seen(**wanted), (self.events, self.process.stderr and self.process.stderr.read())
+        assert self.seen(**wanted), (
+            self.events,
+            self.process.stderr and self.process.stderr.read(),
+        )
         return self.seen(**wanted)[0]
 
     def file(self) -> ClusterFile:

@@ -1,4 +1,6 @@
-"""Where things are: the repository, its tests, and the programs among the helpers that tests start as processes."""
+"""Where things are: the repository, its tests, and the programs among the helpers that tests start
+as processes.
+"""
 
 from __future__ import annotations
 

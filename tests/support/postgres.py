@@ -1,6 +1,8 @@
-"""A PostgreSQL server of a test's own, where Debian's package (or another one) has put its programs.
+"""A PostgreSQL server of a test's own, where Debian's package (or another one) has put its
+programs.
 
-It runs in a directory below /tmp that its user may enter (PostgreSQL refuses to run as root), and listens on a Unix socket there only.
+It runs in a directory below /tmp that its user may enter (PostgreSQL refuses to run as root), and
+listens on a Unix socket there only.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ GUARDED = "guarded"
 
 def programs() -> Path | None:
     """Where ``initdb`` and ``postgres`` are; the newest of several versions."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: float(one.parts[-3]))
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: float(one.parts[-3])
+    )
     on_path = shutil.which("initdb")
     return found[-1].parent if found else Path(on_path).parent if on_path else None
 
@@ -42,7 +46,9 @@ def why_not() -> str | None:
 
 
 def needed() -> None:
-    """Skips the test where there can be no server: PostgreSQL comes from Debian, which is optional, and cannot be had from PyPI."""
+    """Skips the test where there can be no server: PostgreSQL comes from Debian, which is optional,
+    and cannot be had from PyPI.
+    """
     if reason := why_not():
         pytest.skip(reason)
 
@@ -147,7 +153,9 @@ class Postgres:
 
 @contextmanager
 def server(address: str = "") -> Iterator[Postgres]:
-    """A server that is gone afterwards, and its files with it. ``address``: one that Java can reach too."""
+    """A server that is gone afterwards, and its files with it. ``address``: one that Java can reach
+    too.
+    """
     directory = Path(tempfile.mkdtemp(prefix="millstream-postgres-", dir="/tmp"))
     made = Postgres(directory, address)
     try:

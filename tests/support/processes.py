@@ -1,4 +1,6 @@
-"""What can be seen of a broker process from outside: its memory, its children, and what its log complains of."""
+"""What can be seen of a broker process from outside: its memory, its children, and what its log
+complains of.
+"""
 
 from __future__ import annotations
 

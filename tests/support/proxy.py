@@ -1,6 +1,8 @@
-"""A TCP proxy that stands between clients and a broker and notes which API, in which version, each client used.
+"""A TCP proxy that stands between clients and a broker and notes which API, in which version, each
+client used.
 
-Give the broker the proxy's address as ``advertised.listeners``, so that clients come back through it after Metadata::
+Give the broker the proxy's address as ``advertised.listeners``, so that clients come back through
+it after Metadata::
 
     with RecordingProxy() as proxy:
         broker = start({"advertised.listeners": f"PLAINTEXT://{proxy.bootstrap}"})
@@ -8,8 +10,9 @@ Give the broker the proxy's address as ``advertised.listeners``, so that clients
         ...
         assert proxy.versions("my-client") [PRODUCE] == {13}
 
-Bytes pass unchanged. ``cut()`` closes every open connection; ``hold()`` and ``resume()`` stop and start the flow of
-answers, so that a test can see what a client does with a broker that has gone quiet.
+Bytes pass unchanged. ``cut()`` closes every open connection; ``hold()`` and ``resume()`` stop and
+start the flow of answers, so that a test can see what a client does with a broker that has gone
+quiet.
 """
 
 from __future__ import annotations
@@ -154,7 +157,9 @@ class RecordingProxy:
             lambda: self._requests(client, server, number),
             lambda: self._answers(server, client),
         ):
-            threading.Thread(target=self._run, args=(job, (client, server), left), daemon=True).start()
+            threading.Thread(
+                target=self._run, args=(job, (client, server), left), daemon=True
+            ).start()
 
     def _run(self, job: object, ends: tuple[socket.socket, socket.socket], left: list[int]) -> None:
         """One direction of a connection; the second to end closes both sockets."""
@@ -186,6 +191,9 @@ class RecordingProxy:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

@@ -1,4 +1,5 @@
-"""A client that speaks in frames: whatever bytes a test wants, and answers decoded by the declarations.
+"""A client that speaks in frames: whatever bytes a test wants, and answers decoded by the
+declarations.
 
 Blocking, one socket, no cleverness: what a test sends is what the broker gets.
 """
@@ -13,7 +14,11 @@ from typing import Any
 from millstream.core.ids import NULL_ID
 from millstream.wire.apis import Api, api_of
 from millstream.wire.frames import API_VERSIONS_KEY
-from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -45,7 +50,9 @@ def framed(body: bytes) -> bytes:
 
 
 def decode_answer(api: Api, version: int, answer: bytes) -> tuple[int, Struct]:
-    """(correlation id, message) of an answer without its size prefix; fails where a byte is left over."""
+    """(correlation id, message) of an answer without its size prefix; fails where a byte is left
+    over.
+    """
     (correlation_id,) = SIZE.unpack_from(answer)
     position = 4
     if api.flexible(version) and api.key != API_VERSIONS_KEY:
@@ -59,7 +66,9 @@ def decode_answer(api: Api, version: int, answer: bytes) -> tuple[int, Struct]:
 class RawClient:
     """One connection to a broker."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = PATIENCE_S, receive_buffer: int = 0) -> None:
+    def __init__(
+        self, bootstrap: str, *, timeout_s: float = PATIENCE_S, receive_buffer: int = 0
+    ) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self.socket.settimeout(timeout_s)
@@ -129,18 +138,22 @@ class RawClient:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
 
-# ---- the requests that most tests need ------------------------------------------------------------------------
+# ---- the requests that most tests need ----
 
 
 def create_topic(client: RawClient, name: str, partitions: int = 1, **config: object) -> bytes:
     """Makes a topic and returns its id; settings with underscores for periods."""
     rows = [
-        CreatableTopicConfig(name=key.replace("_", "."), value=str(value)) for key, value in config.items()
+        CreatableTopicConfig(name=key.replace("_", "."), value=str(value))
+        for key, value in config.items()
     ]
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=rows)
     (made,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics
@@ -150,7 +163,9 @@ def create_topic(client: RawClient, name: str, partitions: int = 1, **config: ob
 
 def topic_id(client: RawClient, name: str) -> bytes:
     asked = MetadataRequestTopic(name=name, topic_id=NULL_ID)
-    (topic,) = client.call(MetadataRequest(topics=[asked], allow_auto_topic_creation=False), 12).topics
+    (topic,) = client.call(
+        MetadataRequest(topics=[asked], allow_auto_topic_creation=False), 12
+    ).topics
     assert topic.error_code == 0, topic
     return bytes(topic.topic_id)
 
@@ -159,11 +174,15 @@ def produce_request(topic: str, partition: int, records: bytes, *, acks: int = 1
     """For Produce v0-v12, which name topics."""
     data = PartitionProduceData(index=partition, records=records)
     return ProduceRequest(
-        acks=acks, timeout_ms=10_000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+        acks=acks,
+        timeout_ms=10_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
     )
 
 
-def produce(client: RawClient, topic: str, partition: int, records: bytes, *, version: int = 9) -> Any:
+def produce(
+    client: RawClient, topic: str, partition: int, records: bytes, *, version: int = 9
+) -> Any:
     """The answer for the one partition."""
     answer = client.call(produce_request(topic, partition, records), version)
     return answer.responses[0].partition_responses[0]

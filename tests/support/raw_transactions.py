@@ -1,4 +1,5 @@
-"""A transactional producer that speaks in frames, in the first transaction protocol: one epoch for many transactions.
+"""A transactional producer that speaks in frames, in the first transaction protocol: one epoch for
+many transactions.
 
 The caller chooses every sequence, so that a test can do what only a client in trouble does.
 """
@@ -10,7 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from millstream.core.errors import ErrorCode
-from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -23,7 +27,8 @@ from support.raw import RawClient
 
 TRANSACTION = 1
 READ_COMMITTED = 1
-# Errors that pass: the coordinator is loading, has moved, or still writes the markers of the last transaction.
+# Errors that pass: the coordinator is loading, has moved, or still writes the markers of the last
+# transaction.
 PASSING = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -46,10 +51,12 @@ class RawTransactions:
         self.timeout_ms = timeout_ms
         self.producer_id = self.epoch = -1
 
-    # ---- coordinator ----------------------------------------------------------------------------------------
+    # ---- coordinator ----
 
     def init(self, *, keep_producer: bool = False) -> RawTransactions:
-        """Get a producer id and epoch; with ``keep_producer`` the next epoch of the producer id (KIP-360)."""
+        """Get a producer id and epoch; with ``keep_producer`` the next epoch of the producer id
+        (KIP-360).
+        """
         request = InitProducerIdRequest(
             transactional_id=self.transactional_id,
             transaction_timeout_ms=self.timeout_ms,
@@ -110,7 +117,7 @@ class RawTransactions:
         wait_until(known, f"a coordinator of {self.transactional_id}")
         return found[0]
 
-    # ---- partition ------------------------------------------------------------------------------------------
+    # ---- partition ----
 
     def send(self, values: Sequence[bytes], sequence: int, *, version: int = 11) -> Any:
         """Send one batch to the leader and return the answer for the partition."""
@@ -136,11 +143,15 @@ class RawTransactions:
         )
 
     def read(self, first_offset: int = 0) -> list[bytes]:
-        """Return the values that a read_committed consumer sees, once every transaction has ended."""
+        """Return the values that a read_committed consumer sees, once every
+        transaction has ended.
+        """
         answers: list[Any] = []
 
         def stable() -> bool:
-            row = FetchPartition(partition=0, fetch_offset=first_offset, partition_max_bytes=50 << 20)
+            row = FetchPartition(
+                partition=0, fetch_offset=first_offset, partition_max_bytes=50 << 20
+            )
             request = FetchRequest(
                 max_bytes=50 << 20,
                 isolation_level=READ_COMMITTED,
@@ -152,7 +163,9 @@ class RawTransactions:
             return bool(answers[0].last_stable_offset == answers[0].high_watermark)
 
         wait_until(stable, f"the end of all transactions in {self.topic}")
-        aborted = [(row.producer_id, row.first_offset) for row in answers[0].aborted_transactions or ()]
+        aborted = [
+            (row.producer_id, row.first_offset) for row in answers[0].aborted_transactions or ()
+        ]
         return _committed(bytes(answers[0].records or b""), aborted)
 
     def _leader(self) -> str:
@@ -163,8 +176,12 @@ class RawTransactions:
             with RawClient(self.bootstrap) as client:
                 request = MetadataRequest(topics=[asked], allow_auto_topic_creation=False)
                 answer = client.call(request, 12)
-            leaders = [row.leader_id for row in answer.topics[0].partitions if row.partition_index == 0]
-            found[:] = [f"{row.host}:{row.port}" for row in answer.brokers if row.node_id in leaders]
+            leaders = [
+                row.leader_id for row in answer.topics[0].partitions if row.partition_index == 0
+            ]
+            found[:] = [
+                f"{row.host}:{row.port}" for row in answer.brokers if row.node_id in leaders
+            ]
             return bool(found)
 
         wait_until(known, f"a leader of {self.topic}")
@@ -172,7 +189,9 @@ class RawTransactions:
 
 
 def _committed(data: bytes, aborted: list[tuple[int, int]]) -> list[bytes]:
-    """Filter as consumers do: a transaction is aborted from its first offset up to the producer's next marker."""
+    """Filter as consumers do: a transaction is aborted from its first offset up to the producer's
+    next marker.
+    """
     values: list[bytes] = []
     hidden: set[int] = set()
     position = 0
@@ -185,7 +204,9 @@ def _committed(data: bytes, aborted: list[tuple[int, int]]) -> list[bytes]:
         elif header.producer_id not in hidden:
             values += [
                 bytes(record.value or b"")
-                for record in read_records(data[position : position + header.size], max_bytes=1 << 28)
+                for record in read_records(
+                    data[position : position + header.size], max_bytes=1 << 28
+                )
             ]
         position += header.size
     return values

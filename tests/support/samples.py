@@ -1,7 +1,8 @@
 """Messages of every declared kind, made from the declarations themselves.
 
-``sample`` fills each field with a value that is not its default, so that nothing hides. ``request_like`` does the same, but
-takes the values given for a field's name (or ``Struct.field``), so that a request names what exists in a broker.
+``sample`` fills each field with a value that is not its default, so that nothing hides.
+``request_like`` does the same, but takes the values given for a field's name (or ``Struct.field``),
+so that a request names what exists in a broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A TCP proxy that passes bytes on as they are and can cut, refuse and swallow: a network between a client and a server."""
+"""A TCP proxy that passes bytes on as they are and can cut, refuse and swallow: a network between a
+client and a server.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from support.proxy import CHUNK, FrameWatcher, RecordingProxy
 
 
 class TcpProxy(RecordingProxy):
-    """``cut`` breaks what is open; while ``away`` is set new connections are closed at once; ``hold`` keeps answers back."""
+    """``cut`` breaks what is open; while ``away`` is set new connections are closed at once;
+    ``hold`` keeps answers back.
+    """
 
     away = False
 
@@ -32,7 +36,9 @@ class TcpProxy(RecordingProxy):
 
 
 class LossyProxy(TcpProxy):
-    """Passes requests of one API on and drops all answers on their connections, while ``lost_api`` is set."""
+    """Passes requests of one API on and drops all answers on their connections, while ``lost_api``
+    is set.
+    """
 
     def __init__(self, upstream: tuple[str, int] | None = None) -> None:
         self.lost_api: int | None = None

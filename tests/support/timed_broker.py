@@ -49,7 +49,9 @@ class TimedBroker(LocalBroker):
         return Busiest(report["callback_cpu_ms"], report["turn_cpu_ms"], report["busiest"])
 
     def forget(self) -> None:
-        """Begin to measure. Returns when the signal was taken: the next report knows of nothing before."""
+        """Begin to measure. Returns when the signal was taken: the next report knows of nothing
+        before.
+        """
         os.kill(self.pid, signal.SIGUSR2)
         self.busiest()
 

@@ -9,7 +9,9 @@ from millstream.local.zookeeper_jars import NoZooKeeper, find_jars
 
 
 def skip_without_zookeeper() -> None:
-    """Skips the test, or everything that uses the fixture, where there is no Java or there are no jars."""
+    """Skips the test, or everything that uses the fixture, where there is no Java or there are no
+    jars.
+    """
     try:
         find_jars()
         find_java("ZooKeeper")

@@ -1,4 +1,6 @@
-"""``millstream.testing``: a broker in every test, its faults, its death, and its journeys in time."""
+"""``millstream.testing``: a broker in every test, its faults, its death, and its
+journeys in time.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def values(records) -> list[bytes]:
 def test_every_test_gets_a_fresh_broker(millstream: Kafka) -> None:
     assert list(millstream.admin.topics.names()) == []
     assert millstream.produce("orders", [b"1", (b"key", b"2")]) == 2
-    assert [(one.key, one.value) for one in millstream.consume("orders")] == [(None, b"1"), (b"key", b"2")]
+    assert [(one.key, one.value) for one in millstream.consume("orders")] == [
+        (None, b"1"),
+        (b"key", b"2"),
+    ]
 
 
 def test_what_is_not_there_yet_is_waited_for(millstream: Kafka) -> None:
@@ -114,7 +119,9 @@ def test_a_fetch_that_waits_for_records_may_fail_as_well(millstream: Kafka, kind
     ):
         records = iter(millstream.consumer("orders"))
         taken: list[bytes | None] = []
-        reader = threading.Thread(target=lambda: taken.extend(next(records).value for _ in range(3)))
+        reader = threading.Thread(
+            target=lambda: taken.extend(next(records).value for _ in range(3))
+        )
         reader.start()
         fault.wait()
         for value in (b"1", b"2", b"3"):
@@ -204,7 +211,9 @@ def test_the_plugin_alone_loads_no_broker(pytester: pytest.Pytester) -> None:
             assert set(loaded) <= {"millstream", "millstream.testing", "millstream.testing.plugin"}, loaded
         """
     )
-    result = pytester.runpytest_subprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider")
+    result = pytester.runpytest_subprocess(
+        "-p", "millstream.testing.plugin", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(passed=1)
 
 
@@ -255,7 +264,9 @@ def test_markers_that_would_be_ignored_are_refused(pytester: pytest.Pytester) ->
         def test_both(millstream, millstream_cluster): assert len(millstream_cluster.brokers) == 1
         """
     )
-    result = pytester.runpytest_inprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider")
+    result = pytester.runpytest_inprocess(
+        "-p", "millstream.testing.plugin", "-p", "no:cacheprovider"
+    )
     result.assert_outcomes(passed=1, errors=4)
     result.stdout.fnmatch_lines_random(
         [
@@ -268,10 +279,14 @@ def test_markers_that_would_be_ignored_are_refused(pytester: pytest.Pytester) ->
 
 
 def run_plugin(pytester: pytest.Pytester, *more: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-p", "millstream.testing.plugin", "-p", "no:cacheprovider", *more)
+    return pytester.runpytest_subprocess(
+        "-p", "millstream.testing.plugin", "-p", "no:cacheprovider", *more
+    )
 
 
-def test_module_and_session_brokers_are_started_once_for_all_their_tests(pytester: pytest.Pytester) -> None:
+def test_module_and_session_brokers_are_started_once_for_all_their_tests(
+    pytester: pytest.Pytester,
+) -> None:
     module = """
         import pytest
         from addresses import modules, sessions
@@ -392,7 +407,9 @@ def test_options_that_shared_brokers_would_ignore_are_refused(pytester: pytest.P
     )
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent (PDEATHSIG)")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux ends a child with its parent (PDEATHSIG)"
+)
 def test_nothing_outlives_a_test_process_that_is_killed() -> None:
     program = """
 import threading, time
@@ -404,7 +421,9 @@ with testing.broker(process=True) as kafka:
     print(kafka.process.pid, kafka.process.directory.parent, flush=True)
     time.sleep(600)
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as tests:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as tests:
         try:
             assert tests.stdout is not None
             pid, directory = tests.stdout.readline().split()

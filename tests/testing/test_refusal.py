@@ -1,4 +1,6 @@
-"""An answer that refuses can be made for every API in every version, and says the error where clients look for it."""
+"""An answer that refuses can be made for every API in every version, and says the error where
+clients look for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``millstream.testing.cluster``: brokers that replicate and take over, on threads of one process."""
+"""``millstream.testing.cluster``: brokers that replicate and take over, on threads
+of one process.
+"""
 
 from __future__ import annotations
 

@@ -43,8 +43,12 @@ STOP = Disarm(deadline_key(ID))
 
 @outcomes
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_a_classic_end_is_answered_once_it_is_durable_and_keeps_the_epoch(commit: bool, version: int) -> None:
-    decision = shard(metadata(S.ONGOING)).decide_end_txn(end(commit), version, "waiter", now_ms=NOW_MS)
+def test_a_classic_end_is_answered_once_it_is_durable_and_keeps_the_epoch(
+    commit: bool, version: int
+) -> None:
+    decision = shard(metadata(S.ONGOING)).decide_end_txn(
+        end(commit), version, "waiter", now_ms=NOW_MS
+    )
     assert decision == Decision(
         (record(metadata(PREPARED[commit], last_update_ms=NOW_MS)),),
         (STOP, Reply("waiter", DONE), markers(commit)),
@@ -55,7 +59,10 @@ def test_a_classic_end_is_answered_once_it_is_durable_and_keeps_the_epoch(commit
 def test_an_end_of_version_2_bumps_the_epoch_and_answers_with_it(commit: bool) -> None:
     decision = shard(metadata(S.ONGOING)).decide_end_txn(end(commit), 5, "waiter", now_ms=NOW_MS)
     prepared = metadata(
-        PREPARED[commit], producer_epoch=EPOCH + 1, last_update_ms=NOW_MS, client_transaction_version=2
+        PREPARED[commit],
+        producer_epoch=EPOCH + 1,
+        last_update_ms=NOW_MS,
+        client_transaction_version=2,
     )
     assert decision == Decision(
         (record(prepared),),
@@ -92,12 +99,14 @@ def test_markers_of_another_time_complete_nothing(
     assert shard(metadata(state)).decide_markers_written(*written, now_ms=NOW_MS) == NOTHING
 
 
-# ---- version 2: retries, ends of nothing ----------------------------------------------------------------------------
+# ---- version 2: retries, ends of nothing ----
 
 
 @outcomes
 def test_the_retry_of_an_end_answers_success_with_the_bumped_epoch(commit: bool) -> None:
-    world = shard(metadata(COMPLETED[commit], producer_epoch=EPOCH + 1, client_transaction_version=2))
+    world = shard(
+        metadata(COMPLETED[commit], producer_epoch=EPOCH + 1, client_transaction_version=2)
+    )
     decision = world.decide_end_txn(end(commit), 5, "waiter", now_ms=NOW_MS)
     assert decision == answered(EndTxnResponse(producer_id=PID, producer_epoch=EPOCH + 1))
 
@@ -114,9 +123,13 @@ def test_a_retry_works_with_a_coordinator_that_took_over() -> None:
     assert done == answered(EndTxnResponse(producer_id=PID, producer_epoch=EPOCH + 1))
 
 
-@pytest.mark.parametrize("lowered_first", [True, False], ids=["before-the-end", "before-the-markers"])
+@pytest.mark.parametrize(
+    "lowered_first", [True, False], ids=["before-the-end", "before-the-markers"]
+)
 @outcomes
-def test_a_retry_is_known_though_transaction_version_was_lowered(commit: bool, lowered_first: bool) -> None:
+def test_a_retry_is_known_though_transaction_version_was_lowered(
+    commit: bool, lowered_first: bool
+) -> None:
     """Kafka goes by the version of the request, not by what is finalized."""
     world = shard(metadata(S.ONGOING), OLD_SETTINGS if lowered_first else SETTINGS)
     world.apply(world.decide_end_txn(end(commit), 5, "waiter", now_ms=NOW_MS).records[0])
@@ -134,7 +147,9 @@ def test_a_retry_across_a_roll_over_is_known_though_transaction_version_was_lowe
     world = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH), OLD_SETTINGS)
     asked = world.decide_end_txn(end(True, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=NOW_MS)
     assert isinstance(asked.effects[0], AllocateProducerId)
-    world.apply(world.decide_producer_id(asked.effects[0].continuation, FRESH, now_ms=NOW_MS).records[0])
+    world.apply(
+        world.decide_producer_id(asked.effects[0].continuation, FRESH, now_ms=NOW_MS).records[0]
+    )
     world.apply(world.decide_markers_written(ID, PID, LAST_EPOCH + 1, now_ms=NOW_MS).records[0])
     again = world.decide_end_txn(end(True, producer_epoch=LAST_EPOCH), 5, "waiter", now_ms=NOW_MS)
     assert again == answered(EndTxnResponse(producer_id=FRESH, producer_epoch=0))
@@ -170,7 +185,9 @@ def test_an_abort_of_nothing_takes_an_epoch_and_no_markers(state: TransactionSta
 
 
 def test_the_abort_of_a_timed_out_transaction_succeeds_and_its_commit_does_not() -> None:
-    """The coordinator aborted under the next epoch: what the client wants to hear, or the opposite of it."""
+    """The coordinator aborted under the next epoch: what the client wants to hear, or the opposite
+    of it.
+    """
     world = shard(metadata(S.ONGOING))
     timed_out = world.decide_timeout(deadline_key(ID), now_ms=NOW_MS + 10**6)
     world.apply(timed_out.records[0])
@@ -181,7 +198,7 @@ def test_the_abort_of_a_timed_out_transaction_succeeds_and_its_commit_does_not()
     assert committed == answered(EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE))
 
 
-# ---- roll-over ------------------------------------------------------------------------------------------------------
+# ---- roll-over ----
 
 
 @outcomes
@@ -232,7 +249,9 @@ def test_where_no_producer_id_can_be_had_nothing_is_decided() -> None:
 @outcomes
 def test_a_classic_end_at_the_last_epoch_needs_no_producer_id(commit: bool) -> None:
     worn = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH))
-    decision = worn.decide_end_txn(end(commit, producer_epoch=LAST_EPOCH), 4, "waiter", now_ms=NOW_MS)
+    decision = worn.decide_end_txn(
+        end(commit, producer_epoch=LAST_EPOCH), 4, "waiter", now_ms=NOW_MS
+    )
     assert decision.records == (
         record(metadata(PREPARED[commit], producer_epoch=LAST_EPOCH, last_update_ms=NOW_MS)),
     )
@@ -243,11 +262,15 @@ def test_a_worn_out_epoch_still_aborts() -> None:
     broken = shard(metadata(S.ONGOING, producer_epoch=LAST_EPOCH + 1))
     asked = EndContinuation(end(False, producer_epoch=LAST_EPOCH + 1), 5, "waiter")
     decision = broken.decide_producer_id(asked, FRESH, now_ms=NOW_MS)
-    assert decision.effects[2] == Reply("waiter", EndTxnResponse(producer_id=FRESH, producer_epoch=0))
-    assert decision.effects[3] == markers(False, producer_epoch=LAST_EPOCH + 1, transaction_version=2)
+    assert decision.effects[2] == Reply(
+        "waiter", EndTxnResponse(producer_id=FRESH, producer_epoch=0)
+    )
+    assert decision.effects[3] == markers(
+        False, producer_epoch=LAST_EPOCH + 1, transaction_version=2
+    )
 
 
-# ---- after a crash --------------------------------------------------------------------------------------------------
+# ---- after a crash ----
 
 
 def test_loading_resumes_what_was_decided_and_watches_what_is_open() -> None:

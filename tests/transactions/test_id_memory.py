@@ -16,7 +16,18 @@ from millstream.transactions.records import decode, encode, tombstone_of
 from millstream.transactions.shard import TransactionShard
 from millstream.transactions.states import TransactionState
 from millstream.transactions.timers import EXPIRY
-from support.transactions.samples import A0, ID, NOW_MS, PID, SETTINGS, S, init, join, metadata, record
+from support.transactions.samples import (
+    A0,
+    ID,
+    NOW_MS,
+    PID,
+    SETTINGS,
+    S,
+    init,
+    join,
+    metadata,
+    record,
+)
 
 NAMES = tuple(f"run-{number}" for number in range(5))
 ROOM_FOR_FIVE = replace(SETTINGS, transactional_ids_max_bytes=5 * cost_of(NAMES[0]))
@@ -83,12 +94,16 @@ def test_new_id_is_refused_if_all_others_have_transactions() -> None:
     assert codes(decision) == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
     assert IdsFull(0, "run-5") in decision.effects
     assert made.durable == before
-    assert codes(begin(made, "run-3")) == [ErrorCode.CONCURRENT_TRANSACTIONS], "a known id needs no room"
+    assert codes(begin(made, "run-3")) == [ErrorCode.CONCURRENT_TRANSACTIONS], (
+        "a known id needs no room"
+    )
 
 
 def test_no_producer_id_is_spent_on_a_refused_id() -> None:
     made = full(dict.fromkeys(NAMES, S.ONGOING))
-    decision = made.decide_init_producer_id(init(transactional_id="run-5"), 4, "client", now_ms=NOW_MS)
+    decision = made.decide_init_producer_id(
+        init(transactional_id="run-5"), 4, "client", now_ms=NOW_MS
+    )
     assert not any(isinstance(effect, AllocateProducerId) for effect in decision.effects)
 
 
@@ -125,7 +140,9 @@ def test_shard_read_from_its_log_expires_the_same_ids() -> None:
 
 def test_surplus_after_loading_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(id_memory, "_MAX_IDS", 2)
-    made = full({"run-1": S.ONGOING}, replace(SETTINGS, transactional_ids_max_bytes=cost_of(NAMES[0])))
+    made = full(
+        {"run-1": S.ONGOING}, replace(SETTINGS, transactional_ids_max_bytes=cost_of(NAMES[0]))
+    )
     assert made.on_loaded(now_ms=NOW_MS).effects[-1] == Arm(EXPIRY, NOW_MS)
     first = made.decide_timeout(EXPIRY, now_ms=NOW_MS)
     assert first.records == (tombstone_of("run-0"), tombstone_of("run-2"))

@@ -114,15 +114,24 @@ def test_a_bump_by_another_producer_makes_the_retry_a_zombie() -> None:
 
 @pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
 @pytest.mark.parametrize("named", [{}, {"producer_id": 99, "producer_epoch": 0}])
-def test_until_every_marker_is_durable_nobody_begins(state: TransactionState, named: dict[str, int]) -> None:
-    decision = shard(metadata(state)).decide_init_producer_id(init(**named), 4, "waiter", now_ms=NOW_MS)
+def test_until_every_marker_is_durable_nobody_begins(
+    state: TransactionState, named: dict[str, int]
+) -> None:
+    decision = shard(metadata(state)).decide_init_producer_id(
+        init(**named), 4, "waiter", now_ms=NOW_MS
+    )
     assert decision == answered(refused(ErrorCode.CONCURRENT_TRANSACTIONS))
 
 
 def test_an_open_transaction_is_aborted_under_a_bumped_epoch_first() -> None:
-    decision = shard(metadata(S.ONGOING)).decide_init_producer_id(init(), 4, "waiter", now_ms=NOW_MS)
+    decision = shard(metadata(S.ONGOING)).decide_init_producer_id(
+        init(), 4, "waiter", now_ms=NOW_MS
+    )
     aborted = metadata(
-        S.PREPARE_ABORT, producer_epoch=EPOCH + 1, last_update_ms=NOW_MS, client_transaction_version=2
+        S.PREPARE_ABORT,
+        producer_epoch=EPOCH + 1,
+        last_update_ms=NOW_MS,
+        client_transaction_version=2,
     )
     assert decision == Decision(
         (record(aborted),),
@@ -157,11 +166,12 @@ def test_a_zombie_does_not_abort_the_transaction_of_its_successor() -> None:
     assert decision == answered(refused(ErrorCode.PRODUCER_FENCED))
 
 
-# ---- roll-over ------------------------------------------------------------------------------------------------------
+# ---- roll-over ----
 
 
 @pytest.mark.parametrize(
-    ("named", "last_epoch"), [({}, -1), ({"producer_id": PID, "producer_epoch": LAST_EPOCH}, LAST_EPOCH)]
+    ("named", "last_epoch"),
+    [({}, -1), ({"producer_id": PID, "producer_epoch": LAST_EPOCH}, LAST_EPOCH)],
 )
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])
 def test_after_the_last_epoch_a_fresh_producer_id_begins_at_0(
@@ -253,7 +263,9 @@ def test_fencing_at_the_last_epoch_of_the_classic_protocol_uses_the_epoch_kept_f
 
 
 def test_a_producer_id_that_is_not_needed_any_more_is_left_over() -> None:
-    """Two clients opened the same new id at once: the second gets the next epoch of the first one's producer id."""
+    """Two clients opened the same new id at once: the second gets the next epoch of the first one's
+    producer id.
+    """
     world = shard(metadata(producer_epoch=0))
     decision = world.decide_producer_id(InitContinuation(init(), 4, "waiter"), FRESH, now_ms=NOW_MS)
     assert decision.effects[-1] == given(PID, 1)

@@ -46,7 +46,9 @@ DEADLINE = Arm(deadline_key(ID), 1_000_070_000)
 def test_the_first_partitions_begin_the_transaction(
     state: TransactionState, version: int, client_version: int
 ) -> None:
-    decision = shard(metadata(state)).decide_add_partitions(join(A0, A1), version, "waiter", now_ms=NOW_MS)
+    decision = shard(metadata(state)).decide_add_partitions(
+        join(A0, A1), version, "waiter", now_ms=NOW_MS
+    )
     ongoing = metadata(
         S.ONGOING,
         partitions=frozenset({A0, A1}),
@@ -58,14 +60,18 @@ def test_the_first_partitions_begin_the_transaction(
 
 
 def test_further_partitions_join_without_moving_the_deadline() -> None:
-    decision = shard(metadata(S.ONGOING)).decide_add_partitions(join(A0, A1), 3, "waiter", now_ms=NOW_MS)
+    decision = shard(metadata(S.ONGOING)).decide_add_partitions(
+        join(A0, A1), 3, "waiter", now_ms=NOW_MS
+    )
     grown = metadata(S.ONGOING, partitions=frozenset({A0, A1, B0}), last_update_ms=NOW_MS)
     assert grown.start_ms == EARLIER_MS
     assert decision == Decision((record(grown),), (Reply("waiter", joined(a0=0, a1=0)),))
 
 
 def test_partitions_that_are_in_already_cost_no_record() -> None:
-    decision = shard(metadata(S.ONGOING)).decide_add_partitions(join(B0), 5, "waiter", now_ms=NOW_MS)
+    decision = shard(metadata(S.ONGOING)).decide_add_partitions(
+        join(B0), 5, "waiter", now_ms=NOW_MS
+    )
     assert decision == answered(joined(b0=0))
 
 
@@ -77,7 +83,9 @@ def test_a_transaction_of_an_outer_coordinator_has_no_deadline() -> None:
 
 @pytest.mark.parametrize("state", [S.PREPARE_COMMIT, S.PREPARE_ABORT])
 @pytest.mark.parametrize("producer", [(PID, EPOCH), (PID, EPOCH + 1), (99, 0)])
-def test_while_markers_are_written_nothing_joins(state: TransactionState, producer: tuple[int, int]) -> None:
+def test_while_markers_are_written_nothing_joins(
+    state: TransactionState, producer: tuple[int, int]
+) -> None:
     """Whoever asks: after a roll-over it may be the rightful producer under its next id."""
     asked = join(A0, producer_id=producer[0], producer_epoch=producer[1])
     decision = shard(metadata(state)).decide_add_partitions(asked, 5, "waiter", now_ms=NOW_MS)
@@ -101,18 +109,22 @@ def test_the_offsets_of_a_group_join_as_their_partition() -> None:
     decision = shard(metadata()).decide_add_offsets(
         add_offsets(), 3, "waiter", offsets_partition=OFFSETS, now_ms=NOW_MS
     )
-    ongoing = metadata(S.ONGOING, partitions=frozenset({OFFSETS}), start_ms=NOW_MS, last_update_ms=NOW_MS)
+    ongoing = metadata(
+        S.ONGOING, partitions=frozenset({OFFSETS}), start_ms=NOW_MS, last_update_ms=NOW_MS
+    )
     reply = Reply("waiter", AddOffsetsToTxnResponse())
     assert decision == Decision((record(ongoing),), (DEADLINE, reply))
 
 
 def test_offsets_that_are_in_already_cost_no_record() -> None:
     world = shard(metadata(S.ONGOING, partitions=frozenset({OFFSETS})))
-    decision = world.decide_add_offsets(add_offsets(), 3, "waiter", offsets_partition=OFFSETS, now_ms=NOW_MS)
+    decision = world.decide_add_offsets(
+        add_offsets(), 3, "waiter", offsets_partition=OFFSETS, now_ms=NOW_MS
+    )
     assert decision == answered(AddOffsetsToTxnResponse())
 
 
-# ---- the request around the transactions ----------------------------------------------------------------------------
+# ---- the request around the transactions ----
 
 
 def test_versions_up_to_3_carry_one_transaction() -> None:
@@ -133,7 +145,9 @@ def test_versions_from_4_carry_many() -> None:
     two = [join(A0), join(B0, transactional_id="other", verify_only=True)]
     assert answers.transactions_of(AddPartitionsToTxnRequest(transactions=two), 4) == two
     results = [joined(a0=0), joined(b0=0)]
-    assert answers.add_partitions(results, 4) == AddPartitionsToTxnResponse(results_by_transaction=results)
+    assert answers.add_partitions(results, 4) == AddPartitionsToTxnResponse(
+        results_by_transaction=results
+    )
 
 
 def test_one_bad_partition_refuses_the_others() -> None:

@@ -15,7 +15,10 @@ from millstream.wire.messages.describe_transactions import (
     DescribeTransactionsResponse,
     TopicData,
 )
-from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from millstream.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from support.transactions.samples import (
     A0,
     A1,
@@ -51,7 +54,9 @@ def test_describe_tells_state_producer_and_partitions() -> None:
     )
     nameless = describe_transactions.TransactionState(error_code=ErrorCode.INVALID_REQUEST)
     response = DescribeTransactionsResponse(transaction_states=[ongoing, unknown, nameless])
-    assert world.decide_describe_transactions(request, "waiter", now_ms=NOW_MS) == answered(response)
+    assert world.decide_describe_transactions(request, "waiter", now_ms=NOW_MS) == answered(
+        response
+    )
 
 
 @pytest.fixture
@@ -86,7 +91,9 @@ ALL = ["orders-1", "orders-2", "shipping"]
 def test_list_keeps_what_passes_every_filter(
     three: TransactionShard, filters: dict[str, Any], names: list[str], unknown: list[str]
 ) -> None:
-    decision = three.decide_list_transactions(ListTransactionsRequest(**filters), "waiter", now_ms=NOW_MS)
+    decision = three.decide_list_transactions(
+        ListTransactionsRequest(**filters), "waiter", now_ms=NOW_MS
+    )
     (reply,) = decision.effects
     assert [row.transactional_id for row in reply.response.transaction_states] == names
     assert reply.response.unknown_state_filters == unknown
@@ -107,7 +114,9 @@ def test_a_row_names_id_producer_and_state() -> None:
 def test_a_pattern_that_is_none_is_refused(three: TransactionShard, pattern: str) -> None:
     request = ListTransactionsRequest(transactional_id_pattern=pattern)
     decision = three.decide_list_transactions(request, "waiter", now_ms=NOW_MS)
-    assert decision == answered(ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION))
+    assert decision == answered(
+        ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    )
 
 
 def test_the_parts_of_many_shards_make_one_answer(three: TransactionShard) -> None:
@@ -117,14 +126,20 @@ def test_the_parts_of_many_shards_make_one_answer(three: TransactionShard) -> No
         for world in (three, shard(metadata(S.ONGOING)), shard())
     ]
     whole = merged(parts)
-    assert [row.transactional_id for row in whole.transaction_states] == ["orders-1", "orders-2", ID]
+    assert [row.transactional_id for row in whole.transaction_states] == [
+        "orders-1",
+        "orders-2",
+        ID,
+    ]
     assert whole.unknown_state_filters == ["Odd"]
     assert merged([]) == ListTransactionsResponse()
     bad = ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     assert merged([*parts, bad]) == bad
 
 
-def test_listing_by_ids_leaves_out_the_others_and_those_that_are_gone(three: TransactionShard) -> None:
+def test_listing_by_ids_leaves_out_the_others_and_those_that_are_gone(
+    three: TransactionShard,
+) -> None:
     assert sorted(three.ids()) == sorted(ALL)
     decision = three.decide_list_transactions(
         ListTransactionsRequest(), "waiter", now_ms=NOW_MS, transactional_ids=["orders-2", "gone"]

@@ -16,7 +16,9 @@ KEY = struct.pack(">hh", 0, len(ID)) + ID.encode()
 
 
 def value_v0(state: int, partitions: bytes) -> bytes:
-    return struct.pack(">hqhib", 0, PID, 3, 60_000, state) + partitions + struct.pack(">qq", 111, 222)
+    return (
+        struct.pack(">hqhib", 0, PID, 3, 60_000, state) + partitions + struct.pack(">qq", 111, 222)
+    )
 
 
 def test_version_0_is_laid_out_as_kafka_does() -> None:

@@ -47,7 +47,13 @@ INIT: list[tuple[str, TransactionMetadata | None, int, dict[str, Any], E]] = [
     ("epoch without id", EMPTY, 4, {"producer_epoch": EPOCH}, E.INVALID_REQUEST),
     ("no timeout", EMPTY, 4, {"transaction_timeout_ms": 0}, E.INVALID_TRANSACTION_TIMEOUT),
     ("negative timeout", EMPTY, 4, {"transaction_timeout_ms": -1}, E.INVALID_TRANSACTION_TIMEOUT),
-    ("long timeout", EMPTY, 4, {"transaction_timeout_ms": MAX_MS + 1}, E.INVALID_TRANSACTION_TIMEOUT),
+    (
+        "long timeout",
+        EMPTY,
+        4,
+        {"transaction_timeout_ms": MAX_MS + 1},
+        E.INVALID_TRANSACTION_TIMEOUT,
+    ),
     (
         "long timeout of a new id",
         NOBODY,
@@ -64,15 +70,33 @@ INIT: list[tuple[str, TransactionMetadata | None, int, dict[str, Any], E]] = [
         E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ),
     ("keep prepared", EMPTY, 6, {"keep_prepared_txn": True}, E.UNSUPPORTED_VERSION),
-    ("keep prepared of an open one", ONGOING, 6, {"keep_prepared_txn": True}, E.UNSUPPORTED_VERSION),
+    (
+        "keep prepared of an open one",
+        ONGOING,
+        6,
+        {"keep_prepared_txn": True},
+        E.UNSUPPORTED_VERSION,
+    ),
     ("committing", COMMITTING, 4, {}, E.CONCURRENT_TRANSACTIONS),
     ("aborting", ABORTING, 4, {}, E.CONCURRENT_TRANSACTIONS),
     ("old epoch", EMPTY, 4, {"producer_id": PID, "producer_epoch": OLD}, E.PRODUCER_FENCED),
     ("old epoch, v5", EMPTY, 5, {"producer_id": PID, "producer_epoch": OLD}, E.PRODUCER_FENCED),
-    ("old epoch, v3", EMPTY, 3, {"producer_id": PID, "producer_epoch": OLD}, E.INVALID_PRODUCER_EPOCH),
+    (
+        "old epoch, v3",
+        EMPTY,
+        3,
+        {"producer_id": PID, "producer_epoch": OLD},
+        E.INVALID_PRODUCER_EPOCH,
+    ),
     ("newer epoch", EMPTY, 4, {"producer_id": PID, "producer_epoch": NEW}, E.PRODUCER_FENCED),
     ("other id", EMPTY, 4, {"producer_id": 99, "producer_epoch": EPOCH}, E.PRODUCER_FENCED),
-    ("other id, v3", EMPTY, 3, {"producer_id": 99, "producer_epoch": EPOCH}, E.INVALID_PRODUCER_EPOCH),
+    (
+        "other id, v3",
+        EMPTY,
+        3,
+        {"producer_id": 99, "producer_epoch": EPOCH},
+        E.INVALID_PRODUCER_EPOCH,
+    ),
     ("old epoch, open", ONGOING, 4, {"producer_id": PID, "producer_epoch": OLD}, E.PRODUCER_FENCED),
     (
         "old epoch, committing",
@@ -84,11 +108,15 @@ INIT: list[tuple[str, TransactionMetadata | None, int, dict[str, Any], E]] = [
 ]
 
 
-@pytest.mark.parametrize(("what", "known", "version", "fields", "code"), INIT, ids=[row[0] for row in INIT])
+@pytest.mark.parametrize(
+    ("what", "known", "version", "fields", "code"), INIT, ids=[row[0] for row in INIT]
+)
 def test_init_producer_id(
     what: str, known: TransactionMetadata | None, version: int, fields: dict[str, Any], code: E
 ) -> None:
-    decision = shard(known).decide_init_producer_id(init(**fields), version, "waiter", now_ms=NOW_MS)
+    decision = shard(known).decide_init_producer_id(
+        init(**fields), version, "waiter", now_ms=NOW_MS
+    )
     assert error_of(decision) == code
     response = decision.effects[0].response
     assert (response.producer_id, response.producer_epoch) == (-1, -1)
@@ -112,7 +140,9 @@ def test_init_producer_id(
 def test_init_producer_id_with_two_phase_commit(
     settings: TransactionSettings, fields: dict[str, Any], code: E
 ) -> None:
-    decision = shard(ONGOING, settings).decide_init_producer_id(init(**fields), 6, "waiter", now_ms=NOW_MS)
+    decision = shard(ONGOING, settings).decide_init_producer_id(
+        init(**fields), 6, "waiter", now_ms=NOW_MS
+    )
     assert error_of(decision) == code
 
 
@@ -131,11 +161,15 @@ JOIN: list[tuple[str, TransactionMetadata | None, int, dict[str, Any], E]] = [
 ]
 
 
-@pytest.mark.parametrize(("what", "known", "version", "fields", "code"), JOIN, ids=[row[0] for row in JOIN])
+@pytest.mark.parametrize(
+    ("what", "known", "version", "fields", "code"), JOIN, ids=[row[0] for row in JOIN]
+)
 def test_add_partitions(
     what: str, known: TransactionMetadata | None, version: int, fields: dict[str, Any], code: E
 ) -> None:
-    decision = shard(known).decide_add_partitions(join(A0, A1, **fields), version, "waiter", now_ms=NOW_MS)
+    decision = shard(known).decide_add_partitions(
+        join(A0, A1, **fields), version, "waiter", now_ms=NOW_MS
+    )
     assert decision.records == ()
     (reply,) = decision.effects
     (topic,) = reply.response.topic_results
@@ -168,8 +202,12 @@ VERIFY: list[tuple[str, TransactionMetadata | None, dict[str, Any], E]] = [
 ]
 
 
-@pytest.mark.parametrize(("what", "known", "fields", "code"), VERIFY, ids=[row[0] for row in VERIFY])
-def test_verification(what: str, known: TransactionMetadata | None, fields: dict[str, Any], code: E) -> None:
+@pytest.mark.parametrize(
+    ("what", "known", "fields", "code"), VERIFY, ids=[row[0] for row in VERIFY]
+)
+def test_verification(
+    what: str, known: TransactionMetadata | None, fields: dict[str, Any], code: E
+) -> None:
     asked = join(A1, verify_only=True, **fields)
     decision = shard(known).decide_add_partitions(asked, 4, "waiter", now_ms=NOW_MS)
     assert decision.records == ()
@@ -227,7 +265,14 @@ END_BUMPING: list[tuple[str, TransactionMetadata | None, int, bool, dict[str, An
     ("v5: committing", COMMITTING, 5, COMMIT, {"producer_epoch": OLD}, BUSY),
     ("v5: opposite while committing", COMMITTING, 5, ABORT, {"producer_epoch": OLD}, BUSY),
     ("v5: opposite while aborting", ABORTING, 5, COMMIT, {"producer_epoch": OLD}, BUSY),
-    ("v5: next id while aborting", ABORTING, 5, ABORT, {"producer_id": 99, "producer_epoch": 0}, BUSY),
+    (
+        "v5: next id while aborting",
+        ABORTING,
+        5,
+        ABORT,
+        {"producer_id": 99, "producer_epoch": 0},
+        BUSY,
+    ),
     ("v5: abort after commit, before", COMMITTED_2, 5, ABORT, {"producer_epoch": OLD}, WRONG),
     ("v5: commit after commit, now", COMMITTED_2, 5, COMMIT, {}, WRONG),
     ("v5: commit after abort, before", ABORTED_2, 5, COMMIT, {"producer_epoch": OLD}, WRONG),

@@ -1,4 +1,6 @@
-"""Two-phase participation (KIP-939): transactions that wait for an outer coordinator, and survive their client."""
+"""Two-phase participation (KIP-939): transactions that wait for an outer coordinator, and survive
+their client.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,15 @@ FRESH = 100
 TAKE_OVER = init(enable_two_phase_commit=True, keep_prepared_txn=True, transaction_timeout_ms=0)
 
 
-def kept(client_epoch: int = EPOCH + 1, client_id: int = PID, **changes: int) -> TransactionMetadata:
+def kept(
+    client_epoch: int = EPOCH + 1, client_id: int = PID, **changes: int
+) -> TransactionMetadata:
     """An open transaction at (PID, EPOCH) whose client has moved on."""
-    fields = {"next_producer_id": client_id, "next_producer_epoch": client_epoch, "timeout_ms": NO_TIMEOUT_MS}
+    fields = {
+        "next_producer_id": client_id,
+        "next_producer_epoch": client_epoch,
+        "timeout_ms": NO_TIMEOUT_MS,
+    }
     return metadata(S.ONGOING, **(fields | changes))
 
 
@@ -60,7 +68,9 @@ def taken_over(client: tuple[int, int]) -> InitProducerIdResponse:
 def test_a_two_phase_producer_has_no_timeout_whatever_it_names() -> None:
     for timeout_ms in (0, -1, 2**31 - 1):
         request = init(enable_two_phase_commit=True, transaction_timeout_ms=timeout_ms)
-        decision = two_phase(metadata()).decide_init_producer_id(request, 6, "waiter", now_ms=NOW_MS)
+        decision = two_phase(metadata()).decide_init_producer_id(
+            request, 6, "waiter", now_ms=NOW_MS
+        )
         begun = metadata(producer_epoch=EPOCH + 1, timeout_ms=NO_TIMEOUT_MS, last_update_ms=NOW_MS)
         assert decision.records == (record(begun),)
 
@@ -86,8 +96,12 @@ def test_a_client_that_crashes_again_takes_over_again() -> None:
 
 def test_taking_over_without_two_phase_leaves_the_deadline_alone() -> None:
     world = two_phase(metadata(S.ONGOING))
-    decision = world.decide_init_producer_id(init(keep_prepared_txn=True), 6, "waiter", now_ms=NOW_MS)
-    changed = metadata(S.ONGOING, next_producer_id=PID, next_producer_epoch=EPOCH + 1, last_update_ms=NOW_MS)
+    decision = world.decide_init_producer_id(
+        init(keep_prepared_txn=True), 6, "waiter", now_ms=NOW_MS
+    )
+    changed = metadata(
+        S.ONGOING, next_producer_id=PID, next_producer_epoch=EPOCH + 1, last_update_ms=NOW_MS
+    )
     reply = Reply("waiter", taken_over((PID, EPOCH + 1)))
     assert decision == Decision((record(changed),), (RememberEpoch(ID, -1), reply))
 
@@ -134,7 +148,9 @@ def test_the_client_ends_under_its_own_epoch_and_markers_carry_the_transactions(
     assert (done.producer_id, done.producer_epoch) == following
     assert (done.next_producer_id, done.next_producer_epoch) == (-1, -1)
     retried = world.decide_end_txn(request, 5, "waiter", now_ms=NOW_MS)
-    assert retried == answered(EndTxnResponse(producer_id=following[0], producer_epoch=following[1]))
+    assert retried == answered(
+        EndTxnResponse(producer_id=following[0], producer_epoch=following[1])
+    )
 
 
 def test_the_client_that_prepared_it_is_fenced() -> None:
@@ -144,9 +160,12 @@ def test_the_client_that_prepared_it_is_fenced() -> None:
 
 @pytest.mark.parametrize("verify_only", [True, False])
 @pytest.mark.parametrize(
-    ("epoch", "code"), [(EPOCH, ErrorCode.PRODUCER_FENCED), (EPOCH + 1, ErrorCode.INVALID_TXN_STATE)]
+    ("epoch", "code"),
+    [(EPOCH, ErrorCode.PRODUCER_FENCED), (EPOCH + 1, ErrorCode.INVALID_TXN_STATE)],
 )
-def test_a_kept_transaction_can_only_be_ended(epoch: int, code: ErrorCode, verify_only: bool) -> None:
+def test_a_kept_transaction_can_only_be_ended(
+    epoch: int, code: ErrorCode, verify_only: bool
+) -> None:
     asked = join(A0, producer_epoch=epoch, verify_only=verify_only)
     decision = two_phase(kept()).decide_add_partitions(asked, 5, "waiter", now_ms=NOW_MS)
     assert decision == answered(joined(a0=code))

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from millstream.transactions.states import BY_TITLE, PREDECESSORS, IllegalTransition, TransactionState
+from millstream.transactions.states import (
+    BY_TITLE,
+    PREDECESSORS,
+    IllegalTransition,
+    TransactionState,
+)
 from support.transactions.samples import metadata
 
 # From Kafka's documentation of the transaction protocol: each state and what it may follow.

@@ -42,7 +42,10 @@ WEEK_MS = 7 * 24 * 3600 * 1000
 def test_an_overdue_transaction_is_aborted_under_a_bumped_epoch() -> None:
     decision = shard(metadata(S.ONGOING)).decide_timeout(KEY, now_ms=LATE_MS)
     aborted = metadata(
-        S.PREPARE_ABORT, producer_epoch=EPOCH + 1, last_update_ms=LATE_MS, client_transaction_version=2
+        S.PREPARE_ABORT,
+        producer_epoch=EPOCH + 1,
+        last_update_ms=LATE_MS,
+        client_transaction_version=2,
     )
     assert decision == Decision(
         (record(aborted),),
@@ -67,8 +70,12 @@ def test_a_timer_that_comes_early_is_set_again() -> None:
     assert decision == Decision(effects=(Arm(KEY, 1_000_060_000),))
 
 
-def test_a_start_by_a_clock_ahead_of_ours_puts_the_deadline_off_by_no_more_than_the_timeout() -> None:
-    """A coordinator that took over from a broker whose clock was a quarter of an hour ahead of its own."""
+def test_a_start_by_a_clock_ahead_of_ours_puts_the_deadline_off_by_no_more_than_the_timeout() -> (
+    None
+):
+    """A coordinator that took over from a broker whose clock was a quarter of an hour ahead of its
+    own.
+    """
     moved = shard(metadata(S.ONGOING, start_ms=NOW_MS + 900_000))
     loaded = moved.on_loaded(now_ms=NOW_MS)
     fires_ms = NOW_MS + TIMEOUT_MS + 10_000
@@ -85,7 +92,9 @@ def test_a_start_by_a_clock_that_is_a_little_ahead_gets_the_whole_of_its_timeout
 
 
 def test_a_clock_that_was_set_back_meanwhile_does_not_keep_a_transaction_open() -> None:
-    (aborting,) = shard(metadata(S.ONGOING)).decide_timeout(KEY, now_ms=EARLIER_MS - 3_600_000).records
+    (aborting,) = (
+        shard(metadata(S.ONGOING)).decide_timeout(KEY, now_ms=EARLIER_MS - 3_600_000).records
+    )
     assert aborting.value.transaction_status == S.PREPARE_ABORT.value
 
 
@@ -152,7 +161,7 @@ def test_a_transaction_that_ended_meanwhile_is_left_alone() -> None:
     assert world.decide_producer_id(TimeoutContinuation(ID), 100, now_ms=LATE_MS) == NOTHING
 
 
-# ---- expiry ---------------------------------------------------------------------------------------------------------
+# ---- expiry ----
 
 
 @pytest.mark.parametrize("state", [S.EMPTY, S.COMPLETE_COMMIT, S.COMPLETE_ABORT])

@@ -50,8 +50,12 @@ def declared(row: PartitionData[bytes]) -> DeclaredPartition:
 
 
 @pytest.mark.parametrize("version", range(19))
-@pytest.mark.parametrize("nodes", [(), (NodeEndpoint(1, "one", 9092), NodeEndpoint(2, "two", 9093, "r"))])
-def test_bytes_equal_those_of_the_generated_codec(version: int, nodes: tuple[NodeEndpoint, ...]) -> None:
+@pytest.mark.parametrize(
+    "nodes", [(), (NodeEndpoint(1, "one", 9092), NodeEndpoint(2, "two", 9093, "r"))]
+)
+def test_bytes_equal_those_of_the_generated_codec(
+    version: int, nodes: tuple[NodeEndpoint, ...]
+) -> None:
     name: str | bytes = bytes(range(16)) if version >= fetch_response.BY_ID else "orders"
     topics = [(name, ROWS), (name, ROWS[:1])]
     parts = fetch_response.encode(version, 99, topics, session_id=12, error_code=0, nodes=nodes)

@@ -9,7 +9,11 @@ import pytest
 from millstream.wire.apis import APIS, BY_NAME, api_of
 from millstream.wire.frames import begin_response, finish_response, parse_request_header
 from millstream.wire.link import Link, NoCommonVersion
-from millstream.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from millstream.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.messages.produce import ProduceRequest
@@ -38,7 +42,7 @@ def frames_of(link: Link[str], data: bytes) -> list[memoryview]:
     return list(link.feed(memoryview(data)))
 
 
-# ---- versions -------------------------------------------------------------------------------
+# ---- versions ----
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ def test_versions_are_learned_from_an_api_versions_response() -> None:
     assert (waiter, link.versions, link.version(FETCH)) == ("versions", {FETCH.key: (4, 11)}, 11)
 
 
-# ---- requests -------------------------------------------------------------------------------
+# ---- requests ----
 
 
 @pytest.mark.parametrize("version", [CLASSIC, FLEXIBLE])
@@ -126,7 +130,7 @@ def test_every_api_is_known_by_the_name_of_its_request() -> None:
     assert [api_of(api.request_class()()) for api in APIS] == list(APIS)
 
 
-# ---- responses ------------------------------------------------------------------------------
+# ---- responses ----
 
 
 @pytest.mark.parametrize("version", [CLASSIC, FLEXIBLE])
@@ -171,7 +175,9 @@ def test_frames_are_the_same_however_the_bytes_arrive(seed: int) -> None:
     dice = random.Random(seed)
     link = new_link()
     codes = [dice.randrange(100) for _ in range(8)]
-    data = b"".join(answer(heartbeat(link, str(code)), HeartbeatResponse(error_code=code)) for code in codes)
+    data = b"".join(
+        answer(heartbeat(link, str(code)), HeartbeatResponse(error_code=code)) for code in codes
+    )
     got: list[tuple[str, int]] = []
     while data:
         if dice.random() < 0.5:  # into the link's own memory

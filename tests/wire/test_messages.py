@@ -1,4 +1,6 @@
-"""The declared messages against each other and against kio, an independent implementation of the same schemas."""
+"""The declared messages against each other and against kio, an independent implementation of the
+same schemas.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_codecs_in_steps_equal_the_others(api: Api, version: int) -> None:
             decoded, end = finish(cls.decode_steps(memoryview(b"head" + data), version, 4))
             assert (decoded, end) == (cls.decode(data, version)[0], 4 + len(data))
             for cut in range(0, len(data), max(len(data) // 20, 1)):
-                assert outcome_of_steps(cls, data[:cut], version) == outcome(cls, data[:cut], version)
+                assert outcome_of_steps(cls, data[:cut], version) == outcome(
+                    cls, data[:cut], version
+                )
 
 
 def outcome(cls: type[Struct], data: bytes, version: int) -> Any:
@@ -85,7 +89,9 @@ def test_no_truncation_is_accepted_or_crashes(api: Api, version: int) -> None:
 def kio_class(api: Api, version: int, suffix: str) -> type | None:
     names = {"AlterConfigs": "alter_configs"}
     try:
-        module = importlib.import_module(f"kio.schema.{names.get(api.name, api.module)}.v{version}.{suffix}")
+        module = importlib.import_module(
+            f"kio.schema.{names.get(api.name, api.module)}.v{version}.{suffix}"
+        )
     except ModuleNotFoundError:
         return None
     return getattr(module, api.name + suffix.capitalize())
@@ -100,7 +106,9 @@ KIO = [
 
 
 @pytest.mark.parametrize(
-    ("api", "version", "suffix"), KIO, ids=[f"{api.name}-v{version}-{suffix}" for api, version, suffix in KIO]
+    ("api", "version", "suffix"),
+    KIO,
+    ids=[f"{api.name}-v{version}-{suffix}" for api, version, suffix in KIO],
 )
 def test_bytes_equal_those_of_kio(api: Api, version: int, suffix: str) -> None:
     """Our bytes are read by kio, and kio writes the same bytes back."""
@@ -139,9 +147,13 @@ def test_kio_covers_most_of_the_table() -> None:
 def test_table_agrees_with_the_declarations() -> None:
     for api in APIS:
         for cls in messages(api):
-            assert (cls.versions.first, cls.versions.last) == (api.min_version, api.max_version), api.name
+            assert (cls.versions.first, cls.versions.last) == (api.min_version, api.max_version), (
+                api.name
+            )
             flexible = [v for v in range(api.min_version, api.max_version + 1) if v in cls.flexible]
-            assert flexible == [v for v in range(api.min_version, api.max_version + 1) if api.flexible(v)]
+            assert flexible == [
+                v for v in range(api.min_version, api.max_version + 1) if api.flexible(v)
+            ]
 
 
 def test_unknown_tagged_fields_are_skipped() -> None:
@@ -189,7 +201,9 @@ def test_null_uuid_is_sixteen_zero_bytes() -> None:
 
 
 def test_a_string_is_no_longer_than_fifteen_bits_can_tell() -> None:
-    """Nor is it in Kafka: records, and older versions, have no room for the length of a longer one."""
+    """Nor is it in Kafka: records, and older versions, have no room for the length
+    of a longer one.
+    """
     longest = FindCoordinatorRequest(coordinator_keys=["é" * 16_383 + "x"])
     assert FindCoordinatorRequest.decode(bytes(longest.encode(6)), 6)[0] == normalise(longest, 6)
     longer = FindCoordinatorRequest(coordinator_keys=["é" * 16_384])

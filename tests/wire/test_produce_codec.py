@@ -1,4 +1,6 @@
-"""The hand-written produce codec against the generated one, for every version, good bytes and bad."""
+"""The hand-written produce codec against the generated one, for every version,
+good bytes and bad.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def request(version: int) -> ProduceRequest:
         acks=-1,
         timeout_ms=1234,
         topic_data=[
-            topic("orders", [PartitionProduceData(index=i, records=b"r" * (i * 70)) for i in range(4)]),
+            topic(
+                "orders", [PartitionProduceData(index=i, records=b"r" * (i * 70)) for i in range(4)]
+            ),
             topic("x" * 200, [PartitionProduceData(index=7, records=None)]),
             topic("none", []),
         ],
@@ -64,7 +68,9 @@ def as_tuples(message: ProduceRequest, version: int) -> produce_codec.ProduceReq
 @pytest.mark.parametrize("version", VERSIONS)
 def test_requests_are_read_as_the_generated_codec_reads_them(version: int) -> None:
     data = b"head" + bytes(request(version).encode(version))
-    assert produce_codec.decode(memoryview(data), 4, version) == as_tuples(request(version), version)
+    assert produce_codec.decode(memoryview(data), 4, version) == as_tuples(
+        request(version), version
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -120,7 +126,9 @@ def declared(answer: PartitionResult) -> PartitionProduceResponse:
 
 
 def reference(
-    version: int, topics: list[tuple[str | bytes, list[PartitionResult]]], nodes: Sequence[NodeEndpoint] = ()
+    version: int,
+    topics: list[tuple[str | bytes, list[PartitionResult]]],
+    nodes: Sequence[NodeEndpoint] = (),
 ) -> bytes:
     out = begin_response(0, version, 42)
     ProduceResponse(
@@ -144,7 +152,16 @@ def test_tagged_fields_count_like_partitions() -> None:
     for count, ok in ((100, True), (200, False)):
         size = bytearray()
         write_uvarint(size, count + 1)
-        data = b"\0" + b"\xff\xff" + bytes(4) + b"\x02" + b"\x02t" + bytes(size) + one * count + b"\0\0"
+        data = (
+            b"\0"
+            + b"\xff\xff"
+            + bytes(4)
+            + b"\x02"
+            + b"\x02t"
+            + bytes(size)
+            + one * count
+            + b"\0\0"
+        )
         if ok:
             ((_, partitions),) = produce_codec.decode(memoryview(data), 0, 9).topics
             assert len(partitions) == count
@@ -158,7 +175,9 @@ def test_responses_have_the_bytes_of_the_generated_codec(version: int) -> None:
     key: str | bytes = bytes(range(16)) if version >= 13 else "orders"
     topics = [(key, ANSWERS), (key, [])]
     assert bytes(produce_codec.encode(version, 42, topics)) == reference(version, topics)
-    assert bytes(produce_codec.encode(version, 42, topics, NODES)) == reference(version, topics, NODES)
+    assert bytes(produce_codec.encode(version, 42, topics, NODES)) == reference(
+        version, topics, NODES
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)

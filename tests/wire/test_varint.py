@@ -1,4 +1,6 @@
-"""Varints: round trips, the edges of both widths, and agreement with aiokafka's and kafka-python's."""
+"""Varints: round trips, the edges of both widths, and agreement with aiokafka's
+and kafka-python's.
+"""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class Broker:
         self.dispatcher: Dispatcher | None = None
         self._joined = False
 
-    # ---- startup ---------------------------------------------------------------------------------
+    # ---- startup ----
 
     async def start(self) -> None:
         """Return when clients are served; raise SettingError or StartError if that is not possible.
@@ -141,7 +141,9 @@ class Broker:
         logs.open()
         identity = Identity(config, ports.files, logs, ports.new_id)
         self._lifecycle.push(identity.close, abandon=identity.release)
-        self._lifecycle.push(lambda: self._close_logs(logs), abandon=lambda: logs.close(broker_epoch=None))
+        self._lifecycle.push(
+            lambda: self._close_logs(logs), abandon=lambda: logs.close(broker_epoch=None)
+        )
         coordination = await identity.open(self._coordination)
         opened = Opened(
             self.advertised,
@@ -215,7 +217,7 @@ class Broker:
         self._background.run("in-sync replicas", parts.isr.run())
         parts.maintenance.start(self._background)
 
-    # ---- shutdown --------------------------------------------------------------------------------
+    # ---- shutdown ----
 
     async def stop(self) -> None:
         """Send pending responses, flush, and mark the directories as cleanly closed."""

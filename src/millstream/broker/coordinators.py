@@ -135,10 +135,12 @@ class Coordinators:
             from millstream.cluster.coordinators.peers import CoordinatorPeers
 
             member = self._member
-            self._peers = CoordinatorPeers(member.node_id, self._image, member.peers, member.address_of)
+            self._peers = CoordinatorPeers(
+                member.node_id, self._image, member.peers, member.address_of
+            )
         return self._peers
 
-    # ---- events ----------------------------------------------------------------------------------
+    # ---- events ----
 
     def led(self, partition: Partition) -> None:
         if partition.tp.topic not in (OFFSETS, TRANSACTIONS):
@@ -169,7 +171,9 @@ class Coordinators:
         else:
             self.transactions.lead(partition)
 
-    def marker_written(self, tp: TopicPartition, offset: int, producer_id: int, commit: bool) -> None:
+    def marker_written(
+        self, tp: TopicPartition, offset: int, producer_id: int, commit: bool
+    ) -> None:
         if tp.topic == OFFSETS:
             self.groups.marker_written(tp.partition, offset, producer_id, commit)
 
@@ -192,7 +196,7 @@ class Coordinators:
         if self._peers is not None:
             self._peers.close()
 
-    # ---- lookup ----------------------------------------------------------------------------------
+    # ---- lookup ----
 
     async def find(self, key_type: int, key: str, version: int) -> int:
         """Return the broker that coordinates a key; raise ApiError if there is none now.
@@ -248,7 +252,9 @@ class Coordinators:
             transaction_remove_expired_transaction_cleanup_interval_ms=config.integer(
                 "transaction.remove.expired.transaction.cleanup.interval.ms"
             ),
-            transactional_ids_max_bytes=ids_limit_of(config.get("transactional.ids.memory.max.bytes")),
+            transactional_ids_max_bytes=ids_limit_of(
+                config.get("transactional.ids.memory.max.bytes")
+            ),
             transaction_two_phase_commit_enable=config.flag("transaction.two.phase.commit.enable"),
             transaction_version=self._image.feature_levels.get("transaction.version", 0),
         )

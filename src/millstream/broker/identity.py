@@ -115,7 +115,7 @@ class Identity:
             self._metadata_lock.release()
             self._metadata_lock = None
 
-    # ---- the metadata store ----------------------------------------------------------------------
+    # ---- the metadata store ----
 
     async def _open_store(self) -> EmbeddedCoordination:
         path = self._store_path()
@@ -137,14 +137,18 @@ class Identity:
         path = self._metadata_dir()
         log_dir = self._logs.dirs.get(path)
         if log_dir is not None and not log_dir.online:
-            raise StartError(f"the metadata store is in {path}, which cannot be used: {log_dir.reason}")
+            raise StartError(
+                f"the metadata store is in {path}, which cannot be used: {log_dir.reason}"
+            )
         if not self._files.is_dir(path):
             self._files.makedirs(path)
             self._files.sync_dir(os.path.dirname(path))
         return os.path.join(path, STORE_FILE)
 
     def _metadata_dir(self) -> str:
-        return os.path.abspath(str(self._config.get("metadata.log.dir") or self._config.log_dirs[0]))
+        return os.path.abspath(
+            str(self._config.get("metadata.log.dir") or self._config.log_dirs[0])
+        )
 
     def _lock_metadata(self, directory: str) -> None:
         """Lock a store outside of the data directories.
@@ -158,7 +162,7 @@ class Identity:
         if self._metadata_lock is None:
             raise StartError(f"the metadata directory {directory} is in use by another broker")
 
-    # ---- migration -------------------------------------------------------------------------------
+    # ---- migration ----
 
     def _metadata_directories(self) -> list[str]:
         """Return the directories that may have a store or a note, except offline ones."""
@@ -178,7 +182,9 @@ class Identity:
         directories = self._metadata_directories()
         if stores := migration_notes.stores(self._files, directories):
             note = next(iter(migration_notes.read_notes(self._files, directories)), None)
-            address = note.address if note is not None else str(self._config.get("zookeeper.connect"))
+            address = (
+                note.address if note is not None else str(self._config.get("zookeeper.connect"))
+            )
             command = self._migrate_command(address)
             raise StartError(migration_notes.why_not_in_cluster(stores[0], note, command))
 
@@ -188,7 +194,7 @@ class Identity:
             address, self._config.log_dirs, str(metadata_dir) if metadata_dir else None
         )
 
-    # ---- the cluster id --------------------------------------------------------------------------
+    # ---- the cluster id ----
 
     async def _identify(self, coordination: Coordination) -> None:
         """Determine the cluster id: of the store, the directories, the setting, or a new one."""
@@ -214,7 +220,9 @@ class Identity:
         logs.identify(cluster_id, node_id)
         await store_directories(coordination, node_id, assign_ids(log_dirs))
 
-    async def _shared_cluster_id(self, coordination: Coordination, ours: str, may_begin: bool) -> str:
+    async def _shared_cluster_id(
+        self, coordination: Coordination, ours: str, may_begin: bool
+    ) -> str:
         """Return the id in the store, or ours if it has none and a cluster may begin there.
 
         Wait if the connection is lost.

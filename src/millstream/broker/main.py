@@ -150,7 +150,9 @@ def _run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(config: BrokerConfig, settings: Mapping[str, Given], *, existing: bool = False) -> int:
+async def _serve(
+    config: BrokerConfig, settings: Mapping[str, Given], *, existing: bool = False
+) -> int:
     from millstream.broker.app import Broker, StartError
     from millstream.ports.coordination import CoordinationError
 
@@ -179,7 +181,10 @@ async def _serve(config: BrokerConfig, settings: Mapping[str, Given], *, existin
     gc.set_threshold(20_000, 5, 200)
     listeners = ", ".join(str(endpoint) for endpoint in broker.advertised)
     data = ", ".join(_short_path(path) for path in config.log_dirs)
-    print(f"millstream ready: node {config.node_id}, {listeners}, data {data}, {_age_s():.2f} s", flush=True)
+    print(
+        f"millstream ready: node {config.node_id}, {listeners}, data {data}, {_age_s():.2f} s",
+        flush=True,
+    )
     reasons_to_stop: list[asyncio.Future[Any]] = [stop, broker.failed]
     await asyncio.wait(reasons_to_stop, return_when=asyncio.FIRST_COMPLETED)
     if broker.failed.done():
@@ -200,7 +205,8 @@ async def _open_coordination(config: BrokerConfig) -> ZooKeeperCoordination | No
         zookeeper = ZooKeeperCoordination(str(connect), session_timeout_ms=session_ms)
     except ValueError as error:
         raise SettingError(
-            f"Invalid value {connect} for configuration zookeeper.connect: {error}", "zookeeper.connect"
+            f"Invalid value {connect} for configuration zookeeper.connect: {error}",
+            "zookeeper.connect",
         ) from None
     timeout_ms = config.get("zookeeper.connection.timeout.ms")
     return await zookeeper.open(timeout_ms if isinstance(timeout_ms, int) else session_ms)
@@ -234,7 +240,13 @@ def _stop_on_signals() -> asyncio.Future[None]:
 
 def _short_path(path: str) -> str:
     relative = os.path.relpath(path)
-    return path if os.path.isabs(path) else f"./{relative}" if not relative.startswith("..") else relative
+    return (
+        path
+        if os.path.isabs(path)
+        else f"./{relative}"
+        if not relative.startswith("..")
+        else relative
+    )
 
 
 def _age_s() -> float:

@@ -23,7 +23,11 @@ class Maintenance:
     """Begins with ``start``, when clients are served. Its code is imported only then."""
 
     def __init__(
-        self, config: BrokerConfig, logs: LogManager, housekeeping: Housekeeping, new_worker: NewWorker
+        self,
+        config: BrokerConfig,
+        logs: LogManager,
+        housekeeping: Housekeeping,
+        new_worker: NewWorker,
     ) -> None:
         self._config = config
         self._logs = logs

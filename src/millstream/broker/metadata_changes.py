@@ -59,7 +59,7 @@ class MetadataChanges:
             await self._replicas.hosting.follow(topics)
         self._coordinators.topics_changed(changes)
 
-    # ---- startup ---------------------------------------------------------------------------------
+    # ---- startup ----
 
     async def _load_topics_or_fail(self) -> None:
         try:
@@ -88,7 +88,7 @@ class MetadataChanges:
         for _loaded in self._logs.load():
             pass
 
-    # ---- settings --------------------------------------------------------------------------------
+    # ---- settings ----
 
     async def _on_settings(self) -> None:
         """Apply changes of brokers, their settings, or features."""
@@ -122,5 +122,7 @@ def _parsed(texts: dict[str, str]) -> dict[str, Value]:
         try:
             values[name] = row.parse(text)
         except SettingError as error:
-            logger.error("a stored setting of this broker is not understood and left out: %s", error)
+            logger.error(
+                "a stored setting of this broker is not understood and left out: %s", error
+            )
     return values

@@ -274,7 +274,8 @@ def build(config: BrokerConfig, ports: Ports, opened: Opened) -> Parts:
 def _registration(config: BrokerConfig, opened: Opened) -> BrokerRegistration:
     rack = config.get("broker.rack")
     endpoints = tuple(
-        znodes.BrokerEndpoint(endpoint.name, endpoint.host, endpoint.port) for endpoint in opened.advertised
+        znodes.BrokerEndpoint(endpoint.name, endpoint.host, endpoint.port)
+        for endpoint in opened.advertised
     )
     directories = sorted(str(log_dir.directory_id) for log_dir in opened.logs.online_dirs())
     return BrokerRegistration(

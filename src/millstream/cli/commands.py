@@ -47,8 +47,14 @@ COMMANDS = (
         "consumer groups, their lag and offsets",
         "list | describe | reset-offsets | delete | delete-offsets",
     ),
-    Command("transactions", "transactions, including hanging ones", "list | describe | hanging | abort"),
-    Command("reassign", "move partitions between brokers", "plan | execute | status | cancel | unthrottle"),
+    Command(
+        "transactions", "transactions, including hanging ones", "list | describe | hanging | abort"
+    ),
+    Command(
+        "reassign",
+        "move partitions between brokers",
+        "plan | execute | status | cancel | unthrottle",
+    ),
     Command("elect-leaders", "give leadership back to the preferred replicas"),
     Command("dlq", "dead letters: records that pipelines could not read", "list | show | redrive"),
     Command("produce", "send records from stdin or a file"),
@@ -61,14 +67,19 @@ COMMANDS = (
     ),
     Command("spark", "a Spark cluster on this machine, for --master", "up | prepare", folder=True),
     Command(
-        "sql", "SQL over topics: a statement, or a prompt", "[STATEMENT] [--file FILE] | run", folder=True
+        "sql",
+        "SQL over topics: a statement, or a prompt",
+        "[STATEMENT] [--file FILE] | run",
+        folder=True,
     ),
     Command(
         "mirror",
         "copy topics to another cluster, one way or both",
         "--from [NAME=]HOST:PORT --to [NAME=]HOST:PORT --topics NAME|REGEX,...",
     ),
-    Command("perf", "measure a cluster: rates and latencies", "produce | consume | e2e", folder=True),
+    Command(
+        "perf", "measure a cluster: rates and latencies", "produce | consume | e2e", folder=True
+    ),
     Command("plan", "estimate the disk and brokers that a load needs", folder=True),
     Command("doctor", "check a running cluster and suggest fixes", folder=True),
     Command("log", "inspect the files of a broker", "dump | verify"),

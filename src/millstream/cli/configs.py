@@ -111,7 +111,8 @@ def describe(
         print_table(("NAME", "VALUE", "SOURCE", "SYNONYMS", "READ-ONLY"), rows)
     elif shown:
         print_table(
-            ("NAME", "VALUE", "SOURCE"), [(config.name, _value(config), config.source) for config in shown]
+            ("NAME", "VALUE", "SOURCE"),
+            [(config.name, _value(config), config.source) for config in shown],
         )
     else:
         note(f"{kind.value} {name} has only default settings; show them with --all")
@@ -121,7 +122,9 @@ def describe(
 def alter(
     kind: KindArgument,
     name: NameArgument,
-    set: Annotated[Pairs, declare.Option("--set", "-s", metavar="NAME=VALUE", help="Set a value.")] = None,
+    set: Annotated[
+        Pairs, declare.Option("--set", "-s", metavar="NAME=VALUE", help="Set a value.")
+    ] = None,
     delete: Annotated[
         Pairs, declare.Option("--delete", "-d", metavar="NAME", help="Reset to the default.")
     ] = None,
@@ -129,9 +132,12 @@ def alter(
         Pairs, declare.Option("--append", metavar="NAME=VALUE", help="Add to a list setting.")
     ] = None,
     subtract: Annotated[
-        Pairs, declare.Option("--subtract", metavar="NAME=VALUE", help="Remove from a list setting.")
+        Pairs,
+        declare.Option("--subtract", metavar="NAME=VALUE", help="Remove from a list setting."),
     ] = None,
-    dry_run: Annotated[bool, declare.Option("--dry-run", help="Check the change without making it.")] = False,
+    dry_run: Annotated[
+        bool, declare.Option("--dry-run", help="Check the change without making it.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -155,7 +161,9 @@ def alter(
         _note_unknown(changes["set"])
     if kind is Kind.topic:
         note_unknown_deletions(delete or ())
-    print(f"{'would alter' if dry_run else 'altered'} settings of {kind.value} {name}: {', '.join(named)}")
+    print(
+        f"{'would alter' if dry_run else 'altered'} settings of {kind.value} {name}: {', '.join(named)}"
+    )
 
 
 def _note_unknown(names: Iterable[str]) -> None:
@@ -187,7 +195,9 @@ def _value(config: Config) -> str | None:
 
 
 def _synonyms(config: Config) -> str:
-    return ", ".join(f"{synonym.source}:{synonym.name}={synonym.value}" for synonym in config.synonyms)
+    return ", ".join(
+        f"{synonym.source}:{synonym.name}={synonym.value}" for synonym in config.synonyms
+    )
 
 
 def _as_json(config: Config) -> dict[str, Any]:

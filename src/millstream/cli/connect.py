@@ -49,7 +49,9 @@ def connect(
     ] = None,
     value: Annotated[
         str | None,
-        declare.Option("--value", metavar="FORMAT", help="Format of the topic's values. [default: json]"),
+        declare.Option(
+            "--value", metavar="FORMAT", help="Format of the topic's values. [default: json]"
+        ),
     ] = None,
     key: Annotated[
         str | None,
@@ -77,7 +79,9 @@ def connect(
     ] = None,
     starting: Annotated[
         str | None,
-        declare.Option("--starting", help="Start position of a new flow in a topic: earliest or latest."),
+        declare.Option(
+            "--starting", help="Start position of a new flow in a topic: earliest or latest."
+        ),
     ] = None,
     tombstones: Annotated[
         Tombstones | None,
@@ -112,7 +116,15 @@ def connect(
     from millstream.pipelines.runner import RunOptions, preflight
 
     connect_options = ConnectOptions(
-        bootstrap, name, value, schema, columns_in(key), by, columns_in(partition_by), starting, tombstones
+        bootstrap,
+        name,
+        value,
+        schema,
+        columns_in(key),
+        by,
+        columns_in(partition_by),
+        starting,
+        tombstones,
     )
     pipeline = connection(parse_address(source), parse_address(target), connect_options)
     spark_conf = pairs(conf, "--conf")

@@ -54,30 +54,38 @@ def consume(
         ),
     ] = None,
     subscribe: Annotated[
-        bool, declare.Option("--subscribe", help="Join a group; without --group it is named after you.")
+        bool,
+        declare.Option("--subscribe", help="Join a group; without --group it is named after you."),
     ] = False,
     exit_at_end: Annotated[
         bool, declare.Option("--exit", "-e", help="Stop at the current end instead of following.")
     ] = False,
     count: Annotated[
-        int | None, declare.Option("-n", "--count", min=1, help="Maximum number of records to print.")
+        int | None,
+        declare.Option("-n", "--count", min=1, help="Maximum number of records to print."),
     ] = None,
     partition: Annotated[
         list[int] | None,
         declare.Option("--partition", "-p", min=0, help="Read only this partition (repeatable)."),
     ] = None,
     format: Annotated[
-        str, declare.Option("--format", "-f", metavar="FORMAT", help="Format of a record, or `json`.")
+        str,
+        declare.Option("--format", "-f", metavar="FORMAT", help="Format of a record, or `json`."),
     ] = r"%s\n",
-    as_json: Annotated[bool, declare.Option("-J", "--json", help="The same as --format json.")] = False,
+    as_json: Annotated[
+        bool, declare.Option("-J", "--json", help="The same as --format json.")
+    ] = False,
     null: Annotated[str, declare.Option(metavar="TEXT", help="Text for a null key or value.")] = "",
     isolation: Annotated[
         str,
         declare.Option(
-            metavar="LEVEL", help="read_committed, or read_uncommitted to include aborted transactions."
+            metavar="LEVEL",
+            help="read_committed, or read_uncommitted to include aborted transactions.",
         ),
     ] = "read_committed",
-    quiet: Annotated[bool, declare.Option("--quiet", "-q", help="Print only records and errors.")] = False,
+    quiet: Annotated[
+        bool, declare.Option("--quiet", "-q", help="Print only records and errors.")
+    ] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -144,7 +152,9 @@ def _position(text: str) -> Position:
         raise declare.BadParameter(str(error), param_hint="--from") from None
 
 
-def _print_records(consumer: Consumer, render: Callable[[Record], bytes], count: int | None) -> None:
+def _print_records(
+    consumer: Consumer, render: Callable[[Record], bytes], count: int | None
+) -> None:
     left = count
     while not consumer.finished and left != 0:
         records = consumer.poll(BATCH if left is None else min(BATCH, left))

@@ -55,13 +55,17 @@ DeadTopic = Annotated[
 ]
 Reason = Annotated[
     str | None,
-    declare.Option("--reason", metavar="TEXT", help="Only dead letters whose reason contains this text."),
+    declare.Option(
+        "--reason", metavar="TEXT", help="Only dead letters whose reason contains this text."
+    ),
 ]
 PipelineName = Annotated[
-    str | None, declare.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline.")
+    str | None,
+    declare.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline."),
 ]
 FlowName = Annotated[
-    str | None, declare.Option("--flow", metavar="NAME", help="Only dead letters of flows with this name.")
+    str | None,
+    declare.Option("--flow", metavar="NAME", help="Only dead letters of flows with this name."),
 ]
 
 
@@ -127,7 +131,10 @@ def list_topics(
 def show(
     topic: DeadTopic,
     limit: Annotated[
-        int, declare.Option("--limit", "-n", min=1, help="Maximum number of records to show, from the end.")
+        int,
+        declare.Option(
+            "--limit", "-n", min=1, help="Maximum number of records to show, from the end."
+        ),
     ] = 20,
     reason: Reason = None,
     pipeline: PipelineName = None,
@@ -177,13 +184,16 @@ def redrive(
     topic: DeadTopic,
     to: Annotated[
         str | None,
-        declare.Option("--to", metavar="TOPIC", help="Target topic. [default: the origin of each record]"),
+        declare.Option(
+            "--to", metavar="TOPIC", help="Target topic. [default: the origin of each record]"
+        ),
     ] = None,
     reason: Reason = None,
     pipeline: PipelineName = None,
     flow: FlowName = None,
     limit: Annotated[
-        int | None, declare.Option("--limit", "-n", min=1, help="Maximum number of records to send.")
+        int | None,
+        declare.Option("--limit", "-n", min=1, help="Maximum number of records to send."),
     ] = None,
     timestamps: Annotated[
         Timestamps | None,
@@ -204,7 +214,8 @@ def redrive(
         bool, declare.Option("--again", help="Also send records that an earlier redrive has sent.")
     ] = False,
     run: Annotated[
-        bool, declare.Option("--execute", help="Send the records; without this they are only listed.")
+        bool,
+        declare.Option("--execute", help="Send the records; without this they are only listed."),
     ] = False,
     dry_run: Annotated[
         bool, declare.Option("--dry-run", help="Only list the records (the default).")
@@ -235,10 +246,15 @@ def redrive(
             overwrite_newer,
             again,
         )
-        progress, newer_progress = Progress(f"redriving {name}"), Progress("looking for newer records")
+        progress, newer_progress = (
+            Progress(f"redriving {name}"),
+            Progress("looking for newer records"),
+        )
         try:
             if run:
-                result = execute(admin, request, each=progress.update, looking=newer_progress.update)
+                result = execute(
+                    admin, request, each=progress.update, looking=newer_progress.update
+                )
             else:
                 result = plan(admin, request, looking=newer_progress.update)
         finally:
@@ -275,10 +291,15 @@ def _show_redriven(name: str, result: Redriven, executed: bool, format: Format) 
         )
         return
     if result.count:
-        rows = [(name, target.topic, target.partition, count) for target, count in result.sent.items()]
+        rows = [
+            (name, target.topic, target.partition, count) for target, count in result.sent.items()
+        ]
         print_table(("FROM", "TO", "PARTITION", "RECORDS"), rows)
     if not result.count:
-        note(f"nothing to send from {name}" + (f" ({result.kept:,} do not match)" if result.kept else ""))
+        note(
+            f"nothing to send from {name}"
+            + (f" ({result.kept:,} do not match)" if result.kept else "")
+        )
     elif not executed:
         note("nothing sent yet; add --execute to send")
     elif result.kept:
@@ -301,7 +322,9 @@ def _note_newer(result: Redriven) -> None:
     )
     for example in result.examples:
         origin = (
-            f"{example.dead_letter}:{example.offset}" if example.origin is None else _origin(example.origin)
+            f"{example.dead_letter}:{example.offset}"
+            if example.origin is None
+            else _origin(example.origin)
         )
         newer = (
             ""
@@ -332,7 +355,9 @@ def _row(letter: DeadLetter) -> tuple[object, ...]:
     record = letter.record
     return (
         f"{record.partition}:{record.offset}",
-        letter.source if letter.topic is None else f"{letter.topic}-{letter.partition}:{letter.offset}",
+        letter.source
+        if letter.topic is None
+        else f"{letter.topic}-{letter.partition}:{letter.offset}",
         _time(record.timestamp_ms if letter.timestamp_ms is None else letter.timestamp_ms),
         _truncate(str(letter.refused_by), NAME_CHARACTERS) or None,
         letter.redriven,
@@ -358,7 +383,9 @@ def _json(letter: DeadLetter) -> dict[str, Any]:
         "key": record["key"],
         "value": record["value"],
         "headers": record["headers"],
-        "dead_letter": {name: record[name] for name in ("topic", "partition", "offset", "timestamp")},
+        "dead_letter": {
+            name: record[name] for name in ("topic", "partition", "offset", "timestamp")
+        },
     }
 
 

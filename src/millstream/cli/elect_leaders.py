@@ -23,7 +23,9 @@ def elect_leaders(
             help="Elect any live replica of partitions without a leader. Records that only others have are lost.",
         ),
     ] = False,
-    yes: Annotated[bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[
+        bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")
+    ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -35,7 +37,9 @@ def elect_leaders(
     from millstream.client.admin.client import Admin
 
     if unclean and not yes:
-        declare.confirm("Acknowledged records may be lost. Elect leaders anyway?", abort=True, err=True)
+        declare.confirm(
+            "Acknowledged records may be lost. Elect leaders anyway?", abort=True, err=True
+        )
     with Admin(bootstrap, timeout_s=timeout) as admin:
         partitions = partitions_of(admin, topic) if topic else None
         results = admin.reassignments.elect_leaders(partitions, unclean=unclean)
@@ -44,11 +48,18 @@ def elect_leaders(
             for described in admin.topics.describe(sorted({tp.topic for tp in results}))
             for partition in described.partitions
         }
-    rows = [(tp.topic, tp.partition, leaders.get(tp), error) for tp, error in sorted(results.items())]
+    rows = [
+        (tp.topic, tp.partition, leaders.get(tp), error) for tp, error in sorted(results.items())
+    ]
     if format is Format.json:
         print_json(
             [
-                {"topic": name, "partition": index, "leader": leader, "error": str(error) if error else None}
+                {
+                    "topic": name,
+                    "partition": index,
+                    "leader": leader,
+                    "error": str(error) if error else None,
+                }
                 for name, index, leader, error in rows
             ]
         )

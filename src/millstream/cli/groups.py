@@ -47,14 +47,20 @@ LAG_COLUMNS = (
 def complete_groups(ctx: declare.Context, incomplete: str) -> list[str]:
     """Return group names for shell completion, or none soon if no broker answers."""
     try:
-        with _admin(ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, COMPLETION_TIMEOUT_S) as admin:
+        with _admin(
+            ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, COMPLETION_TIMEOUT_S
+        ) as admin:
             return [name for name in admin.groups.names() if name.startswith(incomplete)]
     except ClientError:
         return []
 
 
-GroupName = Annotated[str, declare.Argument(help="Name of the group.", autocompletion=complete_groups)]
-GroupNames = Annotated[list[str], declare.Argument(help="Names of groups.", autocompletion=complete_groups)]
+GroupName = Annotated[
+    str, declare.Argument(help="Name of the group.", autocompletion=complete_groups)
+]
+GroupNames = Annotated[
+    list[str], declare.Argument(help="Names of groups.", autocompletion=complete_groups)
+]
 Yes = Annotated[bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
@@ -68,13 +74,19 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def list_groups(
     state: Annotated[
         list[GroupState] | None,
-        declare.Option("--state", case_sensitive=False, help="List only groups in this state (repeatable)."),
+        declare.Option(
+            "--state", case_sensitive=False, help="List only groups in this state (repeatable)."
+        ),
     ] = None,
     type: Annotated[
         list[GroupType] | None,
-        declare.Option("--type", case_sensitive=False, help="List only groups of this type (repeatable)."),
+        declare.Option(
+            "--type", case_sensitive=False, help="List only groups of this type (repeatable)."
+        ),
     ] = None,
-    names: Annotated[bool, declare.Option("--names", help="Print only names, one per line.")] = False,
+    names: Annotated[
+        bool, declare.Option("--names", help="Print only names, one per line.")
+    ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -84,7 +96,12 @@ def list_groups(
         groups = admin.groups.list(states=state or (), types=type or ())
     if format is Format.json:
         rows = [
-            {"group": group.id, "type": group.type, "protocol": group.protocol_type, "state": group.state}
+            {
+                "group": group.id,
+                "type": group.type,
+                "protocol": group.protocol_type,
+                "state": group.state,
+            }
             for group in groups
         ]
         print_json(rows)
@@ -92,10 +109,15 @@ def list_groups(
         for group in groups:
             print(group.id)
     elif groups:
-        table = [(group.id, group.type or None, group.protocol_type or None, group.state) for group in groups]
+        table = [
+            (group.id, group.type or None, group.protocol_type or None, group.state)
+            for group in groups
+        ]
         print_table(("GROUP", "TYPE", "PROTOCOL", "STATE"), table)
     elif state or type:
-        filters = [f"--state {name}" for name in state or ()] + [f"--type {name}" for name in type or ()]
+        filters = [f"--state {name}" for name in state or ()] + [
+            f"--type {name}" for name in type or ()
+        ]
         note(f"no groups match {' '.join(filters)}")
     else:
         note("no groups yet")
@@ -154,15 +176,20 @@ def reset_offsets(
     ] = None,
     by_duration: Annotated[
         str | None,
-        declare.Option("--by-duration", metavar="TIME", help="To a time this long ago: 90s, 1h30m, PT1H."),
+        declare.Option(
+            "--by-duration", metavar="TIME", help="To a time this long ago: 90s, 1h30m, PT1H."
+        ),
     ] = None,
     shift_by: Annotated[
-        int | None, declare.Option("--shift-by", metavar="N", help="By N records; negative moves back.")
+        int | None,
+        declare.Option("--shift-by", metavar="N", help="By N records; negative moves back."),
     ] = None,
     run: Annotated[
         bool, declare.Option("--execute", help="Make the change; without this it is only shown.")
     ] = False,
-    dry_run: Annotated[bool, declare.Option("--dry-run", help="Only show the change (the default).")] = False,
+    dry_run: Annotated[
+        bool, declare.Option("--dry-run", help="Only show the change (the default).")
+    ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -222,7 +249,9 @@ def delete_offsets(
     with _admin(bootstrap, timeout) as admin:
         admin.groups.get(group)
         committed = admin.groups.committed(group)
-        partitions = [partition for partition in partitions_of(admin, topic) if partition in committed]
+        partitions = [
+            partition for partition in partitions_of(admin, topic) if partition in committed
+        ]
         if partitions and not yes and sys.stdin.isatty():
             declare.confirm(
                 f"Delete the offsets of {group} for {', '.join(map(str, partitions))}?", abort=True
@@ -268,7 +297,11 @@ def _reset(
 def _show_deleted(outcomes: Mapping[str, ClientError | None], format: Format) -> None:
     if format is Format.json:
         rows = [
-            {"group": name, "deleted": problem is None, "error": None if problem is None else str(problem)}
+            {
+                "group": name,
+                "deleted": problem is None,
+                "error": None if problem is None else str(problem),
+            }
             for name, problem in outcomes.items()
         ]
         print_json(rows)
@@ -286,7 +319,10 @@ def _show_changes(group: str, changes: Sequence[Change], executed: bool, format:
     if format is Format.json:
         print_json([_change_json(group, change, executed) for change in changes])
     elif changes:
-        rows = [(group, *change.partition, change.current, change.new, _remark(change)) for change in changes]
+        rows = [
+            (group, *change.partition, change.current, change.new, _remark(change))
+            for change in changes
+        ]
         columns = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET", "REMARK")
         print_table(columns, rows)
     note(_summary(group, changes, executed))
@@ -332,7 +368,9 @@ def _show_lags(groups: Sequence[Group], lags: Sequence[tuple[Group, Lag]], forma
         print_table(LAG_COLUMNS, [_lag_row(group, lag) for group, lag in lags])
     for group in groups:
         if all(owner is not group for owner, _ in lags):
-            note(f"group {group.id} ({group.state}) has no committed offsets and no assigned partitions")
+            note(
+                f"group {group.id} ({group.state}) has no committed offsets and no assigned partitions"
+            )
         elif not group.active:
             note(f"group {group.id} has no members")
 
@@ -376,10 +414,19 @@ def _show_members(groups: Sequence[Group], format: Format) -> None:
         return
     if members:
         rows = [
-            (group.id, member.id, member.host, member.client_id, len(member.assignment), _assignment(member))
+            (
+                group.id,
+                member.id,
+                member.host,
+                member.client_id,
+                len(member.assignment),
+                _assignment(member),
+            )
             for group, member in members
         ]
-        print_table(("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"), rows)
+        print_table(
+            ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT"), rows
+        )
     for group in groups:
         if not group.active:
             note(f"group {group.id} has no members")
@@ -422,7 +469,9 @@ def _show_states(groups: Sequence[Group], format: Format) -> None:
         )
         for group in groups
     ]
-    print_table(("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "TYPE", "STATE", "#MEMBERS"), rows)
+    print_table(
+        ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "TYPE", "STATE", "#MEMBERS"), rows
+    )
 
 
 def _state_json(group: Group) -> dict[str, Any]:

@@ -29,10 +29,13 @@ def dump(
     files: Annotated[
         list[Path],
         declare.Argument(
-            exists=True, help="Segments, indexes, snapshots, or the directory of a partition or broker."
+            exists=True,
+            help="Segments, indexes, snapshots, or the directory of a partition or broker.",
         ),
     ],
-    deep: Annotated[bool, declare.Option("--deep", help="Include the records inside the batches.")] = False,
+    deep: Annotated[
+        bool, declare.Option("--deep", help="Include the records inside the batches.")
+    ] = False,
     format: OutputFormat = Format.table,
 ) -> None:
     """Print the contents of segment, index and snapshot files. Exit code 1 if a file is damaged."""

@@ -23,11 +23,14 @@ next: millstream serve --set log.dirs={dirs} --set zookeeper.connect={connect}  
 @app.command()
 def migrate(
     to: Annotated[
-        str, declare.Option("--to", metavar="HOST:PORT[/CHROOT]", help="The ZooKeeper of the cluster.")
+        str,
+        declare.Option("--to", metavar="HOST:PORT[/CHROOT]", help="The ZooKeeper of the cluster."),
     ],
     data: Annotated[
         list[str] | None,
-        declare.Option("--data", metavar="DIR", help="A data directory of the broker (repeatable)."),
+        declare.Option(
+            "--data", metavar="DIR", help="A data directory of the broker (repeatable)."
+        ),
     ] = None,
     metadata: Annotated[
         str | None,
@@ -54,14 +57,17 @@ def migrate(
     missing = next((directory for directory in dirs if not Path(directory).is_dir()), None)
     if missing is not None:
         raise ClientError(
-            f"directory {missing} does not exist", hint="give the broker's data directory with --data"
+            f"directory {missing} does not exist",
+            hint="give the broker's data directory with --data",
         )
     try:
         if undo:
             asyncio.run(undo_at_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))
             _report_undone(to, format)
             return
-        migrated = asyncio.run(migrate_to_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout))
+        migrated = asyncio.run(
+            migrate_to_zookeeper(to, dirs, metadata_dir=metadata, timeout_s=timeout)
+        )
     except (MigrationError, OSError) as error:
         raise ClientError(str(error)) from None
     if format is Format.json:
@@ -75,7 +81,9 @@ def migrate(
         )
         return
     topics = counted(migrated.topics, "topic")
-    print(f"cluster {migrated.cluster_id}: migrated {topics} and {migrated.nodes} nodes to ZooKeeper at {to}")
+    print(
+        f"cluster {migrated.cluster_id}: migrated {topics} and {migrated.nodes} nodes to ZooKeeper at {to}"
+    )
     note(_NEXT.format(dirs=",".join(dirs), connect=to))
 
 

@@ -60,12 +60,20 @@ def mirror(
     source: Annotated[
         str, declare.Option("--from", metavar=CLUSTER, help="The source cluster, and its name.")
     ],
-    target: Annotated[str, declare.Option("--to", metavar=CLUSTER, help="The target cluster, and its name.")],
-    topics: Annotated[str, declare.Option("--topics", "-t", metavar=PATTERNS, help="Topics to mirror.")],
-    exclude: Annotated[str, declare.Option("--exclude", metavar=PATTERNS, help="Topics to leave out.")] = "",
+    target: Annotated[
+        str, declare.Option("--to", metavar=CLUSTER, help="The target cluster, and its name.")
+    ],
+    topics: Annotated[
+        str, declare.Option("--topics", "-t", metavar=PATTERNS, help="Topics to mirror.")
+    ],
+    exclude: Annotated[
+        str, declare.Option("--exclude", metavar=PATTERNS, help="Topics to leave out.")
+    ] = "",
     groups: Annotated[
         str,
-        declare.Option("--groups", "-g", metavar=PATTERNS, help="Consumer groups whose offsets are copied."),
+        declare.Option(
+            "--groups", "-g", metavar=PATTERNS, help="Consumer groups whose offsets are copied."
+        ),
     ] = ".*",
     no_groups: Annotated[
         bool, declare.Option("--no-groups", help="Do not copy offsets of consumer groups.")
@@ -80,7 +88,9 @@ def mirror(
     ] = Names.prefix,
     forward: Annotated[
         bool,
-        declare.Option("--forward", help="With --names identity: also mirror copies from a third cluster."),
+        declare.Option(
+            "--forward", help="With --names identity: also mirror copies from a third cluster."
+        ),
     ] = False,
     name: Annotated[
         str | None,
@@ -90,10 +100,14 @@ def mirror(
             help="Name of checkpoints and progress. [default: from the clusters' names]",
         ),
     ] = None,
-    once: Annotated[bool, declare.Option("--once", help="Mirror the available records, then exit.")] = False,
+    once: Annotated[
+        bool, declare.Option("--once", help="Mirror the available records, then exit.")
+    ] = False,
     interval: Annotated[
         str,
-        declare.Option("--interval", metavar="TIME", help="How often to check topics, settings and groups."),
+        declare.Option(
+            "--interval", metavar="TIME", help="How often to check topics, settings and groups."
+        ),
     ] = "5 seconds",
     resume: Annotated[
         bool,
@@ -106,10 +120,15 @@ def mirror(
     ] = Starting.earliest,
     on_loss: Annotated[
         OnLoss,
-        declare.Option("--on-loss", help="Reaction to records that were deleted before they were mirrored."),
+        declare.Option(
+            "--on-loss", help="Reaction to records that were deleted before they were mirrored."
+        ),
     ] = OnLoss.stop,
     most_records: Annotated[
-        int, declare.Option("--most-records", metavar="N", min=1, help="Maximum records of one transaction.")
+        int,
+        declare.Option(
+            "--most-records", metavar="N", min=1, help="Maximum records of one transaction."
+        ),
     ] = 500_000,
     master: Master = "local[*]",
     checkpoint: Checkpoint = None,
@@ -146,7 +165,11 @@ def mirror(
     )
     spark_conf = pairs(conf, "--conf")
     options = RunOptions(
-        once=once, checkpoint=checkpoint, reset_progress=resume, stop_timeout_s=stop_timeout, conf=spark_conf
+        once=once,
+        checkpoint=checkpoint,
+        reset_progress=resume,
+        stop_timeout_s=stop_timeout,
+        conf=spark_conf,
     )
     if resume:
         mirrored = _resumed(pipeline, mirrored, checkpoint)
@@ -158,7 +181,9 @@ def mirror(
         run_and_show(pipeline, spark, options, master, format)
 
 
-def _resumed(pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | None) -> list[Direction]:
+def _resumed(
+    pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | None
+) -> list[Direction]:
     """Return the directions with start positions taken from the target.
 
     Refuse an existing checkpoint, because it could disagree with the target.
@@ -169,7 +194,9 @@ def _resumed(pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | No
 
     layout = Layout.of(pipeline, checkpoint)
     started = [
-        direction for direction in mirrored if (layout.checkpoint(direction.name) / "offsets").exists()
+        direction
+        for direction in mirrored
+        if (layout.checkpoint(direction.name) / "offsets").exists()
     ]
     for direction in started:
         # After a restart this command made the checkpoint itself, before its JVM failed.
@@ -179,7 +206,9 @@ def _resumed(pipeline: Pipeline, mirrored: list[Direction], checkpoint: str | No
                 hint="omit --resume to continue from it, or choose another directory with --checkpoint",
             )
     return [
-        direction if direction in started else resumed(direction, progress_name(pipeline, direction))
+        direction
+        if direction in started
+        else resumed(direction, progress_name(pipeline, direction))
         for direction in mirrored
     ]
 

@@ -59,26 +59,38 @@ def produce(
     topic: TopicName,
     key_separator: Annotated[
         str | None,
-        declare.Option("--key-separator", "-K", metavar="TEXT", help="Separator of key and value in a line."),
+        declare.Option(
+            "--key-separator", "-K", metavar="TEXT", help="Separator of key and value in a line."
+        ),
     ] = None,
-    key: Annotated[str | None, declare.Option("--key", "-k", help="The key of every record.")] = None,
+    key: Annotated[
+        str | None, declare.Option("--key", "-k", help="The key of every record.")
+    ] = None,
     header: Annotated[
         list[str] | None,
-        declare.Option("--header", "-H", metavar="NAME=VALUE", help="A header of every record (repeatable)."),
+        declare.Option(
+            "--header", "-H", metavar="NAME=VALUE", help="A header of every record (repeatable)."
+        ),
     ] = None,
     partition: Annotated[
-        int | None, declare.Option("--partition", "-p", min=0, help="Target partition. [default: by key]")
+        int | None,
+        declare.Option("--partition", "-p", min=0, help="Target partition. [default: by key]"),
     ] = None,
     file: Annotated[
         list[Path] | None,
         declare.Option(
-            "--file", exists=True, dir_okay=False, help="Read this file instead of stdin (repeatable)."
+            "--file",
+            exists=True,
+            dir_okay=False,
+            help="Read this file instead of stdin (repeatable).",
         ),
     ] = None,
     format: Annotated[
         Input,
         declare.Option(
-            "--format", "-f", help="One record per line, one JSON record per line, or one per input."
+            "--format",
+            "-f",
+            help="One record per line, one JSON record per line, or one per input.",
         ),
     ] = Input.lines,
     delimiter: Annotated[
@@ -86,7 +98,9 @@ def produce(
     ] = NEWLINE,
     null: Annotated[
         str | None,
-        declare.Option("--null", metavar="TEXT", help="Send keys and values equal to this text as null."),
+        declare.Option(
+            "--null", metavar="TEXT", help="Send keys and values equal to this text as null."
+        ),
     ] = None,
     compression: Annotated[
         Codec, declare.Option("--compression", "-c", help="Compression of batches.")
@@ -94,7 +108,9 @@ def produce(
     acks: Annotated[
         str, declare.Option(help="Replicas that must acknowledge a record: all, 1 or 0.")
     ] = "all",
-    quiet: Annotated[bool, declare.Option("--quiet", "-q", help="Print no summary and no progress.")] = False,
+    quiet: Annotated[
+        bool, declare.Option("--quiet", "-q", help="Print no summary and no progress.")
+    ] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -235,7 +251,9 @@ class _Reading:
                 yield self._json_record(line)
             except ClientError as error:
                 name = getattr(source, "name", "")
-                where = f"line {number}" + (f" of {name}" if source is not sys.stdin.buffer and name else "")
+                where = f"line {number}" + (
+                    f" of {name}" if source is not sys.stdin.buffer and name else ""
+                )
                 raise BadLine(f"{where}: {error.message}", hint=error.hint) from None
 
     def _record(self, line: bytes) -> JsonRecord:
@@ -244,7 +262,9 @@ class _Reading:
             before, separator, after = line.partition(self.key_separator)
             if separator:
                 key, value = before, after
-        return self._make(self._or_null(key), self._or_null(value), self.headers, self.partition, None)
+        return self._make(
+            self._or_null(key), self._or_null(value), self.headers, self.partition, None
+        )
 
     def _json_record(self, line: bytes) -> JsonRecord:
         """Parse a line. Its partition is not kept, because the target topic may have fewer."""
@@ -279,9 +299,15 @@ def split(source: IO[bytes], delimiter: bytes) -> Iterator[bytes]:
 def _escaped(text: str, option: str) -> bytes:
     """Return a separator as bytes, with the escapes \\n, \\t and \\xHH replaced."""
     try:
-        data = text.encode().decode("unicode_escape").encode("latin-1") if "\\" in text else text.encode()
+        data = (
+            text.encode().decode("unicode_escape").encode("latin-1")
+            if "\\" in text
+            else text.encode()
+        )
     except (UnicodeDecodeError, UnicodeEncodeError):
-        raise declare.BadParameter(f"{text!r} has an invalid escape sequence", param_hint=option) from None
+        raise declare.BadParameter(
+            f"{text!r} has an invalid escape sequence", param_hint=option
+        ) from None
     if not data:
         raise declare.BadParameter("must not be empty", param_hint=option)
     return data

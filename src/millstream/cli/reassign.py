@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 app = noun("Move partitions between brokers while they are in use.")
 
 _POLL_S = 0.5
-_STILL_THROTTLED = (
-    "the throttle is still set; when the moves are done, remove it with `millstream reassign unthrottle`"
-)
+_STILL_THROTTLED = "the throttle is still set; when the moves are done, remove it with `millstream reassign unthrottle`"
 _MAY_BE_THROTTLED = "a throttle may still be set; remove it with `millstream reassign unthrottle`"
-_OTHERS_MOVE = "other moves are still in progress and stay throttled; see `millstream reassign status`"
+_OTHERS_MOVE = (
+    "other moves are still in progress and stay throttled; see `millstream reassign status`"
+)
 
 Topics = Annotated[
     list[str] | None,
@@ -90,7 +90,11 @@ def plan(
         _print_moves(current, planned)
     else:
         print(_plan_text(planned))
-    note(f"{len(planned)} of {counted(len(current), 'partition')} to move" if planned else "nothing to move")
+    note(
+        f"{len(planned)} of {counted(len(current), 'partition')} to move"
+        if planned
+        else "nothing to move"
+    )
 
 
 def _plan(
@@ -120,7 +124,9 @@ def _offline_remark(offline: Sequence[int]) -> str:
     """Return a remark about offline brokers, which the user did not ask to empty."""
     if len(offline) == 1:
         return f"broker {offline[0]} is offline: this plan moves its replicas to other brokers"
-    return f"{listed(offline, 'broker')} are offline: this plan moves their replicas to other brokers"
+    return (
+        f"{listed(offline, 'broker')} are offline: this plan moves their replicas to other brokers"
+    )
 
 
 def _broker_list(text: str) -> list[int]:
@@ -166,7 +172,11 @@ def _read_plan(path: Path) -> dict[TopicPartition, tuple[int, ...]]:
 
 
 def _rows(plan: Any) -> list[dict[str, Any]]:
-    if not isinstance(plan, dict) or plan.get("version", 1) != 1 or not isinstance(plan["partitions"], list):
+    if (
+        not isinstance(plan, dict)
+        or plan.get("version", 1) != 1
+        or not isinstance(plan["partitions"], list)
+    ):
         raise ValueError("another version")
     return plan["partitions"]
 
@@ -231,7 +241,9 @@ def execute(
         with stopped_by_signals():
             refused = _execute(admin, planned, throttle, wait=wait) if planned else {}
     if format is Format.json:
-        print_json([_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in planned.items()])
+        print_json(
+            [_row(tp, current.get(tp, ()), nodes, refused.get(tp)) for tp, nodes in planned.items()]
+        )
     elif moves := {tp: nodes for tp, nodes in planned.items() if tp not in refused}:
         _print_moves(current, moves)
     elif not refused:
@@ -243,7 +255,11 @@ def execute(
 
 
 def _execute(
-    admin: Admin, planned: Mapping[TopicPartition, Sequence[int]], throttle: int | None, *, wait: bool
+    admin: Admin,
+    planned: Mapping[TopicPartition, Sequence[int]],
+    throttle: int | None,
+    *,
+    wait: bool,
 ) -> dict[TopicPartition, ClientError]:
     """Start the moves and return the refused ones. If interrupted, report a throttle that stays."""
     moved = True
@@ -308,7 +324,13 @@ def status(
         print_table(
             ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING"),
             [
-                (move.partition.topic, move.partition.partition, move.replicas, move.adding, move.removing)
+                (
+                    move.partition.topic,
+                    move.partition.partition,
+                    move.replicas,
+                    move.adding,
+                    move.removing,
+                )
                 for move in moving
             ],
         )

@@ -12,12 +12,16 @@ app = declare.Application()
 
 @app.command()
 def serve(
-    config: Annotated[Path | None, declare.Option(metavar="FILE", help="A server.properties file.")] = None,
+    config: Annotated[
+        Path | None, declare.Option(metavar="FILE", help="A server.properties file.")
+    ] = None,
     set: Annotated[
-        list[str] | None, declare.Option(metavar="NAME=VALUE", help="A setting; overrides the file.")
+        list[str] | None,
+        declare.Option(metavar="NAME=VALUE", help="A setting; overrides the file."),
     ] = None,
     existing: Annotated[
-        bool, declare.Option("--existing", help="Refuse to start if a data directory is new or empty.")
+        bool,
+        declare.Option("--existing", help="Refuse to start if a data directory is new or empty."),
     ] = False,
 ) -> None:
     """Run a broker in the foreground."""
@@ -25,4 +29,6 @@ def serve(
 
     words = ["--config", str(config)] if config else []
     words += ["--existing"] if existing else []
-    raise declare.Exit(serve_command([*words, *(word for pair in set or [] for word in ("--set", pair))]))
+    raise declare.Exit(
+        serve_command([*words, *(word for pair in set or [] for word in ("--set", pair))])
+    )

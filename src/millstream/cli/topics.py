@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 app = noun("Topics and their partitions.")
 
 ConfigPairs = Annotated[
-    list[str] | None, declare.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic.")
+    list[str] | None,
+    declare.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic."),
 ]
 
 
@@ -48,18 +49,25 @@ def create(
     topic: Annotated[str, declare.Argument(help="Name of the new topic.")],
     partitions: Annotated[
         int | None,
-        declare.Option("--partitions", "-p", min=1, help="Number of partitions. [default: the broker's]"),
+        declare.Option(
+            "--partitions", "-p", min=1, help="Number of partitions. [default: the broker's]"
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
         declare.Option(
-            "--replication-factor", "-r", min=1, help="Replicas of each partition. [default: the broker's]"
+            "--replication-factor",
+            "-r",
+            min=1,
+            help="Replicas of each partition. [default: the broker's]",
         ),
     ] = None,
     config: ConfigPairs = None,
     replica_assignment: Annotated[
         str | None,
-        declare.Option(metavar="0:1,1:0", help="The replicas of each partition, instead of counts."),
+        declare.Option(
+            metavar="0:1,1:0", help="The replicas of each partition, instead of counts."
+        ),
     ] = None,
     if_not_exists: Annotated[
         bool, declare.Option("--if-not-exists", help="Succeed if the topic exists already.")
@@ -92,7 +100,9 @@ def create(
 
 @app.command("list")
 def list_topics(
-    names: Annotated[bool, declare.Option("--names", help="Print only names, one per line.")] = False,
+    names: Annotated[
+        bool, declare.Option("--names", help="Print only names, one per line.")
+    ] = False,
     exclude_internal: Annotated[
         bool, declare.Option("--exclude-internal", help="Leave out internal topics.")
     ] = False,
@@ -102,14 +112,19 @@ def list_topics(
 ) -> None:
     """List the topics."""
     with _admin(bootstrap, timeout) as admin:
-        topics = [topic for topic in admin.topics.list() if not (exclude_internal and topic.internal)]
+        topics = [
+            topic for topic in admin.topics.list() if not (exclude_internal and topic.internal)
+        ]
     if format is Format.json:
         print_json([_summary(topic) for topic in topics])
     elif names:
         for topic in topics:
             print(topic.name)
     elif topics:
-        rows = [(topic.name, len(topic.partitions), topic.replication_factor, topic.id) for topic in topics]
+        rows = [
+            (topic.name, len(topic.partitions), topic.replication_factor, topic.id)
+            for topic in topics
+        ]
         print_table(("TOPIC", "PARTITIONS", "REPLICAS", "TOPIC-ID"), rows)
     else:
         note("no topics yet; create one with `millstream topics create NAME`")
@@ -122,14 +137,19 @@ def describe(
         declare.Argument(help="Names of topics. [default: all]", autocompletion=complete_topics),
     ] = None,
     under_replicated: Annotated[
-        bool, declare.Option("--under-replicated", help="Show only partitions with a replica out of sync.")
+        bool,
+        declare.Option(
+            "--under-replicated", help="Show only partitions with a replica out of sync."
+        ),
     ] = False,
     unavailable: Annotated[
         bool, declare.Option("--unavailable", help="Show only partitions without a leader.")
     ] = False,
     under_min_isr: Annotated[
         bool,
-        declare.Option("--under-min-isr", help="Show only partitions with an ISR below min.insync.replicas."),
+        declare.Option(
+            "--under-min-isr", help="Show only partitions with an ISR below min.insync.replicas."
+        ),
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -141,7 +161,9 @@ def describe(
         described = admin.topics.describe(topics) if topics else admin.topics.list()
         configs = admin.configs.describe_topics([topic.name for topic in described])
     descriptions = [_describe(topic, configs[topic.name], filter) for topic in described]
-    descriptions = [description for description in descriptions if description.shown or not any(filter)]
+    descriptions = [
+        description for description in descriptions if description.shown or not any(filter)
+    ]
     if format is Format.json:
         print_json([description.as_json() for description in descriptions])
         return
@@ -156,13 +178,16 @@ def describe(
 def alter(
     topic: TopicName,
     partitions: Annotated[
-        int | None, declare.Option("--partitions", "-p", min=1, help="The new number of partitions.")
+        int | None,
+        declare.Option("--partitions", "-p", min=1, help="The new number of partitions."),
     ] = None,
     config: ConfigPairs = None,
     delete_config: Annotated[
         list[str] | None,
         declare.Option(
-            "--delete-config", metavar="NAME", help="Reset a setting to the broker's default (repeatable)."
+            "--delete-config",
+            metavar="NAME",
+            help="Reset a setting to the broker's default (repeatable).",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -179,13 +204,17 @@ def alter(
         if settings or delete_config:
             admin.configs.alter("topic", topic, settings, delete=delete_config or ())
             note_unknown_deletions(delete_config or ())
-            print(f"altered settings of topic {topic}: {', '.join([*settings, *(delete_config or ())])}")
+            print(
+                f"altered settings of topic {topic}: {', '.join([*settings, *(delete_config or ())])}"
+            )
 
 
 @app.command()
 def delete(
     topics: TopicNames,
-    yes: Annotated[bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[
+        bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")
+    ] = False,
     if_exists: Annotated[
         bool, declare.Option("--if-exists", help="Succeed if a topic does not exist.")
     ] = False,
@@ -278,7 +307,9 @@ class _Description(NamedTuple):
 def _describe(topic: Topic, configs: list[Config], filter: _Filter) -> _Description:
     values = {config.name: config.value for config in configs}
     min_isr = int(values.get("min.insync.replicas") or 1)
-    overrides = {config.name: config.value for config in configs if config.source == "DYNAMIC_TOPIC_CONFIG"}
+    overrides = {
+        config.name: config.value for config in configs if config.source == "DYNAMIC_TOPIC_CONFIG"
+    }
     shown = [partition for partition in topic.partitions if filter.shows(partition, min_isr)]
     return _Description(topic, overrides, shown)
 
@@ -294,7 +325,9 @@ def _partition_json(partition: Partition) -> dict[str, Any]:
 
 def _partition_line(partition: Partition, width: int) -> str:
     leader = "none" if partition.leader is None else partition.leader
-    replicas, isr = (",".join(map(str, nodes)) or "none" for nodes in (partition.replicas, partition.isr))
+    replicas, isr = (
+        ",".join(map(str, nodes)) or "none" for nodes in (partition.replicas, partition.isr)
+    )
     missing = ", ".join(str(node) for node in partition.replicas if node not in partition.isr)
     remark = f"  out of sync: broker {missing}" if missing else ""
     return f"  Partition: {partition.id:<{width}}  Leader: {leader}  Replicas: {replicas}  Isr: {isr}{remark}"

@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
 app = noun("List, describe and abort transactions.")
 
-HANGING_COLUMNS = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "START-OFFSET", "LAST-TIMESTAMP", "IDLE")
+HANGING_COLUMNS = (
+    "TOPIC",
+    "PARTITION",
+    "PRODUCER-ID",
+    "EPOCH",
+    "START-OFFSET",
+    "LAST-TIMESTAMP",
+    "IDLE",
+)
 # Kafka's default of transaction.max.timeout.ms, the longest that a broker lets a transaction run.
 MAX_TRANSACTION_TIME = "15m"
 
@@ -49,20 +57,27 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def list_transactions(
     state: Annotated[
         list[TransactionState] | None,
-        declare.Option("--state", case_sensitive=False, help="List only ids in this state (repeatable)."),
+        declare.Option(
+            "--state", case_sensitive=False, help="List only ids in this state (repeatable)."
+        ),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
-        declare.Option("--producer-id", metavar="N", help="List only ids of this producer (repeatable)."),
+        declare.Option(
+            "--producer-id", metavar="N", help="List only ids of this producer (repeatable)."
+        ),
     ] = None,
     longer_than: Annotated[
         str | None,
         declare.Option(
-            "--longer-than", metavar="TIME", help="List only transactions open for longer: 90s, 1h, PT5M."
+            "--longer-than",
+            metavar="TIME",
+            help="List only transactions open for longer: 90s, 1h, PT5M.",
         ),
     ] = None,
     match: Annotated[
-        str | None, declare.Option("--match", metavar="REGEX", help="List only ids that match completely.")
+        str | None,
+        declare.Option("--match", metavar="REGEX", help="List only ids that match completely."),
     ] = None,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -72,7 +87,10 @@ def list_transactions(
     longer_than_ms = None if longer_than is None else _duration(longer_than, "--longer-than")
     with _admin(bootstrap, timeout) as admin:
         transactions = admin.transactions.list(
-            states=state or (), producer_ids=producer_id or (), longer_than_ms=longer_than_ms, pattern=match
+            states=state or (),
+            producer_ids=producer_id or (),
+            longer_than_ms=longer_than_ms,
+            pattern=match,
         )
     if format is Format.json:
         print_json(
@@ -88,7 +106,12 @@ def list_transactions(
         )
     elif transactions:
         rows = [
-            (transaction.id, transaction.coordinator.node, transaction.producer_id, transaction.state)
+            (
+                transaction.id,
+                transaction.coordinator.node,
+                transaction.producer_id,
+                transaction.state,
+            )
             for transaction in transactions
         ]
         print_table(("TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"), rows)
@@ -97,7 +120,9 @@ def list_transactions(
         filters += [f"--producer-id {number}" for number in producer_id or ()]
         filters += [f"--longer-than {longer_than}"] if longer_than else []
         filters += [f"--match {shlex.quote(match)}"] if match else []
-        note(f"no transactions match {' '.join(filters)}" if filters else "no transactional ids yet")
+        note(
+            f"no transactions match {' '.join(filters)}" if filters else "no transactional ids yet"
+        )
 
 
 @app.command()
@@ -156,7 +181,9 @@ def hanging(
         print_table(HANGING_COLUMNS, [_producer_row(producer, now_ms) for producer in hanging])
         first = hanging[0]
         options = f"--topic {first.partition.topic} --partition {first.partition.partition}"
-        note(f"abort with `millstream transactions abort {options} --producer-id {first.producer_id}`")
+        note(
+            f"abort with `millstream transactions abort {options} --producer-id {first.producer_id}`"
+        )
     else:
         note(f"no hanging transactions in {counted(len(partitions), 'partition')}")
 
@@ -171,12 +198,15 @@ def abort(
         ),
     ] = None,
     partition: Annotated[
-        int | None, declare.Option("--partition", "-p", min=0, help="Partition of a hanging transaction.")
+        int | None,
+        declare.Option("--partition", "-p", min=0, help="Partition of a hanging transaction."),
     ] = None,
     producer_id: Annotated[
         int | None,
         declare.Option(
-            "--producer-id", metavar="N", help="Producer, if several transactions are open in the partition."
+            "--producer-id",
+            metavar="N",
+            help="Producer, if several transactions are open in the partition.",
         ),
     ] = None,
     force: Annotated[
@@ -202,7 +232,9 @@ def abort(
         elif id is not None:
             _confirm(f"Abort the transaction of {id}?", yes)
             aborted = admin.transactions.abort(id)
-            print(f"aborted the transaction of {id} in {_partitions(aborted.partitions) or 'no partitions'}")
+            print(
+                f"aborted the transaction of {id} in {_partitions(aborted.partitions) or 'no partitions'}"
+            )
 
 
 def _abort_in(
@@ -237,7 +269,9 @@ def _duration(text: str, option: str) -> int:
 
 
 def _transaction_row(transaction: Transaction) -> tuple[object, ...]:
-    age_ms = None if transaction.started_ms is None else int(time.time() * 1000) - transaction.started_ms
+    age_ms = (
+        None if transaction.started_ms is None else int(time.time() * 1000) - transaction.started_ms
+    )
     return (
         transaction.id,
         transaction.coordinator.node,

@@ -13,4 +13,6 @@ app = declare.Application()
 @app.command()
 def version(format: OutputFormat = Format.table) -> None:
     """Print the version."""
-    print_json({"version": __version__}) if format is Format.json else print(f"millstream {__version__}")
+    print_json({"version": __version__}) if format is Format.json else print(
+        f"millstream {__version__}"
+    )

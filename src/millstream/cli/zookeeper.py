@@ -34,9 +34,9 @@ def zookeeper(
     port: Annotated[
         int, declare.Option(min=0, max=65535, help="Port for clients; 0 picks a free one.")
     ] = DEFAULT_PORT,
-    data: Annotated[Path, declare.Option(metavar="DIR", help="Directory of its data and log.")] = Path(
-        "zookeeper"
-    ),
+    data: Annotated[
+        Path, declare.Option(metavar="DIR", help="Directory of its data and log.")
+    ] = Path("zookeeper"),
 ) -> None:
     """Run a ZooKeeper server in the foreground; Ctrl-C or SIGTERM stops it.
 

@@ -62,7 +62,11 @@ class _Sent(asyncio.Future[Delivery]):
     def _retrieve(self) -> None:
         if not self.retrieved:
             self.retrieved = True
-            if self.done() and not self.cancelled() and (failure := super().exception()) is not None:
+            if (
+                self.done()
+                and not self.cancelled()
+                and (failure := super().exception()) is not None
+            ):
                 assert isinstance(failure, DeliveryFailed)
                 self._on_retrieved(failure)
 
@@ -116,7 +120,11 @@ class AsyncProducer:
     """Takes the arguments of Producer. It connects at its block, or at the first ``send``."""
 
     def __init__(
-        self, bootstrap: Bootstrap = "localhost:9092", *, max_waiting: int = MAX_WAITING, **options: Any
+        self,
+        bootstrap: Bootstrap = "localhost:9092",
+        *,
+        max_waiting: int = MAX_WAITING,
+        **options: Any,
     ) -> None:
         """At most ``max_waiting`` records wait for delivery; further calls of ``send`` wait."""
         if not options.setdefault("acknowledge", True):
@@ -140,7 +148,9 @@ class AsyncProducer:
         async with self._opening:
             if self._producer is None:
                 self._producer = await self._thread.call(self._make)
-                self._reporter = threading.Thread(target=self._report, name="delivery-reports", daemon=True)
+                self._reporter = threading.Thread(
+                    target=self._report, name="delivery-reports", daemon=True
+                )
                 self._reporter.start()
         return self._producer
 
@@ -268,7 +278,10 @@ class AsyncProducer:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close(abandon=error is not None)
 
@@ -276,7 +289,9 @@ class AsyncProducer:
 class AsyncTransaction:
     """An open transaction. It is committed if its block ends without an exception."""
 
-    def __init__(self, producer: AsyncProducer, transaction: ProducerTransaction, thread: _Thread) -> None:
+    def __init__(
+        self, producer: AsyncProducer, transaction: ProducerTransaction, thread: _Thread
+    ) -> None:
         self._producer = producer
         self._transaction = transaction
         self._thread = thread
@@ -333,9 +348,13 @@ class AsyncConsumer:
                 consumer.stream.put_back(batch.records[batch.taken], batch.polled)
         return consumer
 
-    async def _next(self, stream: RecordStream, max_records: int, timeout_s: float = POLL_S) -> list[Record]:
+    async def _next(
+        self, stream: RecordStream, max_records: int, timeout_s: float = POLL_S
+    ) -> list[Record]:
         if self._pending is None:
-            self._pending = asyncio.ensure_future(self._thread.call(stream.poll, max_records, timeout_s))
+            self._pending = asyncio.ensure_future(
+                self._thread.call(stream.poll, max_records, timeout_s)
+            )
         try:
             records = await asyncio.shield(self._pending)
         except asyncio.CancelledError:
@@ -414,6 +433,9 @@ class AsyncConsumer:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()

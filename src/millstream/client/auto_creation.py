@@ -11,7 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from millstream.client.errors import ClientError
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 
 if TYPE_CHECKING:
     from millstream.client.protocol import Protocol

@@ -56,11 +56,14 @@ def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     The port is optional; an IPv6 address needs brackets.
     """
     addresses = [
-        _parse_address(address.strip(), bootstrap) for address in bootstrap.split(",") if address.strip()
+        _parse_address(address.strip(), bootstrap)
+        for address in bootstrap.split(",")
+        if address.strip()
     ]
     if not addresses:
         raise ClientError(
-            "no bootstrap address given", hint=f"give one as host:port, for example {DEFAULT_BOOTSTRAP}"
+            "no bootstrap address given",
+            hint=f"give one as host:port, for example {DEFAULT_BOOTSTRAP}",
         )
     return addresses
 
@@ -103,7 +106,9 @@ class Connection:
 
     def config(self, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the configuration of a confluent-kafka client; the user's options win."""
-        servers = ",".join(format_address(host, port) for host, port in parse_bootstrap(self.bootstrap))
+        servers = ",".join(
+            format_address(host, port) for host, port in parse_bootstrap(self.bootstrap)
+        )
         defaults = {
             "bootstrap.servers": servers,
             "client.id": "millstream",

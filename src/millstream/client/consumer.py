@@ -266,7 +266,9 @@ class Consumer:
         lags, leads = [], []
         positions = self.positions()
         with Admin.over(self.connection) as admin:
-            first = admin.offsets.list(dict.fromkeys(positions, "earliest"), isolation=self.isolation)
+            first = admin.offsets.list(
+                dict.fromkeys(positions, "earliest"), isolation=self.isolation
+            )
             end = admin.offsets.list(dict.fromkeys(positions, "latest"), isolation=self.isolation)
         for partition, position in positions.items():
             lags.append(max(end[partition].offset - position, 0))
@@ -285,7 +287,10 @@ class Consumer:
             return {}
         started = self._source.started
         known = client.position([KafkaTopicPartition(*partition) for partition in started])
-        offsets = {TopicPartition(position.topic, position.partition): position.offset for position in known}
+        offsets = {
+            TopicPartition(position.topic, position.partition): position.offset
+            for position in known
+        }
         return {
             partition: offsets[partition] if offsets[partition] >= 0 else offset
             for partition, offset in started.items()
@@ -298,7 +303,10 @@ class Consumer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -310,7 +318,9 @@ def _check_arguments(topics: Sequence[str], isolation: str) -> None:
         raise ClientError(f"unknown isolation {isolation!r}", hint=f"choose {' or '.join(known)}")
 
 
-def _check_joinable(connection: Connection, topics: Sequence[str], only: Sequence[int] | None) -> None:
+def _check_joinable(
+    connection: Connection, topics: Sequence[str], only: Sequence[int] | None
+) -> None:
     """Raise ClientError if a member cannot choose its partitions, or if a topic does not exist."""
     if only is not None:
         raise ClientError(
@@ -337,7 +347,9 @@ def consume(
     ) as consumer:
         deadline_s = time.monotonic() + timeout_s
         while not consumer.finished and (n is None or len(records) < n):
-            batch = consumer.poll(BATCH_RECORDS if n is None else min(BATCH_RECORDS, n - len(records)))
+            batch = consumer.poll(
+                BATCH_RECORDS if n is None else min(BATCH_RECORDS, n - len(records))
+            )
             records += batch
             if batch:
                 deadline_s = time.monotonic() + timeout_s

@@ -149,7 +149,9 @@ class WrongType(ClientError, TypeError):
 class NotInTime(ClientError):
     """A record was not written before its timeout; ``partition`` is its target."""
 
-    def __init__(self, message: str, *, hint: str = "", partition: TopicPartition | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", partition: TopicPartition | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.partition = partition
 
@@ -228,7 +230,9 @@ def translate(error: Any, *, doing: str, subject: str = "") -> ClientError:
     return _error(code, reason, doing, subject)
 
 
-def refusal(number: int, *, doing: str, subject: str = "", reason: str | None = None) -> ClientError:
+def refusal(
+    number: int, *, doing: str, subject: str = "", reason: str | None = None
+) -> ClientError:
     """Return the ClientError for an error code in a response."""
     code = error_code(number)
     return _error(code, reason or (code.message if code else f"error {number}"), doing, subject)
@@ -239,7 +243,9 @@ def _error(code: ErrorCode | None, reason: str, doing: str, subject: str) -> Cli
     if code is ErrorCode.INVALID_TOPIC_EXCEPTION and doing.startswith("describe"):
         hint += "; a pattern begins with ^, for example '^orders-.*'"
     kind = _KINDS.get(code, ClientError) if code is not None else ClientError
-    return kind(f"cannot {doing}: {reason}", hint=hint.replace("NAME", subject or "NAME"), code=code)
+    return kind(
+        f"cannot {doing}: {reason}", hint=hint.replace("NAME", subject or "NAME"), code=code
+    )
 
 
 def _next_step(code: ErrorCode | None, reason: str) -> tuple[str, str]:
@@ -272,9 +278,7 @@ NEXT_WHEN_LATE = (
     "its leader may be down, too few of its replicas in sync, or the disk full: "
     "`millstream doctor` shows which"
 )
-NEXT_WHEN_SILENT = (
-    "check that a broker runs there (`millstream serve`) and that its advertised address is reachable"
-)
+NEXT_WHEN_SILENT = "check that a broker runs there (`millstream serve`) and that its advertised address is reachable"
 
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
@@ -317,4 +321,6 @@ def unknown_group(name: str, known: Iterable[str]) -> UnknownGroup:
         hint = "did you mean " + " or ".join(repr(candidate) for candidate in close) + "?"
     else:
         hint = "see `millstream groups list`; a group exists once it has a member or a committed offset"
-    return UnknownGroup(f"group {name!r} does not exist", hint=hint, code=ErrorCode.GROUP_ID_NOT_FOUND)
+    return UnknownGroup(
+        f"group {name!r} does not exist", hint=hint, code=ErrorCode.GROUP_ID_NOT_FOUND
+    )

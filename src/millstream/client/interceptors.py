@@ -99,7 +99,8 @@ class ConsumerChain:
                 records = _returned(interceptor.on_consume(records))
             except Exception:
                 logger.exception(
-                    "%s.on_consume failed; the records are handed out unchanged", type(interceptor).__name__
+                    "%s.on_consume failed; the records are handed out unchanged",
+                    type(interceptor).__name__,
                 )
         return records
 

@@ -59,9 +59,13 @@ def find_java(program: str) -> Java:
         version = java_version(executable)
         if version is not None and version >= MIN_JAVA:
             return Java(
-                executable.parent.parent if executable.parent.name == "bin" else None, executable, version
+                executable.parent.parent if executable.parent.name == "bin" else None,
+                executable,
+                version,
             )
-        rejected.append(f"{source} has {'no working java' if version is None else f'Java {version}'}")
+        rejected.append(
+            f"{source} has {'no working java' if version is None else f'Java {version}'}"
+        )
     raise NoJava(
         f"{program} needs Java {MIN_JAVA} or later ({'; '.join(rejected) or 'none was found'})",
         hint='install one, or `pip install "millstream[spark]"`',

@@ -46,7 +46,9 @@ class LatencyInterceptor(ProducerInterceptor, ConsumerInterceptor):
     def on_consume(self, records: list[Record]) -> list[Record]:
         now_ms = time.time_ns() // 1_000_000
         latencies_ms = [
-            max(now_ms - record.timestamp_ms, 0) for record in records if record.timestamp_type != "none"
+            max(now_ms - record.timestamp_ms, 0)
+            for record in records
+            if record.timestamp_type != "none"
         ]
         for latency_ms in latencies_ms:
             self.histogram.add(latency_ms)

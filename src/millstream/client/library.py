@@ -93,7 +93,9 @@ def _settle(client: KafkaConsumer, static: bool) -> None:
     had_partitions = bool(assigned or client.assignment())
     deadline_s = time.monotonic() + SETTLE_S
     while not static:
-        with suppress(KafkaException):  # after a fatal error, every call that changes the subscription fails
+        with suppress(
+            KafkaException
+        ):  # after a fatal error, every call that changes the subscription fails
             client.unsubscribe()
         _serve_rebalances(client)
         has_partitions = bool(client.assignment())

@@ -115,7 +115,9 @@ class Producer:
         self._chain = ProducerChain(interceptors) if interceptors else None
         # Topics that exist, if records need no processing: the fast path of ``send``.
         self._fast_topics: set[str] = set()
-        self._is_plain = not (self._chain or self._encode_key or self._encode_value or self._partitioner)
+        self._is_plain = not (
+            self._chain or self._encode_key or self._encode_value or self._partitioner
+        )
         self.guarantee: Guarantee | None = None
         if delivery is not None:
             self.guarantee = for_producer(
@@ -127,7 +129,10 @@ class Producer:
         transactional: dict[str, Any] = (
             {}
             if transactional_id is None
-            else {"transactional.id": transactional_id, "transaction.timeout.ms": transaction_timeout_ms}
+            else {
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": transaction_timeout_ms,
+            }
         )
         self._reports = self._reports_type(
             self.connection,
@@ -158,8 +163,8 @@ class Producer:
             ),
         )
         # A cycle through the library's callback: a producer that the application drops without a
-        # flush lives, and delivers, until the garbage collector runs. Otherwise its records would be
-        # lost.
+        # flush lives, and delivers, until the garbage collector runs. Otherwise its records would
+        # be lost.
         self._reports.owner = self
         self._produce = self._client.produce
         self._topics = TopicMetadata(self._client, self.connection)
@@ -223,7 +228,9 @@ class Producer:
         if not self.sent & _POLL_MASK:
             self.poll()
 
-    def _queue(self, topic: str, value: Payload, key: Payload, partition: int, more: dict[str, Any]) -> None:
+    def _queue(
+        self, topic: str, value: Payload, key: Payload, partition: int, more: dict[str, Any]
+    ) -> None:
         while True:
             try:
                 self._client.produce(topic, value, key, partition, **more)
@@ -254,7 +261,9 @@ class Producer:
 
         Interceptors may redirect a record to any topic.
         """
-        return self._chain is not None or topic not in self._partition_counts or self._is_stale(topic)
+        return (
+            self._chain is not None or topic not in self._partition_counts or self._is_stale(topic)
+        )
 
     def _is_stale(self, topic: str) -> bool:
         """Only a partitioner needs the current number of partitions."""
@@ -289,7 +298,11 @@ class Producer:
 
     def metrics(self) -> dict[str, float]:
         """Return how many records were sent, are queued, and were rejected since the last flush."""
-        return {"records_sent_total": self.sent, "records_queued": self.queued, "records_failed": self.failed}
+        return {
+            "records_sent_total": self.sent,
+            "records_queued": self.queued,
+            "records_failed": self.failed,
+        }
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every queued record is delivered.
@@ -309,7 +322,9 @@ class Producer:
         try:
             return interruptible(self._client.flush, timeout_s)
         except KafkaException as error:  # the producer cannot continue
-            raise explain_producer_error(error, "deliver queued records", self.transactional_id) from None
+            raise explain_producer_error(
+                error, "deliver queued records", self.transactional_id
+            ) from None
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Report deliveries, waiting at most ``timeout_s`` for the first.
@@ -320,7 +335,9 @@ class Producer:
         try:
             interruptible(self._client.poll, timeout_s)
         except KafkaException as error:
-            raise explain_producer_error(error, "deliver queued records", self.transactional_id) from None
+            raise explain_producer_error(
+                error, "deliver queued records", self.transactional_id
+            ) from None
 
     def abandon(self) -> None:
         """Drop records that are not delivered yet, as in a process that must stop at once."""
@@ -334,7 +351,9 @@ class Producer:
         """Wait at most ``timeout_s`` until no record is in flight, delivered or not."""
         deadline_s = time.monotonic() + timeout_s
         try:
-            while interruptible(self._client.flush, FLUSH_SLICE_S) and time.monotonic() < deadline_s:
+            while (
+                interruptible(self._client.flush, FLUSH_SLICE_S) and time.monotonic() < deadline_s
+            ):
                 pass
         except KafkaException:
             pass  # the producer cannot continue; the next step of the transaction reports it
@@ -371,13 +390,19 @@ class Producer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.abandon() if error is not None else self.close()
 
 
 def produce(
-    bootstrap: Bootstrap, topic: str, values: Iterable[Payload | tuple[Payload, Payload]], **options: Any
+    bootstrap: Bootstrap,
+    topic: str,
+    values: Iterable[Payload | tuple[Payload, Payload]],
+    **options: Any,
 ) -> int:
     """Send values, or (key, value) pairs; return their number when all are delivered."""
     with Producer(bootstrap, **options) as producer:

@@ -13,7 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from millstream.client.connection import CONNECT_TIMEOUT_S, Connection, format_address, parse_bootstrap
+from millstream.client.connection import (
+    CONNECT_TIMEOUT_S,
+    Connection,
+    format_address,
+    parse_bootstrap,
+)
 from millstream.client.errors import BrokerUnreachable, ClientError, refusal
 from millstream.client.retries import Retries
 from millstream.core.errors import ErrorCode
@@ -70,7 +75,9 @@ class Protocol:
         """
         return self.begin(request, node=node, newest=newest).answer()
 
-    def begin(self, request: Struct, *, node: int = _BOOTSTRAP, newest: int | None = None) -> Pending:
+    def begin(
+        self, request: Struct, *, node: int = _BOOTSTRAP, newest: int | None = None
+    ) -> Pending:
         """Send a request and return without its response. One at a time for each broker."""
         link = self._links.get(node)
         if link is None:
@@ -122,7 +129,9 @@ class Protocol:
         if node not in self._brokers:
             self.brokers()
         if node not in self._brokers:
-            raise ClientError(f"broker {node} does not exist or is down", hint="see which brokers are up")
+            raise ClientError(
+                f"broker {node} does not exist or is down", hint="see which brokers are up"
+            )
         return self._brokers[node]
 
     def leaders(self, topics: Iterable[str]) -> dict[TopicPartition, int | None]:
@@ -172,7 +181,8 @@ class Protocol:
 
     def _learn(self, metadata: Any) -> None:
         self._brokers = {
-            broker.node_id: Address(broker.node_id, broker.host, broker.port) for broker in metadata.brokers
+            broker.node_id: Address(broker.node_id, broker.host, broker.port)
+            for broker in metadata.brokers
         }
 
     def _open(self, node: int) -> _Link:

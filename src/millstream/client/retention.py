@@ -40,9 +40,15 @@ class Retention:
 
     def _read(self, topic: str) -> int:
         try:
-            settings = {config.name: config.value for config in self._admin.configs.describe("topic", topic)}
+            settings = {
+                config.name: config.value for config in self._admin.configs.describe("topic", topic)
+            }
         except UnknownTopic:
             return UNLIMITED
         deletes = "delete" in (settings.get("cleanup.policy") or "").split(",")
         appends_time = settings.get("message.timestamp.type") == "LogAppendTime"
-        return int(settings.get("retention.ms") or UNLIMITED) if deletes and not appends_time else UNLIMITED
+        return (
+            int(settings.get("retention.ms") or UNLIMITED)
+            if deletes and not appends_time
+            else UNLIMITED
+        )

@@ -60,7 +60,9 @@ _UNKNOWN_OUTCOME = (
     ErrorCode.REQUEST_TIMED_OUT,
 )
 
-GIVE_UP_HINT = "see which brokers are up with `millstream doctor`, or wait longer (--timeout, timeout_s)"
+GIVE_UP_HINT = (
+    "see which brokers are up with `millstream doctor`, or wait longer (--timeout, timeout_s)"
+)
 
 
 class Retries:

@@ -90,7 +90,9 @@ class _Json:
     """
 
     def encode(self, value: Any) -> bytes:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=False)
+        text = json.dumps(
+            value, ensure_ascii=False, separators=(",", ":"), default=_plain, allow_nan=False
+        )
         return text.encode()
 
     def decode(self, data: bytes) -> Any:
@@ -214,7 +216,12 @@ def _avro_type(schema: Any) -> str:
     return str(schema)
 
 
-_NAMED: dict[str, Callable[[], Serde]] = {"bytes": _Bytes, "str": _Text, "int": _Integer, "json": _Json}
+_NAMED: dict[str, Callable[[], Serde]] = {
+    "bytes": _Bytes,
+    "str": _Text,
+    "int": _Integer,
+    "json": _Json,
+}
 _TYPES: dict[type, str] = {bytes: "bytes", str: "str", int: "int", dict: "json", list: "json"}
 
 
@@ -229,7 +236,8 @@ def serde(choice: SerdeLike) -> Serde | None:
     if callable(getattr(choice, "encode", None)) and callable(getattr(choice, "decode", None)):
         return choice
     raise ClientError(
-        f"{choice!r} is not a serde", hint="give a name, a class, or an object with encode and decode"
+        f"{choice!r} is not a serde",
+        hint="give a name, a class, or an object with encode and decode",
     )
 
 

@@ -29,7 +29,9 @@ class ReplicaEvents(Protocol):
 class MarkerEvents(Protocol):
     """Sent by ``MarkerSender``."""
 
-    def marker_written(self, tp: TopicPartition, offset: int, producer_id: int, commit: bool) -> None:
+    def marker_written(
+        self, tp: TopicPartition, offset: int, producer_id: int, commit: bool
+    ) -> None:
         """A marker is in the log of a partition that this broker leads."""
 
 
@@ -39,7 +41,9 @@ class NoListener:
     def led(self, partition: Partition) -> None: ...
     def lost(self, tp: TopicPartition) -> None: ...
     def gone(self, tp: TopicPartition) -> None: ...
-    def marker_written(self, tp: TopicPartition, offset: int, producer_id: int, commit: bool) -> None: ...
+    def marker_written(
+        self, tp: TopicPartition, offset: int, producer_id: int, commit: bool
+    ) -> None: ...
 
 
 NO_LISTENER = NoListener()

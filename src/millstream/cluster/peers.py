@@ -51,7 +51,9 @@ class Peer:
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
-        self._link: Link[asyncio.Future[Any]] = Link(client_id, max_response_bytes=MAX_RESPONSE_BYTES)
+        self._link: Link[asyncio.Future[Any]] = Link(
+            client_id, max_response_bytes=MAX_RESPONSE_BYTES
+        )
         self._link.versions[API_VERSIONS_KEY] = _FIRST_VERSION, _FIRST_VERSION
         self._unsent: list[memoryview] = []
         self._broken: Exception | None = None
@@ -64,7 +66,8 @@ class Peer:
     async def negotiate_versions(self, timeout_s: float) -> None:
         """Request the versions that the other side supports."""
         request = ApiVersionsRequest(
-            client_software_name=BROKER_SOFTWARE, client_software_version=software_version(__version__)
+            client_software_name=BROKER_SOFTWARE,
+            client_software_version=software_version(__version__),
         )
         response: ApiVersionsResponse = await self.ask(request, timeout_s=timeout_s)
         if response.error_code:

@@ -58,7 +58,9 @@ class Batches(Generic[_K, _I, _A]):
             for _item, result in self._queued.pop(to, ()):  # closed while items were queued
                 result.cancel()
 
-    async def _send_batch(self, to: _K, batch: Mapping[Hashable, tuple[_I, asyncio.Future[_A]]]) -> None:
+    async def _send_batch(
+        self, to: _K, batch: Mapping[Hashable, tuple[_I, asyncio.Future[_A]]]
+    ) -> None:
         try:
             results = await self._send(to, [item for item, _ in batch.values()])
         except (ApiError, OSError) as error:

@@ -131,7 +131,7 @@ def names_file(url: str) -> bool:
 
 
 def file_path(url: str) -> str:
-    """Return the file of a URL: ``sqlite:///shop.db`` is relative, ``sqlite:////shop.db`` is not."""
+    """Return the file of a URL; ``sqlite:///a.db`` is relative, ``sqlite:////a.db`` absolute."""
     parts = urlsplit(url)
     if not names_file(url) or parts.netloc or len(parts.path) < 2:
         forms = " or ".join(kind.url_form for kind in registry.KINDS if kind.is_file)
@@ -149,7 +149,9 @@ def _options(kind: str, query: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
-        raise _wrong(kind, f"options {query!r} cannot be parsed; write ?name=value&name=value") from None
+        raise _wrong(
+            kind, f"options {query!r} cannot be parsed; write ?name=value&name=value"
+        ) from None
 
 
 def _wrong(kind: str, problem: str) -> AddressError:

@@ -82,10 +82,15 @@ def connection(source: Address, target: Address, options: ConnectOptions) -> Pip
     keep_tombstones = source.kind == TOPIC and _tombstones(source, target, options) == "keep"
     deletes = keyed and keep_tombstones
     step = _step(target, options, deletes=deletes, keep_tombstones=keep_tombstones)
-    pipeline.flow(to=_target(target, options, deletes=DELETED if deletes else None), name=FLOW)(step)
+    pipeline.flow(to=_target(target, options, deletes=DELETED if deletes else None), name=FLOW)(
+        step
+    )
     # The name of a stream need not be valid for a parameter: in, 2026.
     pipeline.flows[FLOW] = replace(
-        pipeline.flows[FLOW], inputs=(name,), function=lambda **inputs: step(inputs[name]), place=NOWHERE
+        pipeline.flows[FLOW],
+        inputs=(name,),
+        function=lambda **inputs: step(inputs[name]),
+        place=NOWHERE,
     )
     return pipeline
 
@@ -104,7 +109,9 @@ def _absolute(address: Address) -> Address:
     if address.is_database:
         if not names_file(address.place):
             return address
-        return replace(address, place=f"{address.kind}:///{Path(file_path(address.place)).absolute()}")
+        return replace(
+            address, place=f"{address.kind}:///{Path(file_path(address.place)).absolute()}"
+        )
     if address.kind in (FILES, PARQUET, DELTA):
         return replace(address, place=str(Path(address.place).absolute()))
     return address
@@ -127,7 +134,8 @@ def _check(source: Address, target: Address, options: ConnectOptions) -> None:
         )
     if options.tombstones and source.kind != TOPIC:
         raise AddressError(
-            f"{source} has no records without a value", hint="omit --tombstones; it applies to topics"
+            f"{source} has no records without a value",
+            hint="omit --tombstones; it applies to topics",
         )
     clusters = source.cluster or target.cluster
     if source.kind == target.kind == TOPIC and clusters:
@@ -147,7 +155,9 @@ def _check(source: Address, target: Address, options: ConnectOptions) -> None:
             "the cluster is not part of the address", hint=f"give it as --bootstrap {clusters}"
         )
     for address, known in ((source, _SOURCE_OPTIONS), (target, _TARGET_OPTIONS)):
-        names = known.get("database" if address.is_database else address.kind, tuple(address.options))
+        names = known.get(
+            "database" if address.is_database else address.kind, tuple(address.options)
+        )
         for name in address.options:
             if name not in names:
                 raise AddressError(f"{address} has no option {name!r}", hint=nearest(name, names))
@@ -156,11 +166,15 @@ def _check(source: Address, target: Address, options: ConnectOptions) -> None:
 # ---------------------------------------------------------------- reading
 
 
-def _topic_stream(pipeline: Pipeline, source: Address, target: Address, options: ConnectOptions) -> str:
+def _topic_stream(
+    pipeline: Pipeline, source: Address, target: Address, options: ConnectOptions
+) -> str:
     value = _value(source, options)
     arguments: dict[str, Any] = {"value": value, "topic": source.place, "meta": True}
     if value not in ("raw", "string"):
-        arguments["schema"] = source.options.get("schema") or options.schema or _schema_of(target, options)
+        arguments["schema"] = (
+            source.options.get("schema") or options.schema or _schema_of(target, options)
+        )
     if tombstones := _tombstones(source, target, options):
         arguments["tombstones"] = tombstones
     if starting := source.options.get("starting") or options.starting:
@@ -233,7 +247,8 @@ def _schema_of(target: Address, options: ConnectOptions) -> str:
             db.connection.close()
     if not spark_types:
         raise AddressError(
-            "the values of the topic need a schema", hint="give --schema 'id int NOT NULL, name string'"
+            "the values of the topic need a schema",
+            hint="give --schema 'id int NOT NULL, name string'",
         )
     return ", ".join(f"{quoted(name)} {kind}" for name, kind in spark_types.items())
 
@@ -252,7 +267,10 @@ def _target(target: Address, options: ConnectOptions, *, deletes: str | None) ->
     if target.kind == TOPIC:
         value = _value(target, options)
         return topic(
-            target.place, key=key, value=value, **_number(target.options, "partitions", "partitions")
+            target.place,
+            key=key,
+            value=value,
+            **_number(target.options, "partitions", "partitions"),
         )
     if options.key:
         raise AddressError(f"{target} has no keys: every row is added", hint="omit --key")

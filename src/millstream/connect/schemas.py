@@ -30,8 +30,12 @@ def differing(
 def _difference(
     theirs: Mapping[str, str], ours: Mapping[str, str], wrong_types: Collection[str] | None
 ) -> str:
-    parts = [f"{name!r} ({kind}) is only there" for name, kind in theirs.items() if name not in ours]
-    parts += [f"{name!r} ({kind}) is only here" for name, kind in ours.items() if name not in theirs]
+    parts = [
+        f"{name!r} ({kind}) is only there" for name, kind in theirs.items() if name not in ours
+    ]
+    parts += [
+        f"{name!r} ({kind}) is only here" for name, kind in ours.items() if name not in theirs
+    ]
     parts += [
         f"{name!r} is {theirs[name]} there and {kind} here"
         for name, kind in ours.items()

@@ -53,7 +53,11 @@ def elect(
         return state if isr == state.isr else _next(state, state.leader, isr)
     if in_sync:
         return _next(state, in_sync[0], tuple(node for node in isr if node in state.isr))
-    if state.leader in brokers.stopping and state.leader in brokers.live and state.leader not in offline:
+    if (
+        state.leader in brokers.stopping
+        and state.leader in brokers.live
+        and state.leader not in offline
+    ):
         # No replica can take over: keep serving until the broker shuts down.
         return state
     if unclean and able:
@@ -62,17 +66,30 @@ def elect(
 
 
 def elect_preferred(
-    state: PartitionState, replicas: Sequence[int], brokers: Brokers, *, offline: Collection[int] = ()
+    state: PartitionState,
+    replicas: Sequence[int],
+    brokers: Brokers,
+    *,
+    offline: Collection[int] = (),
 ) -> PartitionState:
     """Let the first replica lead if it is live and in sync; else return the same state."""
     first = replicas[0]
-    if state.leader == first or first not in state.isr or first in offline or not brokers.can_lead(first):
+    if (
+        state.leader == first
+        or first not in state.isr
+        or first in offline
+        or not brokers.can_lead(first)
+    ):
         return state
     return _next(state, first, state.isr)
 
 
 def elect_unclean(
-    state: PartitionState, replicas: Sequence[int], brokers: Brokers, *, offline: Collection[int] = ()
+    state: PartitionState,
+    replicas: Sequence[int],
+    brokers: Brokers,
+    *,
+    offline: Collection[int] = (),
 ) -> PartitionState:
     """Elect any live replica for a partition without a leader, from the ISR if possible.
 
@@ -83,7 +100,9 @@ def elect_unclean(
     return elect(state, replicas, brokers, unclean=True, offline=offline)
 
 
-def _available_isr(state: PartitionState, brokers: Brokers, offline: Collection[int]) -> tuple[int, ...]:
+def _available_isr(
+    state: PartitionState, brokers: Brokers, offline: Collection[int]
+) -> tuple[int, ...]:
     """Return the ISR without unavailable replicas, or the whole ISR if none is available.
 
     Stopping brokers leave the ISR too. They stop fetching, and acks=all must not wait for them.

@@ -36,7 +36,8 @@ def updated_level(name: str, current: int, level: int, upgrade_type: int) -> int
         )
     if upgrade_type not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise ApiError(
-            ErrorCode.INVALID_UPDATE_VERSION, "The controller does not support the given upgrade type."
+            ErrorCode.INVALID_UPDATE_VERSION,
+            "The controller does not support the given upgrade type.",
         )
     if not feature.lowest <= level <= feature.highest:
         raise ApiError(

@@ -9,7 +9,9 @@ from millstream.control.image import ClusterImage, TopicImage
 from millstream.core.types import TopicPartition
 
 
-def expanded_replicas(topic: TopicImage, factor: int, brokers: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def expanded_replicas(
+    topic: TopicImage, factor: int, brokers: Sequence[int]
+) -> dict[int, tuple[int, ...]]:
     """Return the new replicas of each partition with fewer than ``factor``.
 
     Partitions under reassignment are left out. New replicas go to the brokers with the fewest

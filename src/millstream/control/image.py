@@ -96,7 +96,7 @@ class ClusterImage:
     kept_small: frozenset[bytes] = frozenset()
 
     def apply(self, path: str, data: bytes | None, version: int = NEXT_VERSION) -> Change | None:
-        """Apply one node, deleted if ``data`` is None; return the topic or partition that changed."""
+        """Apply a node, deleted if ``data`` is None; return the changed topic or partition."""
         parts = path.split("/")
         if path.startswith(znodes.TOPICS + "/"):
             return self._apply_topic(parts[3], parts[4:], data, version)
@@ -126,7 +126,9 @@ class ClusterImage:
                 self.being_deleted.pop(parts[3], None)
                 self.deleted_from.pop(parts[3], None)
             else:
-                self.being_deleted[parts[3]], self.deleted_from[parts[3]] = znodes.decode_deleted_topic(data)
+                self.being_deleted[parts[3]], self.deleted_from[parts[3]] = (
+                    znodes.decode_deleted_topic(data)
+                )
         elif data is not None and self._apply_single(path, data):
             return NOT_A_TOPIC
         return None
@@ -155,7 +157,9 @@ class ClusterImage:
         self.names_by_id[topic_id] = name
 
     @staticmethod
-    def _apply_state(states: dict[int, PartitionState], index: int, data: bytes, version: int) -> None:
+    def _apply_state(
+        states: dict[int, PartitionState], index: int, data: bytes, version: int
+    ) -> None:
         known = states.get(index)
         if version == NEXT_VERSION:
             version = 0 if known is None else known.partition_epoch + 1
@@ -213,7 +217,7 @@ class ClusterImage:
         for item in fields(self):
             setattr(self, item.name, getattr(other, item.name))
 
-    # ---- back to nodes ----------------------------------------------------------------------------
+    # ---- back to nodes ----
 
     def nodes(self, *, now_ms: int) -> Iterator[NodeData]:
         """Yield the nodes that turn an empty image into this one.
@@ -222,10 +226,14 @@ class ClusterImage:
         each node is complete, and versions show which state is newer.
         """
         yield NodeData(znodes.CLUSTER_ID, znodes.encode_cluster_id(self.cluster_id))
-        yield NodeData(znodes.FEATURES, znodes.encode_features(self.feature_levels, self.feature_epoch))
+        yield NodeData(
+            znodes.FEATURES, znodes.encode_features(self.feature_levels, self.feature_epoch)
+        )
         yield NodeData(znodes.STOPPING, znodes.encode_stopping(self.stopping))
         if self.last_producer_id >= 0:
-            block = znodes.encode_producer_id_block(-1, self.last_producer_id, self.last_producer_id)
+            block = znodes.encode_producer_id_block(
+                -1, self.last_producer_id, self.last_producer_id
+            )
             yield NodeData(znodes.PRODUCER_ID_BLOCK, block)
         for broker in list(self.brokers.values()):
             data = znodes.encode_broker(broker, now_ms=now_ms)
@@ -259,7 +267,9 @@ def _topic_nodes(topic: TopicImage) -> Iterator[NodeData]:
         yield NodeData(path, znodes.encode_partition_state(state), state.partition_epoch)
 
 
-def _set_replicas(by_broker: dict[int, frozenset[TopicPartition]], node_id: int, data: bytes | None) -> None:
+def _set_replicas(
+    by_broker: dict[int, frozenset[TopicPartition]], node_id: int, data: bytes | None
+) -> None:
     replicas = znodes.decode_offline(data) if data is not None else frozenset()
     if replicas:
         by_broker[node_id] = replicas

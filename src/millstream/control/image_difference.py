@@ -26,7 +26,13 @@ def difference(old: ClusterImage, new: ClusterImage) -> list[Change]:
 
 
 def _outside_topics(image: ClusterImage) -> tuple[object, ...]:
-    return image.brokers, image.stopping, image.broker_configs, image.group_configs, image.feature_levels
+    return (
+        image.brokers,
+        image.stopping,
+        image.broker_configs,
+        image.group_configs,
+        image.feature_levels,
+    )
 
 
 def _topic_differs(before: TopicImage, after: TopicImage) -> bool:

@@ -29,7 +29,9 @@ class Reassignments:
     def __init__(self) -> None:
         self._topics: dict[str, tuple[TopicImage, list[_PartitionReassignment]]] = {}
 
-    def add(self, topic: TopicImage, index: int, assignment: Assignment, state: PartitionState) -> None:
+    def add(
+        self, topic: TopicImage, index: int, assignment: Assignment, state: PartitionState
+    ) -> None:
         self._topics.setdefault(topic.name, (topic, []))[1].append(
             _PartitionReassignment(index, assignment, state)
         )

@@ -23,7 +23,9 @@ def place(
     racks: Mapping[int, str | None] | None = None,
     down: Collection[int] = (),
 ) -> dict[int, tuple[int, ...]]:
-    """Return the replicas of ``count`` partitions from ``first`` on; ``down`` brokers may be included."""
+    """Return the replicas of ``count`` partitions from ``first`` on; ``down`` brokers may be
+    included.
+    """
     n = len(brokers)
     if replication_factor > n:
         raise ApiError(
@@ -46,7 +48,9 @@ def place(
     for i in range(first, first + count):
         ordered = _rotated(live, i) + _rotated(down_last, i)
         placed[i] = (
-            tuple(ordered[:replication_factor]) if one_rack else _spread(ordered, replication_factor, rack_of)
+            tuple(ordered[:replication_factor])
+            if one_rack
+            else _spread(ordered, replication_factor, rack_of)
         )
     return placed
 
@@ -66,10 +70,14 @@ def _rack_by_rack(rack_of: Mapping[int, str | None]) -> list[int]:
     racks: dict[str | None, list[int]] = {}
     for broker in sorted(rack_of):
         racks.setdefault(rack_of[broker], []).append(broker)
-    return [broker for round_ in zip_longest(*racks.values()) for broker in round_ if broker is not None]
+    return [
+        broker for round_ in zip_longest(*racks.values()) for broker in round_ if broker is not None
+    ]
 
 
-def _spread(ordered: Sequence[int], factor: int, rack_of: Mapping[int, str | None]) -> tuple[int, ...]:
+def _spread(
+    ordered: Sequence[int], factor: int, rack_of: Mapping[int, str | None]
+) -> tuple[int, ...]:
     """Take brokers in order, one of each rack before a second one of any rack."""
     left = list(ordered)
     chosen: list[int] = []
@@ -96,7 +104,9 @@ def check_assignment(replicas: Sequence[int], brokers: Collection[int]) -> tuple
                 f"The manual partition assignment includes broker {broker}, but no such broker is registered."
             )
         if broker in replicas[:index]:
-            raise _invalid(f"The manual partition assignment includes the broker {broker} more than once.")
+            raise _invalid(
+                f"The manual partition assignment includes the broker {broker} more than once."
+            )
     return tuple(replicas)
 
 

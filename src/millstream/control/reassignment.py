@@ -49,7 +49,9 @@ def complete(
     return Assignment(current.target), _within(current.target, current, state, brokers)
 
 
-def cancel(current: Assignment, state: PartitionState, brokers: Brokers) -> tuple[Assignment, PartitionState]:
+def cancel(
+    current: Assignment, state: PartitionState, brokers: Brokers
+) -> tuple[Assignment, PartitionState]:
     """Return the assignment before the reassignment."""
     if not current.reassigning:
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)

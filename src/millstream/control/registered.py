@@ -8,7 +8,9 @@ from millstream.control.image import ClusterImage
 from millstream.control.znodes import BrokerRegistration
 
 
-def registered_with(image: ClusterImage, live: Iterable[BrokerRegistration]) -> dict[int, BrokerRegistration]:
+def registered_with(
+    image: ClusterImage, live: Iterable[BrokerRegistration]
+) -> dict[int, BrokerRegistration]:
     """Return the registered brokers, including these live ones.
 
     Earlier versions wrote no such list. In that case the brokers that the last controller saw, and
@@ -17,7 +19,12 @@ def registered_with(image: ClusterImage, live: Iterable[BrokerRegistration]) -> 
     known = dict(image.registered)
     if not known:
         holders = {
-            node for topic in image.topics.values() for nodes in topic.replicas.values() for node in nodes
+            node
+            for topic in image.topics.values()
+            for nodes in topic.replicas.values()
+            for node in nodes
         }
-        known = {node: BrokerRegistration(node, ()) for node in holders | image.broker_epochs.keys()}
+        known = {
+            node: BrokerRegistration(node, ()) for node in holders | image.broker_epochs.keys()
+        }
     return known | {broker.node_id: broker for broker in live}

@@ -64,7 +64,8 @@ def check_total(topics: Sequence[NewTopic], default_partitions: int) -> None:
     The error is then the response for each of them.
     """
     counts = (
-        len(new.assignment) or (default_partitions if new.partitions == -1 else max(new.partitions, 0))
+        len(new.assignment)
+        or (default_partitions if new.partitions == -1 else max(new.partitions, 0))
         for new in topics
     )
     if sum(counts) > MAX_CREATED:
@@ -99,12 +100,14 @@ def plan_create(
     _check_new_name(image, new.name, topics_by_metric_name)
     configs = _check_configs(new.configs)
     replicas = _replicas(new, brokers, default_partitions, default_replication_factor, racks, down)
-    topic = TopicImage(new.name, topic_id, replicas, _first_states(replicas, down, controller_epoch))
+    topic = TopicImage(
+        new.name, topic_id, replicas, _first_states(replicas, down, controller_epoch)
+    )
     # Settings come first: they are needed to create the logs.
     writes = _config_writes(new.name, configs)
     if not configs and new.name in image.topic_configs:
-        # A controller crashed after it wrote these settings and before it wrote their topic. They do
-        # not belong to this topic.
+        # A controller crashed after it wrote these settings and before it wrote their topic. They
+        # do not belong to this topic.
         writes = [(znodes.topic_config_path(new.name), None)]
     return TopicPlan(topic, configs, writes + _topic_writes(topic, 0))
 
@@ -132,14 +135,17 @@ def check_name(name: str) -> None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
-def _check_new_name(image: ClusterImage, name: str, topics_by_metric_name: Mapping[str, str]) -> None:
+def _check_new_name(
+    image: ClusterImage, name: str, topics_by_metric_name: Mapping[str, str]
+) -> None:
     check_name(name)
     if name in image.topics:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     other = topics_by_metric_name.get(metric_name(name))
     if other is not None:
         raise ApiError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}"
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {other}",
         )
 
 
@@ -153,7 +159,9 @@ def metric_name(name: str) -> str:
 
 def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     if len(configs) > _MAX_CONFIGS:
-        raise ApiError(ErrorCode.INVALID_CONFIG, f"A topic has fewer than {_MAX_CONFIGS:,} settings.")
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG, f"A topic has fewer than {_MAX_CONFIGS:,} settings."
+        )
     texts = dict(configs)
     try:
         parse_topic_overrides(texts)
@@ -174,7 +182,8 @@ def _replicas(
         return _manual_assignment(new, brokers)
     if new.partitions < -1 or new.partitions == 0:
         raise ApiError(
-            ErrorCode.INVALID_PARTITIONS, "Number of partitions was set to an invalid non-positive value."
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value.",
         )
     if new.replication_factor < -1 or new.replication_factor == 0:
         raise ApiError(
@@ -249,7 +258,8 @@ def plan_adopt(
     replicas: dict[int, tuple[int, ...]] = dict.fromkeys(range(len(epochs)), (broker,))
     topic = TopicImage(name, topic_id, replicas)
     topic.states = {
-        index: PartitionState(broker, epochs[index], (broker,), controller_epoch) for index in replicas
+        index: PartitionState(broker, epochs[index], (broker,), controller_epoch)
+        for index in replicas
     }
     return _config_writes(name, configs) + _topic_writes(topic, 0)
 
@@ -313,7 +323,9 @@ def _added_replicas(
             f"Attempted to add {count - current} additional partition(s), but only {len(assignments)} "
             "assignment(s) were specified.",
         )
-    added = {current + i: check_assignment(replicas, brokers) for i, replicas in enumerate(assignments)}
+    added = {
+        current + i: check_assignment(replicas, brokers) for i, replicas in enumerate(assignments)
+    }
     _check_same_factor(added.values(), factor)
     return added
 

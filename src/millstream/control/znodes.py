@@ -18,8 +18,8 @@ TOPICS = "/brokers/topics"
 BROKERS = "/brokers/ids"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
-# The registrations that controllers have processed. The next controller sees from them which brokers
-# were down since.
+# The registrations that controllers have processed. The next controller sees from them which
+# brokers were down since.
 BROKER_EPOCHS = "/brokers/epochs"
 # Brokers that registered once and were not unregistered: placement counts them while they are down.
 REGISTERED = "/brokers/registered"
@@ -112,10 +112,14 @@ def encode_topic(
             "topic_id": id_text(topic_id),
             "partitions": {str(index): list(nodes) for index, nodes in sorted(replicas.items())},
             "adding_replicas": {
-                str(index): list(change.adding) for index, change in changing.items() if change.adding
+                str(index): list(change.adding)
+                for index, change in changing.items()
+                if change.adding
             },
             "removing_replicas": {
-                str(index): list(change.removing) for index, change in changing.items() if change.removing
+                str(index): list(change.removing)
+                for index, change in changing.items()
+                if change.removing
             },
         }
     )
@@ -211,7 +215,9 @@ def decode_config(data: bytes) -> dict[str, str]:
     if not isinstance(config, dict):
         raise ValueError("its config does not map names to texts")
     # Accept a JSON number in a node that was written by hand.
-    return {name: text if isinstance(text, str) else json.dumps(text) for name, text in config.items()}
+    return {
+        name: text if isinstance(text, str) else json.dumps(text) for name, text in config.items()
+    }
 
 
 def deleted_topic_path(topic: str) -> str:
@@ -277,7 +283,9 @@ class BrokerRegistration:
     torn: bool = False
 
     def endpoint(self, listener: str) -> BrokerEndpoint | None:
-        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+        return next(
+            (endpoint for endpoint in self.endpoints if endpoint.listener == listener), None
+        )
 
 
 def directories_path(node_id: int) -> str:
@@ -355,7 +363,9 @@ def _endpoint(text: str, security: Mapping[str, str]) -> BrokerEndpoint:
 
 
 def encode_broker_epochs(epochs: Mapping[int, int]) -> bytes:
-    return _dump({"version": 1, "epochs": {str(node): epoch for node, epoch in sorted(epochs.items())}})
+    return _dump(
+        {"version": 1, "epochs": {str(node): epoch for node, epoch in sorted(epochs.items())}}
+    )
 
 
 def decode_broker_epochs(data: bytes) -> dict[int, int]:
@@ -394,7 +404,9 @@ def decode_kept_small(data: bytes) -> frozenset[bytes]:
     return frozenset(map(id_bytes, json.loads(data)["topic_ids"]))
 
 
-def encode_controller(node_id: int, host: str, port: int, incarnation: str, *, now_ms: int) -> bytes:
+def encode_controller(
+    node_id: int, host: str, port: int, incarnation: str, *, now_ms: int
+) -> bytes:
     """Encode the controller with its address and data directories.
 
     They are needed because a broker may become the controller before it has registered.
@@ -450,5 +462,7 @@ def encode_offline(replicas: Iterable[TopicPartition]) -> bytes:
 def decode_offline(data: bytes) -> frozenset[TopicPartition]:
     indexes: dict[str, list[int]] = json.loads(data)
     return frozenset(
-        TopicPartition(topic, index) for topic, partitions in indexes.items() for index in partitions
+        TopicPartition(topic, index)
+        for topic, partitions in indexes.items()
+        for index in partitions
     )

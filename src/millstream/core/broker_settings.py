@@ -21,7 +21,9 @@ def _inert(name: str, type_: Type, default: Value, update: Update = Update.READ_
 
 def _topic_default(name: str, topic_setting: str | None = None) -> Setting:
     """The broker setting behind a topic setting: the same type, default and bounds."""
-    doc = "Default of the topic setting." if topic_setting is None else f"Default of {topic_setting}."
+    doc = (
+        "Default of the topic setting." if topic_setting is None else f"Default of {topic_setting}."
+    )
     return replace(TOPIC_SETTINGS[topic_setting or name], name=name, doc=doc, update=_ANY)
 
 
@@ -74,12 +76,16 @@ _LISTENERS = (
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "The protocol of each listener name.",
     ),
-    Setting("inter.broker.listener.name", _S, None, "The listener for connections between brokers."),
+    Setting(
+        "inter.broker.listener.name", _S, None, "The listener for connections between brokers."
+    ),
     Setting("security.inter.broker.protocol", _S, "PLAINTEXT", "The protocol between brokers."),
 )
 
 _NETWORK = (
-    Setting("connections.max.idle.ms", _L, 600000, "Time after which an idle connection is closed."),
+    Setting(
+        "connections.max.idle.ms", _L, 600000, "Time after which an idle connection is closed."
+    ),
     Setting("max.connections", _I, INT_MAX, "Maximum number of connections.", low=0, update=_ANY),
     Setting(
         "max.connections.per.ip",
@@ -106,9 +112,19 @@ _NETWORK = (
     Setting("socket.send.buffer.bytes", _I, 102400, "SO_SNDBUF; -1 leaves it to the system."),
     Setting("socket.receive.buffer.bytes", _I, 102400, "SO_RCVBUF; -1 leaves it to the system."),
     Setting(
-        "socket.listen.backlog.size", _I, 50, "Maximum number of connections waiting to be accepted.", low=1
+        "socket.listen.backlog.size",
+        _I,
+        50,
+        "Maximum number of connections waiting to be accepted.",
+        low=1,
     ),
-    Setting("queued.max.requests", _I, 500, "Maximum number of requests in progress per connection.", low=1),
+    Setting(
+        "queued.max.requests",
+        _I,
+        500,
+        "Maximum number of requests in progress per connection.",
+        low=1,
+    ),
     Setting(
         "queued.max.request.bytes",
         _L,
@@ -119,9 +135,13 @@ _NETWORK = (
 )
 
 _TOPICS = (
-    Setting("auto.create.topics.enable", _B, True, "Create a topic when a client first requests it."),
+    Setting(
+        "auto.create.topics.enable", _B, True, "Create a topic when a client first requests it."
+    ),
     Setting("num.partitions", _I, 1, "Number of partitions of a topic created without one.", low=1),
-    Setting("default.replication.factor", _I, 1, "Replication factor of a topic created without one."),
+    Setting(
+        "default.replication.factor", _I, 1, "Replication factor of a topic created without one."
+    ),
     Setting("delete.topic.enable", _B, True, "Whether topics may be deleted."),
     _topic_default("min.insync.replicas"),
     _topic_default("unclean.leader.election.enable"),
@@ -161,7 +181,10 @@ _LOG = (
     _topic_default("log.flush.interval.messages", "flush.messages"),
     Setting("log.flush.interval.ms", _L, None, "Default of flush.ms.", update=_ANY),
     Setting(
-        "log.flush.scheduler.interval.ms", _L, LONG_MAX, "Interval of the checks for time-based flushes."
+        "log.flush.scheduler.interval.ms",
+        _L,
+        LONG_MAX,
+        "Interval of the checks for time-based flushes.",
     ),
     Setting(
         "log.flush.offset.checkpoint.interval.ms",
@@ -248,7 +271,9 @@ _LOG = (
         low=1,
         update=_ANY,
     ),
-    Setting("producer.id.expiration.check.interval.ms", _I, 600000, "Interval of that check.", low=1),
+    Setting(
+        "producer.id.expiration.check.interval.ms", _I, 600000, "Interval of that check.", low=1
+    ),
 )
 
 _CLEANER = (
@@ -278,8 +303,21 @@ _CLEANER = (
         low=1048576,
         update=_ANY,
     ),
-    Setting("log.cleaner.io.buffer.size", _I, 524288, "Read buffer size of compaction.", low=0, update=_ANY),
-    Setting("log.cleaner.io.buffer.load.factor", _D, 0.9, "Maximum fill ratio of the key map.", update=_ANY),
+    Setting(
+        "log.cleaner.io.buffer.size",
+        _I,
+        524288,
+        "Read buffer size of compaction.",
+        low=0,
+        update=_ANY,
+    ),
+    Setting(
+        "log.cleaner.io.buffer.load.factor",
+        _D,
+        0.9,
+        "Maximum fill ratio of the key map.",
+        update=_ANY,
+    ),
     Setting(
         "log.cleaner.io.max.bytes.per.second",
         _D,
@@ -315,7 +353,9 @@ _FETCH = (
         "Interval at which high watermarks are written to disk.",
     ),
     Setting("controlled.shutdown.enable", _B, True, "Hand over leadership before shutdown."),
-    Setting("auto.leader.rebalance.enable", _B, True, "Return leadership to the preferred replicas."),
+    Setting(
+        "auto.leader.rebalance.enable", _B, True, "Return leadership to the preferred replicas."
+    ),
     Setting("leader.imbalance.check.interval.seconds", _L, 300, "Interval of that check.", low=1),
     Setting(
         "leader.imbalance.per.broker.percentage",
@@ -336,18 +376,28 @@ _COORDINATORS = (
     ),
     Setting("offsets.topic.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
     Setting(
-        "offsets.retention.minutes", _I, 10080, "How long the offsets of an empty group are kept.", low=1
+        "offsets.retention.minutes",
+        _I,
+        10080,
+        "How long the offsets of an empty group are kept.",
+        low=1,
     ),
     Setting("offsets.retention.check.interval.ms", _L, 600000, "Interval of that check.", low=1),
-    Setting("offset.metadata.max.bytes", _I, 4096, "Maximum size of the metadata of a committed offset."),
+    Setting(
+        "offset.metadata.max.bytes", _I, 4096, "Maximum size of the metadata of a committed offset."
+    ),
     Setting(
         "group.initial.rebalance.delay.ms",
         _I,
         3000,
         "How long the first rebalance of an empty group waits for more members.",
     ),
-    Setting("group.min.session.timeout.ms", _I, 6000, "Minimum session timeout of a classic member."),
-    Setting("group.max.session.timeout.ms", _I, 1800000, "Maximum session timeout of a classic member."),
+    Setting(
+        "group.min.session.timeout.ms", _I, 6000, "Minimum session timeout of a classic member."
+    ),
+    Setting(
+        "group.max.session.timeout.ms", _I, 1800000, "Maximum session timeout of a classic member."
+    ),
     Setting("group.max.size", _I, INT_MAX, "Maximum members of a classic group.", low=1),
     Setting(
         "group.consumer.session.timeout.ms",
@@ -356,8 +406,12 @@ _COORDINATORS = (
         "Session timeout of a consumer-protocol member (KIP-848).",
         low=1,
     ),
-    Setting("group.consumer.min.session.timeout.ms", _I, 45000, "Minimum that a group may set.", low=1),
-    Setting("group.consumer.max.session.timeout.ms", _I, 60000, "Maximum that a group may set.", low=1),
+    Setting(
+        "group.consumer.min.session.timeout.ms", _I, 45000, "Minimum that a group may set.", low=1
+    ),
+    Setting(
+        "group.consumer.max.session.timeout.ms", _I, 60000, "Maximum that a group may set.", low=1
+    ),
     Setting(
         "group.consumer.heartbeat.interval.ms",
         _I,
@@ -365,8 +419,16 @@ _COORDINATORS = (
         "Heartbeat interval of such a member.",
         low=1,
     ),
-    Setting("group.consumer.min.heartbeat.interval.ms", _I, 5000, "Minimum that a group may set.", low=1),
-    Setting("group.consumer.max.heartbeat.interval.ms", _I, 15000, "Maximum that a group may set.", low=1),
+    Setting(
+        "group.consumer.min.heartbeat.interval.ms", _I, 5000, "Minimum that a group may set.", low=1
+    ),
+    Setting(
+        "group.consumer.max.heartbeat.interval.ms",
+        _I,
+        15000,
+        "Maximum that a group may set.",
+        low=1,
+    ),
     Setting(
         "group.consumer.assignment.interval.ms",
         _I,
@@ -376,8 +438,16 @@ _COORDINATORS = (
         "a small group do not wait a second.",
         low=0,
     ),
-    Setting("group.consumer.min.assignment.interval.ms", _I, 0, "Minimum that a group may set.", low=0),
-    Setting("group.consumer.max.assignment.interval.ms", _I, 15000, "Maximum that a group may set.", low=0),
+    Setting(
+        "group.consumer.min.assignment.interval.ms", _I, 0, "Minimum that a group may set.", low=0
+    ),
+    Setting(
+        "group.consumer.max.assignment.interval.ms",
+        _I,
+        15000,
+        "Maximum that a group may set.",
+        low=0,
+    ),
     Setting("group.consumer.max.size", _I, INT_MAX, "Maximum members of a consumer group.", low=1),
     Setting(
         "group.consumer.assignors",
@@ -400,7 +470,9 @@ _COORDINATORS = (
         "next heartbeat.",
         low=10000,
     ),
-    Setting("transaction.state.log.num.partitions", _I, 50, "Partitions of __transaction_state.", low=1),
+    Setting(
+        "transaction.state.log.num.partitions", _I, 50, "Partitions of __transaction_state.", low=1
+    ),
     Setting(
         "transaction.state.log.replication.factor",
         Type.SHORT,
@@ -416,7 +488,13 @@ _COORDINATORS = (
         low=1,
     ),
     Setting("transaction.state.log.segment.bytes", _I, 104857600, "Its segment size.", low=1048576),
-    Setting("transaction.max.timeout.ms", _I, 900000, "Maximum transaction timeout of a producer.", low=1),
+    Setting(
+        "transaction.max.timeout.ms",
+        _I,
+        900000,
+        "Maximum transaction timeout of a producer.",
+        low=1,
+    ),
     Setting(
         "transactional.id.expiration.ms",
         _I,
@@ -488,7 +566,11 @@ _INERT = (
     _inert("controller.quorum.bootstrap.servers", _LIST, ()),
     _inert("controller.listener.names", _S, None),
     Setting(
-        "request.timeout.ms", _I, 30000, "How long a broker waits for a response of the controller.", low=1
+        "request.timeout.ms",
+        _I,
+        30000,
+        "How long a broker waits for a response of the controller.",
+        low=1,
     ),
     _inert("metric.reporters", _LIST, ()),
     _inert("metrics.num.samples", _I, 2),
@@ -502,8 +584,15 @@ _INERT = (
     _inert("fetch.purgatory.purge.interval.requests", _I, 1000),
     _inert("producer.purgatory.purge.interval.requests", _I, 1000),
     _inert("delete.records.purgatory.purge.interval.requests", _I, 1),
-    Setting("replica.fetch.max.bytes", _I, 1048576, "Maximum bytes of one partition in a follower's fetch."),
-    Setting("replica.fetch.response.max.bytes", _I, 10485760, "Maximum bytes of a follower's fetch."),
+    Setting(
+        "replica.fetch.max.bytes",
+        _I,
+        1048576,
+        "Maximum bytes of one partition in a follower's fetch.",
+    ),
+    Setting(
+        "replica.fetch.response.max.bytes", _I, 10485760, "Maximum bytes of a follower's fetch."
+    ),
     Setting("replica.fetch.wait.max.ms", _I, 500, "How long a follower's fetch waits for records."),
     Setting("replica.fetch.min.bytes", _I, 1, "Minimum bytes of a follower's fetch."),
     Setting("replica.fetch.backoff.ms", _I, 1000, "Pause of a follower after a failed fetch."),
@@ -550,7 +639,9 @@ _INERT = (
         "Number of windows over which these rates are measured.",
         low=1,
     ),
-    Setting("replication.quota.window.size.seconds", _I, 1, "Length of each of these windows.", low=1),
+    Setting(
+        "replication.quota.window.size.seconds", _I, 1, "Length of each of these windows.", low=1
+    ),
     Setting(
         "offsets.commit.timeout.ms",
         _I,

@@ -58,7 +58,9 @@ class BrokerConfig:
         """Parse and check settings one by one and together; a SettingError names the wrong one."""
         _check_promises(texts)
         _check_zookeeper(texts)
-        ignored = [name for name in texts if name not in BROKER_SETTINGS and is_known_to_kafka(name)]
+        ignored = [
+            name for name in texts if name not in BROKER_SETTINGS and is_known_to_kafka(name)
+        ]
         known = {name: text for name, text in texts.items() if name not in ignored}
         for name in known:
             if name not in BROKER_SETTINGS:
@@ -147,7 +149,10 @@ def _check_roles(config: BrokerConfig) -> None:
 
 def _check_request_memory(config: BrokerConfig) -> None:
     """Reject a limit below the largest request, which would never fit, as Kafka does."""
-    memory, largest = config.get("queued.max.request.bytes"), config.integer("socket.request.max.bytes")
+    memory, largest = (
+        config.get("queued.max.request.bytes"),
+        config.integer("socket.request.max.bytes"),
+    )
     if isinstance(memory, int) and 0 < memory < largest:
         raise SettingError(
             f"queued.max.request.bytes ({memory}) must be larger than or equal to "
@@ -176,7 +181,9 @@ def _check_group_bounds(config: BrokerConfig) -> None:
         for lower, upper in ((least, most), (least, default), (default, most)):
             if config.integer(lower) > config.integer(upper):
                 name, other, word = (
-                    (upper, lower, "greater") if upper != most or lower == least else (lower, upper, "less")
+                    (upper, lower, "greater")
+                    if upper != most or lower == least
+                    else (lower, upper, "less")
                 )
                 raise SettingError(
                     f"{name} ({config.integer(name)}) must be {word} than or equal to "
@@ -195,7 +202,9 @@ def _check_group_bounds(config: BrokerConfig) -> None:
 def topic_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
     """Return every value of a topic setting, the effective one first."""
     row = TOPIC_SETTINGS[name]
-    layers = [Layered(name, overrides[name], Source.TOPIC, overrides[name])] if name in overrides else []
+    layers = (
+        [Layered(name, overrides[name], Source.TOPIC, overrides[name])] if name in overrides else []
+    )
     for synonym in TOPIC_SYNONYMS.get(name, ()):
         for layer in broker.layers(synonym.name):
             if layer.value is not None:
@@ -217,12 +226,15 @@ def _scaled(value: Value, factor: int) -> Value:
 
 def group_layers(broker: BrokerConfig, overrides: Mapping[str, Value], name: str) -> list[Layered]:
     """Return every value of a group setting, the effective one first."""
-    layers = [Layered(name, overrides[name], Source.GROUP, overrides[name])] if name in overrides else []
+    layers = (
+        [Layered(name, overrides[name], Source.GROUP, overrides[name])] if name in overrides else []
+    )
     return layers + broker.layers(GROUP_BOUNDS[name].default)
 
 
 def group_values(broker: BrokerConfig, texts: Mapping[str, str]) -> dict[str, int]:
-    """Return the effective settings of a group: its own within the broker's bounds, else the broker's.
+    """Return the effective settings of a group: its own within the broker's bounds, else the
+    broker's.
 
     The bounds may have become narrower since the group's settings were written.
     """
@@ -329,13 +341,17 @@ def topic_row(name: str) -> Setting:
             if name in {synonym.name for synonym in synonyms}
         ]
         if topics:
-            raise SettingError(f"Unknown topic config name: {name}; did you mean {topics[0]}?", name)
+            raise SettingError(
+                f"Unknown topic config name: {name}; did you mean {topics[0]}?", name
+            )
         raise unknown(name, TOPIC_SETTINGS, "topic config name:")
     return row
 
 
 def _check_together(values: Mapping[str, Value]) -> None:
-    if values.get("remote.storage.enable") or {"local.retention.ms", "local.retention.bytes"} & set(values):
+    if values.get("remote.storage.enable") or {"local.retention.ms", "local.retention.bytes"} & set(
+        values
+    ):
         raise SettingError(
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."

@@ -29,14 +29,22 @@ class ErrorCode(IntEnum):
         assert isinstance(member, cls)
         return member
 
-    UNKNOWN_SERVER_ERROR = -1, False, "the broker failed while processing the request; its log has the cause"
+    UNKNOWN_SERVER_ERROR = (
+        -1,
+        False,
+        "the broker failed while processing the request; its log has the cause",
+    )
     NONE = 0, False, ""
     OFFSET_OUT_OF_RANGE = 1, False, "the offset is outside the range kept for the partition"
     CORRUPT_MESSAGE = 2, True, "the checksum or the structure of the records is wrong"
     UNKNOWN_TOPIC_OR_PARTITION = 3, True, "this broker does not host this topic or partition"
     INVALID_FETCH_SIZE = 4, False, "the fetch size is invalid"
     LEADER_NOT_AVAILABLE = 5, True, "the partition has no leader at the moment"
-    NOT_LEADER_OR_FOLLOWER = 6, True, "this broker is not the leader (or a replica) of the partition"
+    NOT_LEADER_OR_FOLLOWER = (
+        6,
+        True,
+        "this broker is not the leader (or a replica) of the partition",
+    )
     REQUEST_TIMED_OUT = 7, True, "the request timed out on the broker"
     BROKER_NOT_AVAILABLE = 8, False, "broker not available"
     REPLICA_NOT_AVAILABLE = 9, True, "replica not available"
@@ -81,7 +89,11 @@ class ErrorCode(IntEnum):
     INVALID_CONFIG = 40, False, "a setting is unknown or its value is invalid"
     NOT_CONTROLLER = 41, True, "not controller"
     INVALID_REQUEST = 42, False, "the request is malformed or contradicts itself"
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, False, "the message format of this version cannot carry the records"
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = (
+        43,
+        False,
+        "the message format of this version cannot carry the records",
+    )
     POLICY_VIOLATION = 44, False, "the request violates a policy"
     OUT_OF_ORDER_SEQUENCE_NUMBER = (
         45,
@@ -93,7 +105,11 @@ class ErrorCode(IntEnum):
     INVALID_TXN_STATE = 48, False, "the transaction is in the wrong state for this request"
     INVALID_PRODUCER_ID_MAPPING = 49, False, "invalid producer id mapping"
     INVALID_TRANSACTION_TIMEOUT = 50, False, "invalid transaction timeout"
-    CONCURRENT_TRANSACTIONS = 51, True, "the previous transaction of this producer is still being completed"
+    CONCURRENT_TRANSACTIONS = (
+        51,
+        True,
+        "the previous transaction of this producer is still being completed",
+    )
     TRANSACTION_COORDINATOR_FENCED = 52, False, "transaction coordinator fenced"
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "transactional id authorization failed"
     SECURITY_DISABLED = 54, False, "security disabled"
@@ -149,10 +165,18 @@ class ErrorCode(IntEnum):
     UNKNOWN_TOPIC_ID = 100, True, "this broker does not host a topic with this id"
     DUPLICATE_BROKER_REGISTRATION = 101, False, "duplicate broker registration"
     BROKER_ID_NOT_REGISTERED = 102, False, "broker id not registered"
-    INCONSISTENT_TOPIC_ID = 103, True, "the topic id in the log directory differs from that of the topic"
+    INCONSISTENT_TOPIC_ID = (
+        103,
+        True,
+        "the topic id in the log directory differs from that of the topic",
+    )
     INCONSISTENT_CLUSTER_ID = 104, False, "the cluster id differs from that of the broker"
     TRANSACTIONAL_ID_NOT_FOUND = 105, False, "transactional id not found"
-    FETCH_SESSION_TOPIC_ID_ERROR = 106, True, "the fetch session mixes requests with and without topic ids"
+    FETCH_SESSION_TOPIC_ID_ERROR = (
+        106,
+        True,
+        "the fetch session mixes requests with and without topic ids",
+    )
     INELIGIBLE_REPLICA = 107, False, "ineligible replica"
     NEW_LEADER_ELECTED = 108, False, "new leader elected"
     OFFSET_MOVED_TO_TIERED_STORAGE = 109, False, "offset moved to tiered storage"
@@ -163,7 +187,11 @@ class ErrorCode(IntEnum):
     MISMATCHED_ENDPOINT_TYPE = 114, False, "the request was sent to the wrong type of endpoint"
     UNSUPPORTED_ENDPOINT_TYPE = 115, False, "this type of endpoint is not supported"
     UNKNOWN_CONTROLLER_ID = 116, False, "unknown controller id"
-    UNKNOWN_SUBSCRIPTION_ID = 117, False, "the telemetry subscription is out of date; request it again"
+    UNKNOWN_SUBSCRIPTION_ID = (
+        117,
+        False,
+        "the telemetry subscription is out of date; request it again",
+    )
     TELEMETRY_TOO_LARGE = 118, False, "the pushed metrics are too large"
     INVALID_REGISTRATION = 119, False, "invalid registration"
     TRANSACTION_ABORTABLE = 120, False, "transaction abortable"
@@ -181,7 +209,11 @@ class ErrorCode(IntEnum):
     STREAMS_TOPOLOGY_FENCED = 132, False, "streams topology fenced"
     SHARE_SESSION_LIMIT_REACHED = 133, True, "share session limit reached"
     GROUP_DELETION_FAILED = 134, False, "group deletion failed"
-    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135, False, "streams topology description update failed"
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = (
+        135,
+        False,
+        "streams topology description update failed",
+    )
     CONTROLLER_ID_NOT_REGISTERED = 136, False, "controller id not registered"
 
 

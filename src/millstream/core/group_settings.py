@@ -24,7 +24,11 @@ _ASSIGNMENT = "consumer.assignment.interval.ms"
 GROUP_SETTINGS: dict[str, Setting] = table(
     (
         Setting(
-            _SESSION, Type.INT, 45000, "Time after which a silent member is removed from the group.", low=1
+            _SESSION,
+            Type.INT,
+            45000,
+            "Time after which a silent member is removed from the group.",
+            low=1,
         ),
         Setting(_HEARTBEAT, Type.INT, 5000, "Heartbeat interval of the members.", low=1),
         Setting(_ASSIGNMENT, Type.INT, 0, "Minimum time between two assignments.", low=0),
@@ -53,8 +57,16 @@ SESSION_AND_HEARTBEAT = (_SESSION, _HEARTBEAT)
 
 CLIENT_METRICS_SETTINGS: dict[str, Setting] = table(
     (
-        Setting("interval.ms", Type.INT, 300000, "Interval at which clients should push.", low=-INT_MAX - 1),
-        Setting("match", Type.LIST, (), "Clients to select, as name=pattern; all patterns must match."),
+        Setting(
+            "interval.ms",
+            Type.INT,
+            300000,
+            "Interval at which clients should push.",
+            low=-INT_MAX - 1,
+        ),
+        Setting(
+            "match", Type.LIST, (), "Clients to select, as name=pattern; all patterns must match."
+        ),
         Setting("metrics", Type.LIST, (), "Prefixes of the requested metrics; * is all."),
     )
 )

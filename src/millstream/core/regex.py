@@ -148,7 +148,9 @@ class Automaton:
         accepted = self._steps.get((place, _END))
         if accepted is None:
             states, before = self._places[place]
-            accepted = self._steps[(place, _END)] = self._end in self._reachable(states, before, _END)
+            accepted = self._steps[(place, _END)] = self._end in self._reachable(
+                states, before, _END
+            )
         return bool(accepted)
 
     def _reachable(self, states: Iterable[int], before: int, after: str) -> set[int]:

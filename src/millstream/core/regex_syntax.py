@@ -189,7 +189,9 @@ class _Parser:
         return node
 
     def _special_group(self, flags: _Flags, depth: int, parts: list[Node]) -> _Flags:
-        """Parse (?:…), (?i:…) and (?P<name>…), which are groups, or (?i), which applies to the rest."""
+        """Parse (?:…), (?i:…) and (?P<name>…), which are groups, or (?i), which applies to the
+        rest.
+        """
         self.at += 2
         if self.take("P<") or (
             self.peek("<") and not self.peek("<=") and not self.peek("<!") and self.take("<")
@@ -242,7 +244,9 @@ class _Parser:
     def _counted(self) -> tuple[int, int | None] | None:
         """Parse {n}, {n,} or {n,m}; any other brace is a literal."""
         end = self.text.find("}", self.at)
-        first, comma, last = self.text[self.at + 1 : end].partition(",") if end >= 0 else ("", "", "")
+        first, comma, last = (
+            self.text[self.at + 1 : end].partition(",") if end >= 0 else ("", "", "")
+        )
         if not _is_number(first) or (last and not _is_number(last)):
             return None
         self.at = end + 1

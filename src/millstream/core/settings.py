@@ -127,7 +127,9 @@ class Setting:
             raise self._error(value, f"Value must be no more than {self.high}")
 
     def _error(self, value: object, reason: str) -> SettingError:
-        return SettingError(f"Invalid value {value} for configuration {self.name}: {reason}", self.name)
+        return SettingError(
+            f"Invalid value {value} for configuration {self.name}: {reason}", self.name
+        )
 
     def text(self, value: Value) -> str | None:
         """Return the value as DescribeConfigs writes it."""

@@ -32,9 +32,21 @@ TOPIC_SETTINGS = table(
             choices=("compact", "delete"),
         ),
         Setting(
-            "compression.gzip.level", _I, -1, "Level for gzip when the broker compresses.", low=-1, high=9
+            "compression.gzip.level",
+            _I,
+            -1,
+            "Level for gzip when the broker compresses.",
+            low=-1,
+            high=9,
         ),
-        Setting("compression.lz4.level", _I, 9, "Level for lz4 when the broker compresses.", low=1, high=17),
+        Setting(
+            "compression.lz4.level",
+            _I,
+            9,
+            "Level for lz4 when the broker compresses.",
+            low=1,
+            high=17,
+        ),
         Setting(
             "compression.type",
             _S,
@@ -66,7 +78,11 @@ TOPIC_SETTINGS = table(
         ),
         Setting("flush.messages", _L, LONG_MAX, "fsync after this many records.", low=1),
         Setting(
-            "flush.ms", _L, LONG_MAX, "fsync when the oldest unflushed record is this many ms old.", low=0
+            "flush.ms",
+            _L,
+            LONG_MAX,
+            "fsync when the oldest unflushed record is this many ms old.",
+            low=0,
         ),
         Setting(
             "follower.replication.throttled.replicas",
@@ -76,7 +92,11 @@ TOPIC_SETTINGS = table(
             problem=_throttled_problem,
         ),
         Setting(
-            "index.interval.bytes", _I, 4096, "Bytes of log between two entries of the offset index.", low=0
+            "index.interval.bytes",
+            _I,
+            4096,
+            "Bytes of log between two entries of the offset index.",
+            low=0,
         ),
         Setting(
             "internal.segment.bytes",
@@ -93,8 +113,17 @@ TOPIC_SETTINGS = table(
             "Replicas whose leader side is throttled: `partition:broker,...`, or `*` for all.",
             problem=_throttled_problem,
         ),
-        Setting("local.retention.bytes", _L, -2, "Tiered storage: accepted, no effect.", low=-2, inert=True),
-        Setting("local.retention.ms", _L, -2, "Tiered storage: accepted, no effect.", low=-2, inert=True),
+        Setting(
+            "local.retention.bytes",
+            _L,
+            -2,
+            "Tiered storage: accepted, no effect.",
+            low=-2,
+            inert=True,
+        ),
+        Setting(
+            "local.retention.ms", _L, -2, "Tiered storage: accepted, no effect.", low=-2, inert=True
+        ),
         Setting(
             "max.compaction.lag.ms",
             _L,
@@ -102,7 +131,9 @@ TOPIC_SETTINGS = table(
             "Maximum age at which a record is compacted.",
             low=1,
         ),
-        Setting("max.message.bytes", _I, 1048588, "Maximum size of a record batch, as stored.", low=0),
+        Setting(
+            "max.message.bytes", _I, 1048588, "Maximum size of a record batch, as stored.", low=0
+        ),
         Setting(
             "message.timestamp.after.max.ms",
             _L,
@@ -147,7 +178,9 @@ TOPIC_SETTINGS = table(
             low=1,
         ),
         Setting("preallocate", _B, False, "Reserve the file size when a segment is created."),
-        Setting("remote.log.copy.disable", _B, False, "Tiered storage: accepted, no effect.", inert=True),
+        Setting(
+            "remote.log.copy.disable", _B, False, "Tiered storage: accepted, no effect.", inert=True
+        ),
         Setting(
             "remote.log.delete.on.disable",
             _B,
@@ -155,7 +188,9 @@ TOPIC_SETTINGS = table(
             "Tiered storage: accepted, no effect.",
             inert=True,
         ),
-        Setting("remote.storage.enable", _B, False, "Tiered storage: accepted, no effect.", inert=True),
+        Setting(
+            "remote.storage.enable", _B, False, "Tiered storage: accepted, no effect.", inert=True
+        ),
         Setting(
             "retention.bytes",
             _L,
@@ -170,7 +205,9 @@ TOPIC_SETTINGS = table(
             "Segments are deleted if their newest record is older than this; -1 is forever.",
             low=-1,
         ),
-        Setting("segment.bytes", _I, 1073741824, "The size at which a segment is rolled.", low=1048576),
+        Setting(
+            "segment.bytes", _I, 1073741824, "The size at which a segment is rolled.", low=1048576
+        ),
         Setting(
             "segment.index.bytes",
             _I,

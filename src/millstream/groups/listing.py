@@ -14,7 +14,9 @@ from millstream.wire.messages.describe_groups import (
 from millstream.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 
-def describe(state: ShardState, request: DescribeGroupsRequest, version: int) -> DescribeGroupsResponse:
+def describe(
+    state: ShardState, request: DescribeGroupsRequest, version: int
+) -> DescribeGroupsResponse:
     """Describe classic groups. ConsumerGroupDescribe describes consumer groups."""
     return DescribeGroupsResponse(
         groups=[_described(state, group_id, version) for group_id in request.groups]
@@ -43,4 +45,6 @@ def list_groups(
 
 
 def _matches(group: ListedGroup, states: set[str], types: set[str]) -> bool:
-    return (not states or group.group_state.lower() in states) and (not types or group.group_type in types)
+    return (not states or group.group_state.lower() in states) and (
+        not types or group.group_type in types
+    )

@@ -50,7 +50,9 @@ class GroupSettings:
     def session_timeout_ms(self, group_id: str) -> int:
         overrides = self.overrides.get(group_id)
         return (
-            overrides.session_timeout_ms if overrides is not None else self.group_consumer_session_timeout_ms
+            overrides.session_timeout_ms
+            if overrides is not None
+            else self.group_consumer_session_timeout_ms
         )
 
     def heartbeat_interval_ms(self, group_id: str) -> int:

@@ -42,7 +42,10 @@ from millstream.wire.messages.offset_commit import OffsetCommitRequest, OffsetCo
 from millstream.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from millstream.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from millstream.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 
 class GroupShard:
@@ -63,11 +66,13 @@ class GroupShard:
             ),
             "join": lambda now_ms, group_id: timeouts.join_timed_out(self.state, group_id, now_ms),
             "sync": lambda now_ms, group_id: timeouts.sync_timed_out(self.state, group_id, now_ms),
-            expiry.EXPIRY_TIMER[0]: lambda now_ms: expiry.start_round(self.state, self._sweep, now_ms),
+            expiry.EXPIRY_TIMER[0]: lambda now_ms: expiry.start_round(
+                self.state, self._sweep, now_ms
+            ),
             expiry.SWEEP_TIMER[0]: lambda now_ms: expiry.step(self.state, self._sweep, now_ms),
         }
 
-    # ---- state -----------------------------------------------------------------------------------
+    # ---- state ----
 
     @property
     def durable(self) -> Any:
@@ -114,7 +119,7 @@ class GroupShard:
         else:
             self._consumer.perform(effect)
 
-    # ---- events ----------------------------------------------------------------------------------
+    # ---- events ----
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         interval_ms = self.state.settings.offsets_retention_check_interval_ms
@@ -136,7 +141,7 @@ class GroupShard:
             return decide(now_ms, *key[1:])
         return self._consumer.decide_timeout(key, now_ms=now_ms)
 
-    # ---- members ---------------------------------------------------------------------------------
+    # ---- members ----
 
     def decide_join(
         self,
@@ -195,10 +200,16 @@ class GroupShard:
             return Decision((), (Reply(waiter, HeartbeatResponse(error_code=error)),))
         deadline = now_ms + group.members[member_id].session_timeout_ms
         response = HeartbeatResponse(error_code=HEARTBEAT[group.state])
-        return Decision((), (Arm(("session", group.group_id, member_id), deadline), Reply(waiter, response)))
+        return Decision(
+            (), (Arm(("session", group.group_id, member_id), deadline), Reply(waiter, response))
+        )
 
     def _heartbeat_of_other_group(
-        self, request: HeartbeatRequest, context: GroupContext, waiter: Waiter[HeartbeatResponse], now_ms: int
+        self,
+        request: HeartbeatRequest,
+        context: GroupContext,
+        waiter: Waiter[HeartbeatResponse],
+        now_ms: int,
     ) -> Decision:
         if request.group_id in self.state.consumer:
             return self._consumer.decide_classic_heartbeat(request, context, waiter, now_ms=now_ms)
@@ -220,7 +231,7 @@ class GroupShard:
             return self._consumer.decide_leave(request, context, waiter, now_ms=now_ms)
         return leave.decide(self.state, request, context, waiter, now_ms)
 
-    # ---- KIP-848 ---------------------------------------------------------------------------------
+    # ---- KIP-848 ----
 
     def decide_consumer_heartbeat(
         self,
@@ -242,7 +253,7 @@ class GroupShard:
     ) -> Decision:
         return self._consumer.decide_describe(request, context, waiter, now_ms=now_ms)
 
-    # ---- groups ----------------------------------------------------------------------------------
+    # ---- groups ----
 
     def decide_describe(
         self,
@@ -256,7 +267,9 @@ class GroupShard:
 
         Consumer groups are described by ConsumerGroupDescribe.
         """
-        return Decision(effects=(Reply(waiter, listing.describe(self.state, request, context.version)),))
+        return Decision(
+            effects=(Reply(waiter, listing.describe(self.state, request, context.version)),)
+        )
 
     def decide_list(
         self,
@@ -268,7 +281,9 @@ class GroupShard:
         group_ids: Iterable[str] | None = None,
     ) -> Decision:
         """List the given groups that still exist; without ``group_ids`` list all."""
-        return Decision(effects=(Reply(waiter, listing.list_groups(self.state, request, group_ids)),))
+        return Decision(
+            effects=(Reply(waiter, listing.list_groups(self.state, request, group_ids)),)
+        )
 
     def decide_delete(
         self,
@@ -280,7 +295,7 @@ class GroupShard:
     ) -> Decision:
         return delete.decide_delete(self.state, request, waiter)
 
-    # ---- offsets ---------------------------------------------------------------------------------
+    # ---- offsets ----
 
     def decide_offset_commit(
         self,

@@ -58,7 +58,10 @@ class Group(Protocol):
         transactional: bool,
         version: int,
     ) -> ErrorCode:
-        """Check a commit. ``topics`` have names and ids, so that the epoch is checked by partition."""
+        """Check a commit.
+
+        ``topics`` have names and ids, so that the epoch is checked by partition.
+        """
 
     def check_offset_fetch(self, member_id: str | None, epoch: int) -> ErrorCode: ...
 

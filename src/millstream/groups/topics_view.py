@@ -62,7 +62,9 @@ class TopicsView:
     deleted: frozenset[bytes] = frozenset()
 
     def __post_init__(self) -> None:
-        by_id = {info.topic_id: name for name, info in self.topics.items() if info.topic_id != NULL_ID}
+        by_id = {
+            info.topic_id: name for name, info in self.topics.items() if info.topic_id != NULL_ID
+        }
         object.__setattr__(self, "_by_id", by_id)
         # Cached: a group needs fingerprints at every join and leave, and a topic may have thousands
         # of partitions.
@@ -100,7 +102,9 @@ class TopicsView:
 
 
 def _fingerprint(name: str, info: TopicInfo) -> bytes:
-    digest = hashlib.blake2b(info.topic_id + _text(name) + _NUMBER.pack(info.partitions), digest_size=16)
+    digest = hashlib.blake2b(
+        info.topic_id + _text(name) + _NUMBER.pack(info.partitions), digest_size=16
+    )
     for partition, racks in enumerate(info.racks[: info.partitions]):
         if racks:
             digest.update(_NUMBER.pack(partition) + b"".join(map(_text, racks)))

@@ -58,7 +58,9 @@ class LocalBroker(LocalProcess):
         words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         return [sys.executable, "-m", "millstream", "serve", *words]
 
-    def restart(self, *, kill: bool = False, settings: Mapping[str, object] | None = None) -> LocalBroker:
+    def restart(
+        self, *, kill: bool = False, settings: Mapping[str, object] | None = None
+    ) -> LocalBroker:
         """Stop or kill the broker if it is running, and start it with the same port and data."""
         if self.running:
             self.kill() if kill else self.stop()

@@ -199,7 +199,11 @@ class LocalCluster:
                 self.brokers.append(self._broker(added))
         for node in self.nodes:
             request = written.find(node.kind, node.entry.node_id)
-            if request is not None and request.state is State.LEAVING and node.entry.state not in RUNNING:
+            if (
+                request is not None
+                and request.state is State.LEAVING
+                and node.entry.state not in RUNNING
+            ):
                 self._forget(node)
             elif request is not None:
                 _take_request(node, request.state)
@@ -277,7 +281,9 @@ class LocalCluster:
                 self._wait_for_exit(node, STOP_ALL_TIMEOUT_S)
             if now_s - reminded_s >= _REMIND_EVERY_S:
                 reminded_s = now_s
-                self._remark(f"waiting for {_listed(left)} to stop ({now_s - begun_s:.0f} s so far)")
+                self._remark(
+                    f"waiting for {_listed(left)} to stop ({now_s - begun_s:.0f} s so far)"
+                )
             time.sleep(0.02)
 
     def _end(self) -> None:

@@ -141,7 +141,9 @@ def _entries(kind: type[_E], rows: list[Any], name: str) -> list[_E]:
     return entries
 
 
-def _check(row: dict[str, Any], kinds: Mapping[str, Any], subject: str, needed: Sequence[str]) -> None:
+def _check(
+    row: dict[str, Any], kinds: Mapping[str, Any], subject: str, needed: Sequence[str]
+) -> None:
     for name, kind in kinds.items():
         if name not in row and name in needed:
             raise ValueError(f"{subject} has no {name!r}")

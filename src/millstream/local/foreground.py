@@ -34,7 +34,9 @@ def lock_directory(directory: Path, server: str) -> int:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise ClientError(f"cannot use {directory}: {error.strerror}", hint="choose another --data") from None
+        raise ClientError(
+            f"cannot use {directory}: {error.strerror}", hint="choose another --data"
+        ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

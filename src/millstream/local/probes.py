@@ -52,7 +52,9 @@ class Probes:
             starting = node.entry.state is State.STARTING
             if starting or now_s - node.probed_s >= PROBE_EVERY_S:
                 node.probed_s = now_s
-                node.probe = self._threads.submit(_probe_server, node.kind, node.entry.host, node.entry.port)
+                node.probe = self._threads.submit(
+                    _probe_server, node.kind, node.entry.host, node.entry.port
+                )
         elif node.probe.done():
             mode, node.probe = node.probe.result(), None
             return ProbeResult(mode is not None, mode or "")

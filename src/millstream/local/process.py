@@ -126,7 +126,9 @@ class LocalProcess:
                     f"the {self.title} exited with code {self.exit_code} before it was ready\n{self.tail()}"
                 )
             if time.monotonic() > deadline:
-                raise self.failure(f"the {self.title} was not ready within {timeout_s:.0f} s\n{self.tail()}")
+                raise self.failure(
+                    f"the {self.title} was not ready within {timeout_s:.0f} s\n{self.tail()}"
+                )
             time.sleep(_POLL_S)
 
     def output(self) -> str:
@@ -171,7 +173,9 @@ class LocalProcess:
         # Forget the process only now: after Ctrl-C above it can still be killed.
         self._process = None
         if timed_out:
-            raise self.failure(f"the {self.title} did not stop within {STOP_TIMEOUT_S:.0f} s\n{self.tail()}")
+            raise self.failure(
+                f"the {self.title} did not stop within {STOP_TIMEOUT_S:.0f} s\n{self.tail()}"
+            )
         assert self.exit_code is not None
         return self.exit_code
 
@@ -190,7 +194,10 @@ class LocalProcess:
         return self if self.running else self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.kill() if error else self.stop()
 

@@ -39,7 +39,10 @@ class _Shield:
             self._depth += 1
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if threading.current_thread() is threading.main_thread():
             self._depth -= 1

@@ -17,7 +17,9 @@ from millstream.local.cluster_file import ClusterFile
 class SupervisedFile:
     """Writes the state of a cluster, after reading requests that other commands have written."""
 
-    def __init__(self, directory: Path, cluster: ClusterFile, on_remark: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: Path, cluster: ClusterFile, on_remark: Callable[[str], None]
+    ) -> None:
         self._directory = directory
         self._cluster = cluster
         self._remark = on_remark

@@ -181,7 +181,9 @@ def refuse_member_alone(directory: Path, *, others_run: bool = False) -> None:
     else:
         several = f" --zookeepers {count}" if count else ""
         hint = f"start the whole ensemble with `millstream up --data {cluster}{several}`, or choose another --data"
-    raise ClientError(f"{directory} belongs to a member of an ensemble, which must not run alone", hint=hint)
+    raise ClientError(
+        f"{directory} belongs to a member of an ensemble, which must not run alone", hint=hint
+    )
 
 
 def server_mode(host: str, port: int, timeout_s: float = _ASK_TIMEOUT_S) -> str | None:

@@ -107,7 +107,9 @@ def _wrong_size(header: BatchHeader, size: int, name: str) -> ApiError:
 
 def _check_client(records: memoryview, header: BatchHeader, name: str) -> None:
     if header.base_offset:
-        raise _invalid(f"the base offset of the batch for {name} must be 0, but is {header.base_offset}")
+        raise _invalid(
+            f"the base offset of the batch for {name} must be 0, but is {header.base_offset}"
+        )
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
         raise _invalid(
             f"the batch for {name} declares {header.count} records and last offset {header.last_offset_delta}"
@@ -201,7 +203,9 @@ def parse_replicated(
         if position + header.size > end or header.leader_epoch > leader_epoch:
             break
         if not crc_matches(records, position, header):
-            raise _corrupt(f"the replicated batch at offset {header.base_offset} of {name} is corrupt")
+            raise _corrupt(
+                f"the replicated batch at offset {header.base_offset} of {name} is corrupt"
+            )
         if header.base_offset < next_offset or header.last_offset_delta < 0:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,
@@ -224,7 +228,9 @@ def inspect(records: memoryview, config: LogConfig, *, now_ms: int) -> RebuildSp
     if target is not None and not old and len(records) > FLAGS_AT:
         target = None if target == records[FLAGS_AT] & CODEC_MASK else target
     bounded = config.message_timestamp_before_max_ms != LONG_MAX and not config.append_time
-    if not (old or target is not None or config.compact or bounded or config.message_validation_deep):
+    if not (
+        old or target is not None or config.compact or bounded or config.message_validation_deep
+    ):
         return None
     from millstream.wire.records.convert import RebuildSpec
 

@@ -74,7 +74,11 @@ class LogConfig:
         return DEFAULT.with_topic_settings(settings)
 
     def with_topic_settings(self, settings: Mapping[str, Any]) -> LogConfig:
-        known = {field: settings[name] for name, field in _FIELDS.items() if settings.get(name) is not None}
+        known = {
+            field: settings[name]
+            for name, field in _FIELDS.items()
+            if settings.get(name) is not None
+        }
         if "cleanup_policy" in known:
             known["cleanup_policy"] = _policies(known["cleanup_policy"])
         if settings.get("internal.segment.bytes") is not None:

@@ -197,7 +197,9 @@ def _batch(header: BatchHeader, position: int, valid: bool) -> Line:
 
 def _batch_line(header: BatchHeader, position: int, valid: bool, codec: str) -> str:
     horizon = (
-        f"OptionalLong[{header.delete_horizon_ms}]" if header.has_delete_horizon else "OptionalLong.empty"
+        f"OptionalLong[{header.delete_horizon_ms}]"
+        if header.has_delete_horizon
+        else "OptionalLong.empty"
     )
     return (
         f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} count: {header.count}"
@@ -271,14 +273,19 @@ def _offset_index(path: str, deep: bool) -> Iterator[Line]:
     for relative, position in zip(index.offsets, index.positions, strict=True):
         offset = index.base_offset + relative
         yield Line.of(
-            f"offset: {offset} position: {position}", "offset_index", offset=offset, position=position
+            f"offset: {offset} position: {position}",
+            "offset_index",
+            offset=offset,
+            position=position,
         )
     yield from _torn(data, offset_index.ENTRY_SIZE)
     if not index.increases():
         yield Fault("corrupt: its entries do not increase")
     for relative, position in zip(index.offsets, index.positions, strict=True):
         header = batches.get(position) if batches is not None else None
-        if batches is not None and (header is None or header.last_offset != index.base_offset + relative):
+        if batches is not None and (
+            header is None or header.last_offset != index.base_offset + relative
+        ):
             actual = f"a batch up to {header.last_offset}" if header else "no batch"
             yield Fault(
                 f"mismatch: offset {index.base_offset + relative} at position {position},"
@@ -292,7 +299,10 @@ def _time_index(path: str, deep: bool) -> Iterator[Line]:
     entries = [index.entry(slot) for slot in range(len(index))]
     for timestamp, offset in entries:
         yield Line.of(
-            f"timestamp: {timestamp} offset: {offset}", "time_index", timestamp=timestamp, offset=offset
+            f"timestamp: {timestamp} offset: {offset}",
+            "time_index",
+            timestamp=timestamp,
+            offset=offset,
         )
     yield from _torn(data, time_index.ENTRY_SIZE)
     if any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise([(-1, index.base_offset), *entries])):
@@ -305,7 +315,9 @@ def _time_index(path: str, deep: bool) -> Iterator[Line]:
         slot = bisect_left(ends, offset)
         actual = headers[slot].max_timestamp if slot < len(ends) else None
         if actual != timestamp:
-            yield Fault(f"mismatch: timestamp {timestamp} at offset {offset}, where the log has {actual}")
+            yield Fault(
+                f"mismatch: timestamp {timestamp} at offset {offset}, where the log has {actual}"
+            )
 
 
 def _used(data: bytes, entry_size: int) -> bytes:
@@ -364,7 +376,11 @@ def _transaction_index(path: str, deep: bool) -> Iterator[Line]:
 
 def _snapshot(path: str, deep: bool) -> Iterator[Line]:
     for entry in snapshot.decode(_read(path)):
-        txn = f"[{entry.current_txn_first_offset}]" if entry.current_txn_first_offset >= 0 else ".empty"
+        txn = (
+            f"[{entry.current_txn_first_offset}]"
+            if entry.current_txn_first_offset >= 0
+            else ".empty"
+        )
         yield Line.of(
             f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch}"
             f" coordinatorEpoch: {entry.coordinator_epoch}"
@@ -396,7 +412,10 @@ def _snapshot(path: str, deep: bool) -> Iterator[Line]:
 def _epochs(path: str, deep: bool) -> Iterator[Line]:
     for epoch, start in parse_entries(_read(path), 2, path):
         yield Line.of(
-            f"epoch: {epoch} startOffset: {start}", "leader_epoch", epoch=int(epoch), start_offset=int(start)
+            f"epoch: {epoch} startOffset: {start}",
+            "leader_epoch",
+            epoch=int(epoch),
+            start_offset=int(start),
         )
 
 

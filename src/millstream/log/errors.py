@@ -15,7 +15,13 @@ class DamagedIndex(OSError):
 
 
 # Errors of a single file while the disk works.
-_ONE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, DamagedIndex)
+_ONE_FILE = (
+    FileNotFoundError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    DamagedIndex,
+)
 
 
 def concerns_one_file(error: OSError) -> bool:
@@ -49,7 +55,9 @@ class DamagedBatch(ApiError):
     """A batch that must not be served: it fails its checksum, or its offset is wrong."""
 
     def __init__(self, path: str, position: int, reason: str) -> None:
-        super().__init__(ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: {reason}")
+        super().__init__(
+            ErrorCode.CORRUPT_MESSAGE, f"{path} is corrupt at byte {position}: {reason}"
+        )
         self.path = path
         self.position = position
 

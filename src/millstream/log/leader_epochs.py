@@ -63,7 +63,9 @@ class LeaderEpochs:
         self.changed, self._saved = True, None
 
     def encode(self, below: int = LONG_MAX) -> bytes:
-        return format_entries(f"{epoch} {start}" for epoch, start in self.entries() if start < below)
+        return format_entries(
+            f"{epoch} {start}" for epoch, start in self.entries() if start < below
+        )
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self.epochs, self.starts, strict=True))

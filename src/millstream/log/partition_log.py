@@ -80,7 +80,9 @@ class PartitionLog(LogState):
                 index_interval=config.index_interval_bytes, created_ms=now_ms, new=True,
             )  # fmt: skip
         except OSError as error:
-            raise StorageError(os.path.dirname(directory), f"cannot create the log of {tp}", error) from error
+            raise StorageError(
+                os.path.dirname(directory), f"cannot create the log of {tp}", error
+            ) from error
         log = cls(
             host, SegmentList(files, host, pool, directory, config, [segment], []), tp, config, topic_id=topic_id,
             log_start_offset=start_offset, log_end_offset=start_offset, recovery_point=start_offset,
@@ -144,7 +146,9 @@ class PartitionLog(LogState):
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         try:
-            segment = self._segment_for(len(records), base_offset, last_offset, header.max_timestamp, now_ms)
+            segment = self._segment_for(
+                len(records), base_offset, last_offset, header.max_timestamp, now_ms
+            )
             _BASE_OFFSET.pack_into(records, 0, base_offset)
             _LEADER_EPOCH.pack_into(records, LEADER_EPOCH_AT, leader_epoch)
             position = segment.write(records)
@@ -159,10 +163,15 @@ class PartitionLog(LogState):
         if not epochs or epochs[-1] != leader_epoch:
             self.epochs.assign(leader_epoch, base_offset)
         flushes = self.flushes
-        if segment.log_file.known_size >= flushes.attention_at or last_offset + 1 >= flushes.flush_at:
+        if (
+            segment.log_file.known_size >= flushes.attention_at
+            or last_offset + 1 >= flushes.flush_at
+        ):
             self._note_progress(segment)
         append_time = header.max_timestamp if header.attributes & 8 else -1
-        return AppendResult(base_offset, last_offset, append_time, self.log_start_offset, False, header.count)
+        return AppendResult(
+            base_offset, last_offset, append_time, self.log_start_offset, False, header.count
+        )
 
     def _check_producer(
         self,
@@ -184,19 +193,28 @@ class PartitionLog(LogState):
         return repeated
 
     def _remember_producer(
-        self, segment: Segment, position: int, header: BatchHeader, base_offset: int, records: memoryview
+        self,
+        segment: Segment,
+        position: int,
+        header: BatchHeader,
+        base_offset: int,
+        records: memoryview,
     ) -> None:
         if not header.attributes & CONTROL:
             self.producer_state.apply(header, base_offset)
             return
         try:
-            apply_batch(self.producer_state, segment, header._replace(base_offset=base_offset), records)
+            apply_batch(
+                self.producer_state, segment, header._replace(base_offset=base_offset), records
+            )
         except OSError as error:
             # A marker without its entry in the transaction index would expose aborted records.
             segment.log_file.unwrite(position)
             raise self.failure("cannot write the transaction index", error) from error
 
-    def _append_replicated(self, records: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
+    def _append_replicated(
+        self, records: memoryview, leader_epoch: int, now_ms: int
+    ) -> AppendResult:
         headers = parse_replicated(records, self.log_end_offset, leader_epoch, self.name)
         if not headers:
             end = self.log_end_offset
@@ -256,7 +274,13 @@ class PartitionLog(LogState):
     # -- reading
 
     def read(
-        self, offset: int, max_bytes: int, *, upto: int, at_least_one: bool = True, may_block: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        upto: int,
+        at_least_one: bool = True,
+        may_block: bool = True,
     ) -> ReadResult:
         """Return whole batches that end below `upto`, from the batch that holds `offset` on.
 
@@ -292,10 +316,14 @@ class PartitionLog(LogState):
             if segment.unchecked is not None:
                 span = verified(segment, span, may_block)
             length = span.end - span.start
-            return ReadResult(FileSlice(segment.log_file.file(), span.start, length), length, span.end_offset)
+            return ReadResult(
+                FileSlice(segment.log_file.file(), span.start, length), length, span.end_offset
+            )
         except (OSError, DamagedBatch) as error:
             if self.segment_list.replaced(segments):
-                return self.read(offset, max_bytes, upto=upto, at_least_one=at_least_one, may_block=may_block)
+                return self.read(
+                    offset, max_bytes, upto=upto, at_least_one=at_least_one, may_block=may_block
+                )
             raise self.unreadable("cannot read", error) from error
 
     def timestamp_search(self, timestamp: int | None) -> Callable[[], tuple[int, int] | None]:
@@ -313,7 +341,9 @@ class PartitionLog(LogState):
 
         The caller waits for the log-start checkpoint before it answers.
         """
-        self.advance_log_start(deletion_end(self.tp, self.config, before_offset, self.high_watermark))
+        self.advance_log_start(
+            deletion_end(self.tp, self.config, before_offset, self.high_watermark)
+        )
         return self.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
@@ -347,7 +377,10 @@ class PartitionLog(LogState):
         self.host.check_truncation(self, offset)
         if offset < self.high_watermark:
             logger.warning(
-                "%s: truncating to %d, below the high watermark %d", self.tp, offset, self.high_watermark
+                "%s: truncating to %d, below the high watermark %d",
+                self.tp,
+                offset,
+                self.high_watermark,
             )
         Truncation(self, offset, now_ms).run()
         return True

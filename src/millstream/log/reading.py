@@ -36,7 +36,9 @@ class ReadResult(NamedTuple):
 
 
 def out_of_range(tp: TopicPartition, offset: int, start: int, end: int) -> ApiError:
-    return ApiError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside {start} to {end}")
+    return ApiError(
+        ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} of {tp} is outside {start} to {end}"
+    )
 
 
 def read_older(
@@ -58,7 +60,9 @@ def read_older(
         next_offset = following.base_offset if following else log_end
         known = positions.get(offset)
         if known is not None and known[0] is segment:
-            span = segment.span_from(known[1], max_bytes, upto, at_least_one, next_offset, may_block)
+            span = segment.span_from(
+                known[1], max_bytes, upto, at_least_one, next_offset, may_block
+            )
         else:
             span = segment.span(offset, max_bytes, upto, at_least_one, next_offset, may_block)
         if span is None:
@@ -70,7 +74,9 @@ def read_older(
             span = verified(segment, span, may_block)
         _remember(positions, segment, span.end, span.end_offset)
         length = span.end - span.start
-        return ReadResult(FileSlice(segment.log_file.file(), span.start, length), length, span.end_offset)
+        return ReadResult(
+            FileSlice(segment.log_file.file(), span.start, length), length, span.end_offset
+        )
     return ReadResult(None, 0, offset)
 
 
@@ -108,8 +114,12 @@ class LogSearch:
 
     def aborted_transactions(self, first_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of the aborted transactions in a range, sorted."""
-        transactions = self._run(lambda segments: aborted_transactions(segments, first_offset, end_offset))
-        return sorted(((txn.producer_id, txn.first_offset) for txn in transactions), key=lambda pair: pair[1])
+        transactions = self._run(
+            lambda segments: aborted_transactions(segments, first_offset, end_offset)
+        )
+        return sorted(
+            ((txn.producer_id, txn.first_offset) for txn in transactions), key=lambda pair: pair[1]
+        )
 
     def _run(self, search_segments: Callable[[list[Segment]], _T]) -> _T:
         segments = self._log.segments
@@ -189,7 +199,9 @@ def aborted_transactions(
     """Return the transactions whose records may lie in the range, in the order of their markers."""
     result: list[AbortedTransaction] = []
     for segment in segments[floor_segment(segments, first_offset) :]:
-        transactions, complete = search(segment.index_files.transactions(), first_offset, end_offset)
+        transactions, complete = search(
+            segment.index_files.transactions(), first_offset, end_offset
+        )
         result += transactions
         if complete:
             break

@@ -44,13 +44,17 @@ def deletable(
     )
 
 
-def _removable(segments: Sequence[RetainedSegment], number: int, high_watermark: int, end: int) -> bool:
+def _removable(
+    segments: Sequence[RetainedSegment], number: int, high_watermark: int, end: int
+) -> bool:
     if number + 1 < len(segments):
         return high_watermark >= segments[number + 1].base_offset
     return high_watermark >= end and segments[number].size > 0
 
 
-def _below_log_start(segments: Sequence[RetainedSegment], log_start: int, high_watermark: int) -> int:
+def _below_log_start(
+    segments: Sequence[RetainedSegment], log_start: int, high_watermark: int
+) -> int:
     bound = min(log_start, high_watermark)
     count = 0
     while count + 1 < len(segments) and segments[count + 1].base_offset <= bound:
@@ -74,7 +78,11 @@ def _over_size(
 
 
 def _over_age(
-    segments: Sequence[RetainedSegment], retention_ms: int, high_watermark: int, end: int, now_ms: int
+    segments: Sequence[RetainedSegment],
+    retention_ms: int,
+    high_watermark: int,
+    end: int,
+    now_ms: int,
 ) -> int:
     if retention_ms < 0:
         return 0
@@ -86,14 +94,17 @@ def _over_age(
     return count
 
 
-def deletion_end(tp: TopicPartition, config: LogConfig, before_offset: int, high_watermark: int) -> int:
+def deletion_end(
+    tp: TopicPartition, config: LogConfig, before_offset: int, high_watermark: int
+) -> int:
     """Return the offset up to which DeleteRecords deletes; -1 requests the high watermark.
 
     Raises ApiError.
     """
     if not config.delete:
         raise ApiError(
-            ErrorCode.POLICY_VIOLATION, f"records of {tp} cannot be deleted: cleanup.policy is not delete"
+            ErrorCode.POLICY_VIOLATION,
+            f"records of {tp} cannot be deleted: cleanup.policy is not delete",
         )
     if before_offset == -1:
         return high_watermark

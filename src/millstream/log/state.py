@@ -183,7 +183,9 @@ class LogState:
 
         Recovery treats a gap above the recovery point as data loss.
         """
-        return min(self.segment_list.active.base_offset, self.last_stable_offset, self.recovery_point)
+        return min(
+            self.segment_list.active.base_offset, self.last_stable_offset, self.recovery_point
+        )
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Move it forward, never beyond the log end. Return whether it moved."""
@@ -218,7 +220,9 @@ class LogState:
 
     def is_flushed(self, offset: int) -> bool:
         """Return whether everything before the offset is durable, and the directory too."""
-        return self.recovery_point >= min(offset, self.log_end_offset) and self.flushes.parent_synced
+        return (
+            self.recovery_point >= min(offset, self.log_end_offset) and self.flushes.parent_synced
+        )
 
     def set_flush_at(self) -> None:
         self.flushes.flush_at = self.recovery_point + self.config.flush_messages
@@ -245,7 +249,9 @@ class LogState:
         if self.failed is not None:
             return self.failed
         return (
-            self.failure(action, error) if isinstance(error, OSError) else self.host.damage_found(self, error)
+            self.failure(action, error)
+            if isinstance(error, OSError)
+            else self.host.damage_found(self, error)
         )
 
     def __repr__(self) -> str:

@@ -64,7 +64,10 @@ def check_topics(pipeline: Pipeline) -> list[Problem]:
         with Admin(pipeline.bootstrap) as admin:
             names = admin.topics.names()
             read = [
-                source for flow in flows for source in leaves(pipeline, flow) if isinstance(source, Table)
+                source
+                for flow in flows
+                for source in leaves(pipeline, flow)
+                if isinstance(source, Table)
             ]
             tables = {table.name: table for table in read if table.topic in names}
             return [
@@ -86,7 +89,9 @@ def check_flows(pipeline: Pipeline, spark: SparkSession) -> Check:
         check.flows.append(result)
         try:
             rows = frames.build(flow)
-            result.schema = [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+            result.schema = [
+                (field.name, field.dataType.simpleString()) for field in rows.schema.fields
+            ]
             result.plan = rows._jdf.queryExecution().analyzed().toString()
             check.problems += _plan_problems(flow, rows)
         except PipelineError as error:
@@ -100,7 +105,9 @@ def _input(source: Stream | Table | Flow) -> str:
     kind = "stream" if isinstance(source, Stream) else "table"
     if isinstance(source, Stream) and source.origin is not None:
         return f"{kind} {source.name} ({source.origin})"
-    return f"{kind} {source.name}" + (f" (topic {source.topic})" if source.topic != source.name else "")
+    return f"{kind} {source.name}" + (
+        f" (topic {source.topic})" if source.topic != source.name else ""
+    )
 
 
 def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
@@ -109,7 +116,9 @@ def _plan_problems(flow: Flow, rows: DataFrame) -> list[Problem]:
     if reason is not None:
         return [
             Problem(
-                flow.place, f"flow {flow.name} cannot run in {flow.mode} mode: {reason}", _mode_hint(reason)
+                flow.place,
+                f"flow {flow.name} cannot run in {flow.mode} mode: {reason}",
+                _mode_hint(reason),
             )
         ]
     return unbounded_state(flow, rows)
@@ -119,7 +128,9 @@ def unsupported_reason(rows: DataFrame, mode: Mode) -> str | None:
     """Return why Spark would not run a streaming query in this mode, or None if it would."""
     jvm: Any = rows.sparkSession._jvm
     modes = jvm.org.apache.spark.sql.streaming.OutputMode
-    output_mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+    output_mode = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[
+        mode
+    ]()
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
         checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), output_mode)
@@ -169,5 +180,6 @@ def all_problems(parts: Sequence[Sequence[Problem]]) -> list[Problem]:
     """Return problems in the order of the file, without duplicates."""
     problems = {(str(problem.place), problem.text): problem for part in parts for problem in part}
     return sorted(
-        problems.values(), key=lambda problem: (problem.place is None, problem.place or ("", 0), problem.text)
+        problems.values(),
+        key=lambda problem: (problem.place is None, problem.place or ("", 0), problem.text),
     )

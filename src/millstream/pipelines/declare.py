@@ -180,7 +180,13 @@ class Pipeline:
         place = caller()
         if origin is not None:
             _check_origin(
-                origin, place, topic=topic, schema=schema, tombstones=tombstones, **source, **options
+                origin,
+                place,
+                topic=topic,
+                schema=schema,
+                tombstones=tombstones,
+                **source,
+                **options,
             )
         if tombstones is not None:
             _check_choice(tombstones, TOMBSTONES, "tombstones", place)
@@ -297,7 +303,9 @@ class Pipeline:
         """Declare a function as a step that flows share, for example to parse or filter once."""
         place = _place_of(function)
         self._add(function.__name__, place)
-        self.views[function.__name__] = View(function.__name__, _parameters(function, place), function, place)
+        self.views[function.__name__] = View(
+            function.__name__, _parameters(function, place), function, place
+        )
         return function
 
     def sql_view(self, name: str, query: str) -> View:
@@ -337,7 +345,9 @@ class Pipeline:
             )
         if name in self.names:
             raise PipelineError(
-                f"{name!r} is already declared", hint=f"it is declared at {self.names[name]}", place=place
+                f"{name!r} is already declared",
+                hint=f"it is declared at {self.names[name]}",
+                place=place,
             )
 
     def _add_flow(self, flow: Flow) -> None:

@@ -45,7 +45,8 @@ def parse_duration_ms(text: str) -> int:
         unit = _unit(match[2]) if match else None
         if match is None or unit is None:
             raise PipelineError(
-                f"{text!r} is not a duration", hint="write it like '30 seconds' or '1 hour 30 minutes'"
+                f"{text!r} is not a duration",
+                hint="write it like '30 seconds' or '1 hour 30 minutes'",
             )
         total += int(match[1]) * unit
         position = match.end()
@@ -66,7 +67,8 @@ def parse_watermark(text: str) -> Watermark:
         return Watermark(column, parse_duration_ms(delay))
     except PipelineError:
         raise PipelineError(
-            f"{text!r} is not a watermark", hint="write the column and the delay, like 'at 1 minute'"
+            f"{text!r} is not a watermark",
+            hint="write the column and the delay, like 'at 1 minute'",
         ) from None
 
 
@@ -77,7 +79,8 @@ def setting_s(conf: Mapping[str, object], name: str, default_s: float) -> float:
         return float(str(value))
     except ValueError:
         raise PipelineError(
-            f"{name} is {value!r}, not a number of seconds", hint=f"write it like {name}={default_s:g}"
+            f"{name} is {value!r}, not a number of seconds",
+            hint=f"write it like {name}={default_s:g}",
         ) from None
 
 

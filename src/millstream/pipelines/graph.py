@@ -35,7 +35,9 @@ class Graph(NamedTuple):
         """Return the flows in groups. Each group reads only the output of earlier groups."""
         level: dict[str, int] = {}
         for flow in self.order:
-            level[flow.name] = 1 + max((level[name] for name in self.upstream[flow.name]), default=-1)
+            level[flow.name] = 1 + max(
+                (level[name] for name in self.upstream[flow.name]), default=-1
+            )
         groups: list[list[Flow]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
         for flow in self.order:
             groups[level[flow.name]].append(flow)
@@ -47,7 +49,9 @@ def build_graph(pipeline: Pipeline) -> Graph:
     for problem in find_problems(pipeline):
         if not problem.warning:
             raise problem.error()
-    upstream = {flow.name: frozenset(_flows_read(pipeline, flow)) for flow in pipeline.flows.values()}
+    upstream = {
+        flow.name: frozenset(_flows_read(pipeline, flow)) for flow in pipeline.flows.values()
+    }
     return Graph(tuple(_sorted(pipeline, upstream)), upstream)
 
 
@@ -60,7 +64,9 @@ def find_problems(pipeline: Pipeline) -> list[Problem]:
     problems += _writer_problems(pipeline)
     if not pipeline.flows:
         problems.append(
-            Problem(pipeline.place, f"pipeline {pipeline.name} has no flows", "declare one with @flow")
+            Problem(
+                pipeline.place, f"pipeline {pipeline.name} has no flows", "declare one with @flow"
+            )
         )
     return problems
 
@@ -76,7 +82,11 @@ def with_upstream(graph: Graph, only: Sequence[str]) -> list[Flow]:
 
 def inputs_of(pipeline: Pipeline, flow: Flow | View) -> list[Stream | Table | View | Flow]:
     """Return the declarations that a flow or view names, in order, without the session."""
-    return [_lookup(pipeline, name) for name in flow.inputs if name != SESSION and _known(pipeline, name)]
+    return [
+        _lookup(pipeline, name)
+        for name in flow.inputs
+        if name != SESSION and _known(pipeline, name)
+    ]
 
 
 def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | Flow]:
@@ -90,7 +100,9 @@ def leaves(pipeline: Pipeline, flow: Flow | View) -> Iterator[Stream | Table | F
 
 def definition(pipeline: Pipeline, flow: Flow) -> tuple[object, ...]:
     """Return a key that is equal for two flows that do the same, wherever they were declared."""
-    read = tuple(source.name if isinstance(source, Flow) else source for source in leaves(pipeline, flow))
+    read = tuple(
+        source.name if isinstance(source, Flow) else source for source in leaves(pipeline, flow)
+    )
     action = flow.function if flow.sql is None and flow.letters_of is None else flow.sql
     return flow.name, action, flow.targets, flow.mode, flow.trigger_ms, flow.letters_of, read
 
@@ -124,7 +136,9 @@ def _name_problems(pipeline: Pipeline) -> Iterator[Problem]:
             if name != SESSION and not _known(pipeline, name):
                 known = pipeline.names.keys() - {step.name}
                 yield Problem(
-                    step.place, f"{label} reads {name!r}, which is not declared", nearest(name, known)
+                    step.place,
+                    f"{label} reads {name!r}, which is not declared",
+                    nearest(name, known),
                 )
         for read in inputs_of(pipeline, step):
             if isinstance(read, Flow) and not read.topics:
@@ -185,7 +199,9 @@ def _schema_problems(pipeline: Pipeline) -> Iterator[Problem]:
             and pipeline.writer_of(source.topic) is None
         ):
             yield Problem(
-                source.place, f"{kind} {source.name} has no schema", "give schema='id string, amount double'"
+                source.place,
+                f"{kind} {source.name} has no schema",
+                "give schema='id string, amount double'",
             )
 
 

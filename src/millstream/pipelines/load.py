@@ -32,15 +32,21 @@ def load_pipeline(path: str) -> Pipeline:
     module = _run(file.resolve())
     pipelines = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if len(pipelines) != 1:
-        problem = "declares no Pipeline" if not pipelines else f"declares {len(pipelines)} pipelines"
-        raise PipelineError(f"{path} {problem}", hint="declare one `pipe = Pipeline(NAME)` per file")
+        problem = (
+            "declares no Pipeline" if not pipelines else f"declares {len(pipelines)} pipelines"
+        )
+        raise PipelineError(
+            f"{path} {problem}", hint="declare one `pipe = Pipeline(NAME)` per file"
+        )
     return next(iter(pipelines.values()))
 
 
 def _run(file: Path) -> ModuleType:
     name = "".join(letter if letter.isalnum() else "_" for letter in file.stem)
     # With an explicit loader, because the file need not end in .py.
-    spec = importlib.util.spec_from_file_location(name, file, loader=SourceFileLoader(name, str(file)))
+    spec = importlib.util.spec_from_file_location(
+        name, file, loader=SourceFileLoader(name, str(file))
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
@@ -54,7 +60,9 @@ def _run(file: Path) -> ModuleType:
     except PipelineError as error:
         if error.place is not None:
             raise
-        raise PipelineError(error.message, hint=error.hint, place=place_in(error, str(file))) from None
+        raise PipelineError(
+            error.message, hint=error.hint, place=place_in(error, str(file))
+        ) from None
     except Exception as error:
         hint = NO_SESSION[1] if NO_SESSION[0] in str(error) else ""
         raise PipelineError(
@@ -79,7 +87,11 @@ def place_in(error: BaseException, file: str) -> SourceLine | None:
     """Return the last line of the file in the traceback of an error."""
     if isinstance(error, SyntaxError) and error.filename == file and error.lineno:
         return SourceLine(file, error.lineno)
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == file
+    ]
     return SourceLine(file, lines[-1]) if lines and lines[-1] is not None else None
 
 

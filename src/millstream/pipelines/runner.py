@@ -116,7 +116,9 @@ class Run:
     def figures(self) -> list[Figures]:
         now = now_ms()
         return [
-            self.progress[flow.name].figures(str(flow.state), now, failures=flow.failures, reason=flow.reason)
+            self.progress[flow.name].figures(
+                str(flow.state), now, failures=flow.failures, reason=flow.reason
+            )
             for flow in self.supervisor.flows.values()
         ]
 
@@ -177,7 +179,9 @@ class Run:
             time.sleep(POLL_S)
 
     def _is_over(self) -> bool:
-        stays = self.options.independent and not self.options.once and self.supervisor.restart is None
+        stays = (
+            self.options.independent and not self.options.once and self.supervisor.restart is None
+        )
         return self.supervisor.ended and (self.stop_requested or not stays)
 
     def _adjust(self) -> None:

@@ -59,7 +59,13 @@ def _is_function_keyword(tokens: list[str], position: int) -> bool:
         word = tokens[at].lower()
         depth += (word == ")") - (word == "(")
         if depth < 0:
-            return at > 0 and tokens[at - 1].lower() in ("extract", "trim", "substring", "substr", "overlay")
+            return at > 0 and tokens[at - 1].lower() in (
+                "extract",
+                "trim",
+                "substring",
+                "substr",
+                "overlay",
+            )
         if depth == 0 and word == "select":
             return False
     return False
@@ -94,7 +100,9 @@ def _next_comma(tokens: list[str], position: int) -> int:
 
 
 def _is_name(word: str) -> bool:
-    return word.startswith("`") or ((word[:1].isalpha() or word[:1] == "_") and word.lower() not in _ENDS)
+    return word.startswith("`") or (
+        (word[:1].isalpha() or word[:1] == "_") and word.lower() not in _ENDS
+    )
 
 
 def _plain(word: str) -> str:

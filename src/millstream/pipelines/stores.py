@@ -94,11 +94,15 @@ def is_written(
     )
 
 
-def _conflict(verdict: Verdict, last: CommittedBatch | None, batch_id: int, writer: str, where: str) -> str:
+def _conflict(
+    verdict: Verdict, last: CommittedBatch | None, batch_id: int, writer: str, where: str
+) -> str:
     if last is None:
         return f"flow {writer} is at batch {batch_id}, but {where} has no batch of it"
     if verdict is Verdict.OTHER_QUERY:
         return f"{where} was written by {writer} from another checkpoint"
     if verdict is Verdict.GAP:
-        return f"flow {writer} is at batch {batch_id}, but the last batch in {where} is {last.batch}"
+        return (
+            f"flow {writer} is at batch {batch_id}, but the last batch in {where} is {last.batch}"
+        )
     return f"batch {batch_id} is repeated, but the last batch in {where} is {last.batch}"

@@ -118,7 +118,9 @@ class TableCache:
         """Yield the current rows of the partitions of a share."""
         places = self._view.refresh()
         partitions = [
-            partition for partition in sorted(places) if partition.partition % share.count == share.index
+            partition
+            for partition in sorted(places)
+            if partition.partition % share.count == share.index
         ]
         logs = self._view.logs(partitions)
         for partition in partitions:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 POLICY = "cleanup.policy"
 
 
-def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable[str]) -> list[Problem]:
+def missing_inputs(
+    pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable[str]
+) -> list[Problem]:
     """Return the input topics that do not exist and that no flow of this pipeline writes."""
     known = set(existing)
     problems: dict[str, Problem] = {}
@@ -35,7 +37,9 @@ def missing_inputs(pipeline: Pipeline, flows: Iterable[Flow], existing: Iterable
             if not hint.startswith("did you mean"):
                 hint = f"create it with `millstream topics create {source.topic}`"
             problems[source.topic] = Problem(
-                source.place, f"the topic {source.topic!r} of {kind} {source.name} does not exist", hint
+                source.place,
+                f"the topic {source.topic!r} of {kind} {source.name} does not exist",
+                hint,
             )
     return list(problems.values())
 
@@ -130,4 +134,6 @@ def _differing_settings(admin: Admin, flow: Flow, topic: str, declared: object) 
 
 
 def _settings(admin: Admin, topic: str) -> dict[str, str | None]:
-    return {setting.name: setting.value for setting in admin.configs.describe_topics([topic])[topic]}
+    return {
+        setting.name: setting.value for setting in admin.configs.describe_topics([topic])[topic]
+    }

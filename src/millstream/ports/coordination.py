@@ -138,7 +138,7 @@ class Coordination(Protocol):
         """Return the children by name; empty if the node itself does not exist."""
 
     async def multi(self, writes: Sequence[Write]) -> None:
-        """Apply all writes durably, or raise CoordinationError and apply none (see ConnectionLost)."""
+        """Apply all writes durably, or raise CoordinationError and apply none (ConnectionLost)."""
 
     def watch(self, path: str, callback: Callable[[], None]) -> Cancel:
         """Call ``callback()`` when the node, or its set of children, may have changed.
@@ -166,7 +166,10 @@ def _write_bytes(write: Write) -> int:
 
 
 def sliced(
-    head: Sequence[Write], groups: Iterable[Sequence[Write]], *, max_bytes: int = MAX_MULTI_BYTES // 4
+    head: Sequence[Write],
+    groups: Iterable[Sequence[Write]],
+    *,
+    max_bytes: int = MAX_MULTI_BYTES // 4,
 ) -> Iterator[list[Write]]:
     """Yield the groups in as few multis as their size allows, each starting with ``head``.
 

@@ -65,7 +65,11 @@ class Tree:
         for write in writes:
             if isinstance(write, Check):
                 self._check(write)
-        nodes, children, zxid = dict(self._nodes), {p: dict(c) for p, c in self._children.items()}, self.zxid
+        nodes, children, zxid = (
+            dict(self._nodes),
+            {p: dict(c) for p, c in self._children.items()},
+            self.zxid,
+        )
         self.zxid += 1
         touched: set[str] = set()
         try:

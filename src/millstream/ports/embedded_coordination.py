@@ -85,7 +85,7 @@ class EmbeddedCoordination:
         self._lock = asyncio.Lock()
         self._snapshot_size = 0
 
-    # ---- the session, always connected -----------------------------------------------------------
+    # ---- the session, always connected ----
 
     @property
     def session(self) -> SessionState:
@@ -94,7 +94,7 @@ class EmbeddedCoordination:
     def on_session(self, callback: Callable[[SessionState], None]) -> Cancel:
         return lambda: None
 
-    # ---- reading ---------------------------------------------------------------------------------
+    # ---- reading ----
 
     async def load(self) -> dict[str, Node]:
         self._open()
@@ -119,7 +119,7 @@ class EmbeddedCoordination:
 
         return cancel
 
-    # ---- the journal -----------------------------------------------------------------------------
+    # ---- the journal ----
 
     def _open(self) -> None:
         if self._file is not None:
@@ -145,7 +145,9 @@ class EmbeddedCoordination:
                         number,
                     )
                     return
-                raise CorruptStore(f"{self._path}, line {number}: the checksum does not match; {_REMEDY}")
+                raise CorruptStore(
+                    f"{self._path}, line {number}: the checksum does not match; {_REMEDY}"
+                )
             for entry in entries:
                 self._apply(entry)
 
@@ -171,7 +173,9 @@ class EmbeddedCoordination:
         try:
             self._rewrite()
         except OSError as error:
-            log.warning("the metadata store %s cannot be compacted and keeps growing: %s", self._path, error)
+            log.warning(
+                "the metadata store %s cannot be compacted and keeps growing: %s", self._path, error
+            )
             # This is either the old file or the new one; both have the same contents.
             self._file = self._files.open(self._path)
             self._snapshot_size = self._file.size
@@ -187,7 +191,7 @@ class EmbeddedCoordination:
             self._file.truncate(before)
             raise
 
-    # ---- the tree --------------------------------------------------------------------------------
+    # ---- the tree ----
 
     def _apply(self, entry: _Entry) -> None:
         path = entry.path
@@ -236,7 +240,7 @@ class EmbeddedCoordination:
         if callback in self._watches[path]:
             callback()
 
-    # ---- writing ---------------------------------------------------------------------------------
+    # ---- writing ----
 
     async def multi(self, writes: Sequence[Write]) -> None:
         async with self._lock:

@@ -370,7 +370,12 @@ def _load_libc() -> Any:
 
         _libc = ctypes.CDLL(None, use_errno=True)
         if hasattr(_libc, "sync_file_range"):
-            _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+            _libc.sync_file_range.argtypes = (
+                ctypes.c_int,
+                ctypes.c_int64,
+                ctypes.c_int64,
+                ctypes.c_uint,
+            )
     return _libc
 
 

@@ -127,7 +127,9 @@ class SocketStream:
 
     __slots__ = ("_fd", "_loop", "_reading", "_socket", "_writing", "peer_host", "peer_port")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: tuple[str, int]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, sock: socket.socket, peer: tuple[str, int]
+    ) -> None:
         self._loop = loop
         self._socket = sock
         self._fd = sock.fileno()

@@ -112,7 +112,9 @@ class Worker:
     @property
     def pid(self) -> int | None:
         """The process id of the child, or None if it is not running."""
-        return self._child.process.pid if self._child is not None and not self._child.ended else None
+        return (
+            self._child.process.pid if self._child is not None and not self._child.ended else None
+        )
 
     @property
     def busy(self) -> bool:

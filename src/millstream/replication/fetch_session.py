@@ -91,7 +91,9 @@ class FetchSession:
         "size",
     )
 
-    def __init__(self, session_id: int, by_id: bool, now_ms: int, *, follower: bool = False) -> None:
+    def __init__(
+        self, session_id: int, by_id: bool, now_ms: int, *, follower: bool = False
+    ) -> None:
         self.session_id = session_id
         self.by_id = by_id
         self.follower = follower
@@ -137,7 +139,9 @@ class FetchSession:
         """
         return self.follower and 0 <= row.log_start_offset < known.sent_log_start_offset
 
-    def set_idle(self, row: PartitionFetch, partition: WatchedPartition, follower: FollowerProgress) -> None:
+    def set_idle(
+        self, row: PartitionFetch, partition: WatchedPartition, follower: FollowerProgress
+    ) -> None:
         """Stop reading a partition whose follower has caught up.
 
         The partition calls ``wake`` at its next change. Until then every request of the session
@@ -277,7 +281,9 @@ class FetchSessionCache:
             return self._open(rows, by_id, now_ms, follower)
         return self._continue(session_id, epoch, rows, forgotten, by_id, now_ms)
 
-    def _open(self, rows: Sequence[PartitionFetch], by_id: bool, now_ms: int, follower: bool) -> FetchContext:
+    def _open(
+        self, rows: Sequence[PartitionFetch], by_id: bool, now_ms: int, follower: bool
+    ) -> FetchContext:
         if not rows or not self._make_room(now_ms, follower):
             return FetchContext(rows)
         session = FetchSession(self._unused_id(), by_id, now_ms, follower=follower)

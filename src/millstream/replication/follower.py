@@ -34,6 +34,6 @@ def truncation_point(
         return min(high_watermark, diverging_end, log_end)
     if epoch == diverging_epoch:
         return min(end, diverging_end, log_end)
-    # The follower has no records of that epoch. It truncates to the end of its last older epoch, and
-    # its next fetch names that epoch.
+    # The follower has no records of that epoch. It truncates to the end of its last older epoch,
+    # and its next fetch names that epoch.
     return min(end, log_end)

@@ -76,7 +76,9 @@ class FollowerProgress:
     def caught_up(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> bool:
         if self.log_end_offset == leader_end or now_ms - self.last_caught_up_ms <= max_lag_ms:
             return True
-        return self.idle_session is not None and now_ms - self.idle_session.last_used_ms <= max_lag_ms
+        return (
+            self.idle_session is not None and now_ms - self.idle_session.last_used_ms <= max_lag_ms
+        )
 
     @property
     def fetches(self) -> int:
@@ -181,7 +183,7 @@ class LeaderReplicas:
         self.followers: dict[int, FollowerProgress] = {}
         self.assign(replicas, now_ms=now_ms)
 
-    # ---- input ------------------------------------------------------------------------------------
+    # ---- input ----
 
     def assign(self, replicas: Sequence[int], *, now_ms: int) -> None:
         """Set the replicas, which a reassignment changes.
@@ -196,7 +198,14 @@ class LeaderReplicas:
                 self.followers[node] = FollowerProgress(last_caught_up_ms=since_ms)
 
     def on_fetch(
-        self, node: int, offset: int, log_start: int, leader_end: int, *, broker_epoch: int, now_ms: int
+        self,
+        node: int,
+        offset: int,
+        log_start: int,
+        leader_end: int,
+        *,
+        broker_epoch: int,
+        now_ms: int,
     ) -> bool:
         """Record a fetch of a follower.
 
@@ -240,7 +249,7 @@ class LeaderReplicas:
         """Drop the proposal, which the controller has rejected."""
         self._proposal = None
 
-    # ---- output -----------------------------------------------------------------------------------
+    # ---- output ----
 
     @property
     def proposal(self) -> IsrProposal | None:
@@ -263,7 +272,9 @@ class LeaderReplicas:
         for node in self.maximal_isr:
             follower = self.followers.get(node)
             if follower is not None:
-                confirmed &= follower.fetches >= awaited.setdefault(node, follower.confirming_fetch_count)
+                confirmed &= follower.fetches >= awaited.setdefault(
+                    node, follower.confirming_fetch_count
+                )
         return confirmed
 
     def high_watermark(
@@ -308,7 +319,9 @@ class LeaderReplicas:
             return None
         return self._propose((*self.isr, node))
 
-    def propose_shrinking(self, leader_end: int, *, max_lag_ms: int, now_ms: int) -> IsrProposal | None:
+    def propose_shrinking(
+        self, leader_end: int, *, max_lag_ms: int, now_ms: int
+    ) -> IsrProposal | None:
         """Propose the ISR without the followers that have not caught up for ``max_lag_ms``."""
         if self._proposal is not None:
             return None

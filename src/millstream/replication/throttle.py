@@ -41,7 +41,9 @@ class ThrottledRate:
 
 
 def throttled_partitions(texts: Sequence[str], node: int) -> Collection[int] | None:
-    """Return the partitions that ``partition:broker,...`` lists for a broker; None means all (``*``)."""
+    """Return the partitions that ``partition:broker,...`` lists for a broker; None means all
+    (``*``).
+    """
     if ALL_REPLICAS in texts:
         return None
     rows = (text.partition(":") for text in texts)

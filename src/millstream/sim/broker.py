@@ -88,7 +88,9 @@ class SimBroker:
             files=mounted,
             clock=process.clock,
             network=process.network,
-            coordination=await self._coordination(process) if self._coordination is not None else None,
+            coordination=await self._coordination(process)
+            if self._coordination is not None
+            else None,
             entropy=process.entropy,
             new_worker=workers_on(mounted),
         )
@@ -103,7 +105,9 @@ class SimBroker:
         elif self.running and self.on_self_shutdown is not None:
             self.world.log(self.host, f"shuts itself down: {reason}")
             self.world.activity["self shutdowns"] += 1
-            self.world.scheduler.at(self.world.scheduler.now, self._end_after_self_shutdown, self.process)
+            self.world.scheduler.at(
+                self.world.scheduler.now, self._end_after_self_shutdown, self.process
+            )
 
     def _end_after_self_shutdown(self, process: Process) -> None:
         if process is self.process and self.running and self.on_self_shutdown is not None:
@@ -182,7 +186,9 @@ class SimBroker:
         All of them fail, or with dice every other one.
         """
         every = "every" if dice is None else "every other"
-        self.world.log(self.host, f"{error('').strerror} at {every} {', '.join(operations)} in {below}")
+        self.world.log(
+            self.host, f"{error('').strerror} at {every} {', '.join(operations)} in {below}"
+        )
         self.world.activity["disks broken"] += 1
         self._bad_disk = True
 

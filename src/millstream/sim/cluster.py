@@ -26,7 +26,10 @@ from millstream.sim.world.zookeeper import HOST, SimCoordination, SimZooKeeper
 
 _SESSION_MS = 6000
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
-THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+THROTTLED_REPLICAS = (
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+)
 # A run without these proves nothing about replication under faults.
 _MINIMUM = {"elections": 2, "isr changes": 2}
 # The shares of all runs.
@@ -62,7 +65,10 @@ class Cluster(Single):
 
     def settings(self) -> dict[str, Any]:
         settings = super().settings()
-        self.flushed, self.throttled = self.dice.random() < _FLUSHED, self.dice.random() < _THROTTLED
+        self.flushed, self.throttled = (
+            self.dice.random() < _FLUSHED,
+            self.dice.random() < _THROTTLED,
+        )
         if not self.flushed:
             del settings["log.flush.interval.messages"]
         if self.throttled:
@@ -91,7 +97,9 @@ class Cluster(Single):
     def nemesis(self) -> Nemesis:
         addresses = [broker.address for broker in self.brokers]
         operator = Operator(
-            self.world, Client(self.world.process("operator"), "operator", addresses), self.replication
+            self.world,
+            Client(self.world.process("operator"), "operator", addresses),
+            self.replication,
         )
         return ClusterNemesis(
             self.world,

@@ -30,7 +30,11 @@ from millstream.sim.world.loop import SimulationError
 from millstream.sim.world.machines import TraceHandler, World
 
 _LIMIT_S = 600.0
-SCENARIOS: dict[str, type[Single]] = {"single": Single, "cluster": Cluster, "replication": Replication}
+SCENARIOS: dict[str, type[Single]] = {
+    "single": Single,
+    "cluster": Cluster,
+    "replication": Replication,
+}
 # The scenarios of successive seeds; transactions are the most fragile.
 MIXED = ("cluster", "replication", "cluster")
 _PROGRESS_S = 20.0
@@ -171,7 +175,8 @@ class Totals:
 
     def progress(self, total: int) -> str:
         activity = ", ".join(
-            f"{self.activity[name]} {name}" for name in ("send ok", "elections", "isr changes", "truncations")
+            f"{self.activity[name]} {name}"
+            for name in ("send ok", "elections", "isr changes", "truncations")
         )
         seeds = f"{self.seeds} of {total} seeds, {len(self.bad)} bad, {len(self.thin)} too thin"
         return f"{seeds}; {activity}"
@@ -220,7 +225,9 @@ def main(argv: list[str] | None = None) -> int:
         if result.bad:
             report(result, arguments)
         elif result.too_little:
-            print(f"seed {result.seed} does not count: too little of {', '.join(result.too_little)}")
+            print(
+                f"seed {result.seed} does not count: too little of {', '.join(result.too_little)}"
+            )
         if arguments.seed is not None or arguments.verbose:
             print(
                 f"seed {result.seed} ({result.scenario}): {result.simulated_s:.1f} s simulated in"
@@ -240,10 +247,14 @@ def main(argv: list[str] | None = None) -> int:
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="millstream.sim.run", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="number of seeds, starting with --first")
+    parser.add_argument(
+        "--seeds", type=int, default=100, help="number of seeds, starting with --first"
+    )
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int, help="run only this seed")
-    parser.add_argument("--scenario", default="single", help="single, replication, cluster, or mixed")
+    parser.add_argument(
+        "--scenario", default="single", help="single, replication, cluster, or mixed"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument(

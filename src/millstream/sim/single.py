@@ -26,7 +26,11 @@ from millstream.sim.clients.workload import Workload, copy_of
 from millstream.sim.faults.power import LAST_LOST_POWER
 from millstream.sim.nemesis import Nemesis
 from millstream.sim.world.machines import World
-from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 
 _SAMPLE_S = 0.1
 _FINAL_S = 120.0
@@ -120,8 +124,14 @@ class Single:
     async def _start(self) -> None:
         for broker in self.brokers[: self.size]:
             await broker.start()
-        client = Client(self.world.process("admin"), "admin", [broker.address for broker in self.brokers])
-        for topic, partitions in (("data", len(self.keys)), ("copies", len(self.copied)), ("trimmed", 1)):
+        client = Client(
+            self.world.process("admin"), "admin", [broker.address for broker in self.brokers]
+        )
+        for topic, partitions in (
+            ("data", len(self.keys)),
+            ("copies", len(self.copied)),
+            ("trimmed", 1),
+        ):
             await self._create(client, topic, partitions)
 
     async def _create(self, client: Client, topic: str, partitions: int) -> None:
@@ -129,11 +139,15 @@ class Single:
             name=topic,
             num_partitions=partitions,
             replication_factor=self.replication,
-            configs=[CreatableTopicConfig(name=name, value=value) for name, value in self.topic_configs()],
+            configs=[
+                CreatableTopicConfig(name=name, value=value) for name, value in self.topic_configs()
+            ],
         )
         while True:
             try:
-                response = await client.request_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
+                response = await client.request_any(
+                    CreateTopicsRequest(topics=[row], timeout_ms=5000), 5
+                )
                 if response.topics[0].error_code in (0, 36):
                     return
             except (NotSent, Lost):
@@ -222,6 +236,8 @@ class Single:
     def too_little(self) -> list[str]:
         """Return the activities that were too few."""
         activity = self.world.activity
-        activity["faults"] = sum(count for name, count in activity.items() if name.startswith("nemesis "))
+        activity["faults"] = sum(
+            count for name, count in activity.items() if name.startswith("nemesis ")
+        )
         missing = [name for name, minimum in self.minimum.items() if activity[name] < minimum]
         return missing + (["power"] if activity[LAST_LOST_POWER] else [])

@@ -20,7 +20,9 @@ _chosen: str | None = None
 def choose() -> None:
     """Set ``PYSPARK_PYTHON`` if Spark would start the Python of another environment."""
     global _chosen
-    if not sys.executable or any(os.environ.get(name) for name in (VARIABLE, "PYSPARK_DRIVER_PYTHON")):
+    if not sys.executable or any(
+        os.environ.get(name) for name in (VARIABLE, "PYSPARK_DRIVER_PYTHON")
+    ):
         return
     default = shutil.which("python3")
     if default is None or not os.path.samefile(Path(default).parent, Path(sys.executable).parent):

@@ -32,7 +32,7 @@ class OptionError(ClientError):
 
 @dataclass(frozen=True)
 class Option:
-    """A row of the table: ``parse`` converts the text, ``used_by`` says where the option applies."""
+    """A row of the table: ``parse`` converts the text, ``used_by`` says where it applies."""
 
     name: str
     parse: Callable[[str], Any]
@@ -92,7 +92,8 @@ def _partitions(text: str) -> dict[str, list[int]]:
     if not all(isinstance(numbers, list) and numbers for numbers in by_topic.values()):
         raise ValueError(f"JSON like {shape}")
     return {
-        topic: sorted({_whole(number, shape) for number in numbers}) for topic, numbers in by_topic.items()
+        topic: sorted({_whole(number, shape) for number in numbers})
+        for topic, numbers in by_topic.items()
     }
 
 
@@ -103,14 +104,20 @@ def _numbers(text: str) -> dict[str, dict[int, int]]:
     if not all(isinstance(numbers, dict) for numbers in by_topic.values()):
         raise ValueError(f"JSON like {shape}")
     return {
-        topic: {_whole(partition, shape): _whole(number, shape) for partition, number in numbers.items()}
+        topic: {
+            _whole(partition, shape): _whole(number, shape) for partition, number in numbers.items()
+        }
         for topic, numbers in by_topic.items()
     }
 
 
 def _whole(number: Any, shape: str) -> int:
     """Parse a whole number or its text; reject everything that would have to be rounded."""
-    if isinstance(number, bool | float) or number is None or not re.fullmatch(r"-?[0-9]+", str(number)):
+    if (
+        isinstance(number, bool | float)
+        or number is None
+        or not re.fullmatch(r"-?[0-9]+", str(number))
+    ):
         raise ValueError(f"JSON like {shape}, and {number!r} is not a whole number")
     return int(number)
 
@@ -153,7 +160,13 @@ _READ_STREAM = frozenset({STREAM})
 
 SOURCE_OPTIONS = _rows(
     ("subscribe", _words, None, READ, "topics to read, separated by commas"),
-    ("subscribePattern", _pattern, None, READ, "a regular expression: all topics whose whole name matches"),
+    (
+        "subscribePattern",
+        _pattern,
+        None,
+        READ,
+        "a regular expression: all topics whose whole name matches",
+    ),
     ("assign", _partitions, None, READ, 'partitions to read, as JSON: {"orders": [0, 1]}'),
     (
         "startingOffsets",
@@ -170,7 +183,13 @@ SOURCE_OPTIONS = _rows(
         _READ_BATCH,
         "latest or JSON offsets (-1 latest): where a batch ends",
     ),
-    ("startingTimestamp", _natural, None, READ, "begin at the first record of this time (ms) or later"),
+    (
+        "startingTimestamp",
+        _natural,
+        None,
+        READ,
+        "begin at the first record of this time (ms) or later",
+    ),
     (
         "startingOffsetsByTimestamp",
         _numbers,
@@ -428,7 +447,9 @@ def parse(texts: Mapping[str, str], used_by: str) -> Options:
         elif name.lower() not in IGNORED:
             raise _unknown(name, used_by)
     bootstrap = (
-        kafka.pop("bootstrap.servers", None) or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+        kafka.pop("bootstrap.servers", None)
+        or os.environ.get(BOOTSTRAP_VARIABLE)
+        or DEFAULT_BOOTSTRAP
     )
     return Options(values, bootstrap, kafka)
 
@@ -453,7 +474,9 @@ _EXACTLY_ONCE_ONLY = ("transactionTimeoutMs",)
 _KAFKA_WITH_EFFECT = frozenset({"kafka.bootstrap.servers", "kafka.security.protocol", *SAME_AS})
 
 
-def without_effect(texts: Mapping[str, str], used_by: str, *, batch_write: bool = False) -> list[str]:
+def without_effect(
+    texts: Mapping[str, str], used_by: str, *, batch_write: bool = False
+) -> list[str]:
     """Return a sentence for each known option that changes nothing."""
     rows = {row.name.lower(): row.name for row in table(used_by)}
     names = {}
@@ -557,10 +580,13 @@ def _value(row: Option, name: str, text: str) -> Any:
 def _check_use(row: Option, name: str, used_by: str) -> None:
     if used_by not in row.used_by:
         where = " and ".join(
-            {BATCH: "batch reads", STREAM: "streams", SINK: "writes"}[use] for use in sorted(row.used_by)
+            {BATCH: "batch reads", STREAM: "streams", SINK: "writes"}[use]
+            for use in sorted(row.used_by)
         )
         here = {BATCH: "a batch read", STREAM: "a stream", SINK: "a write"}[used_by]
-        raise OptionError(f"option {name!r} does not apply to {here}", hint=f"it is for {where}: remove it")
+        raise OptionError(
+            f"option {name!r} does not apply to {here}", hint=f"it is for {where}: remove it"
+        )
 
 
 def _check_rejected(name: str) -> None:

@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.client.errors import ClientError
 from millstream.client.java import Java, find_java
-from millstream.spark import checkpoint_files, class_archive, driver_python, jvm_options, shipping, spark_home
+from millstream.spark import (
+    checkpoint_files,
+    class_archive,
+    driver_python,
+    jvm_options,
+    shipping,
+    spark_home,
+)
 from millstream.spark.environment_map import fill_environment
 from millstream.spark.sink.stream_writes import refuse_early
 
@@ -59,7 +66,7 @@ def java_for_spark() -> Java:
 
 
 def cache_dir() -> Path:
-    """Return the directory for files that Spark starts from: the user's cache, as XDG defines it."""
+    """Return the directory of files that Spark starts from: the user's cache, as in XDG."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "millstream"
 
@@ -170,7 +177,7 @@ def _text(value: object) -> str:
 
 
 def default_conf(master: str) -> dict[str, object]:
-    """Return the settings of every session, and those of a session with executors on this machine."""
+    """Return the settings of every session, and of one with executors on this machine."""
     conf: dict[str, object] = {
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
@@ -217,15 +224,21 @@ def _cores(master: str) -> int:
     if not inside:
         return 1
     if inside.group(1) == "*":
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
     return int(inside.group(1))
 
 
 def python_path() -> str:
-    """Return PYTHONPATH for Spark's Python workers: first this package, so that they run this code."""
+    """Return PYTHONPATH for Spark's Python workers, this package first, so that they run it."""
     ours = str(Path(__file__).resolve().parents[2])
     others = [
-        entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours
+        entry
+        for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        if entry and entry != ours
     ]
     return os.pathsep.join([ours, *others])
 
@@ -242,7 +255,9 @@ def _prepare_environment(master: str = "local[*]", beside: Path | None = None) -
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
     if beside is not None:
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(beside), os.environ.get("PYTHONPATH")]))
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(beside), os.environ.get("PYTHONPATH")])
+        )
     os.environ["PYTHONPATH"] = python_path()
     if is_local(master) or _is_loopback(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -44,7 +44,9 @@ File = tuple[Path, str]
 """A file and its name in an archive."""
 
 
-def settings(conf: Mapping[str, object], cache: Path, *, beside: Path | None = None) -> dict[str, object]:
+def settings(
+    conf: Mapping[str, object], cache: Path, *, beside: Path | None = None
+) -> dict[str, object]:
     """Return settings by which executors find everything; none if ``conf`` disables shipping."""
     if str(conf.get(SHIP, "true")).lower() == "false":
         return {}
@@ -147,7 +149,8 @@ def _normal(name: str) -> str:
 def _files_of(distribution: metadata.Distribution) -> list[File]:
     if distribution.files is None:
         raise ClientError(
-            f"{distribution.name} cannot be sent to executors: its list of files is missing", hint=HINT
+            f"{distribution.name} cannot be sent to executors: its list of files is missing",
+            hint=HINT,
         )
     return [
         (Path(str(path.locate())), path.as_posix())
@@ -157,7 +160,9 @@ def _files_of(distribution: metadata.Distribution) -> list[File]:
 
 
 def _is_needed(parts: tuple[str, ...]) -> bool:
-    return not NOT_NEEDED_DIRECTORIES.intersection(parts[:-1]) and not parts[-1].endswith(NOT_NEEDED_SUFFIXES)
+    return not NOT_NEEDED_DIRECTORIES.intersection(parts[:-1]) and not parts[-1].endswith(
+        NOT_NEEDED_SUFFIXES
+    )
 
 
 def package_files() -> list[File]:
@@ -173,7 +178,10 @@ def package_files() -> list[File]:
 def files_beside(directory: Path) -> Iterator[File]:
     """Yield modules and packages in the directory of a pipeline file, which it may import."""
     packages = [path.parent for path in directory.glob("*/__init__.py")]
-    modules = [*directory.glob("*.py"), *(path for package in packages for path in package.rglob("*.py"))]
+    modules = [
+        *directory.glob("*.py"),
+        *(path for package in packages for path in package.rglob("*.py")),
+    ]
     size = 0
     for path in sorted(modules):
         size += path.stat().st_size

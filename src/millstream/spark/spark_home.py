@@ -24,7 +24,9 @@ def is_wanted(settings: Mapping[str, object]) -> bool:
 
     Workers must run the interpreter of this process, and the user has not chosen a Spark home.
     """
-    python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    python = (
+        settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    )
     return "SPARK_HOME" not in os.environ and python == sys.executable
 
 
@@ -61,7 +63,7 @@ def make_home(spark: Path, cache: Path) -> Path:
 
 
 def home_for(settings: Mapping[str, object], cache: Path) -> Path | None:
-    """Return the home to start a JVM from, or None if it would change more than the startup time."""
+    """Return the home to start a JVM from, or None if it would change more than the start."""
     spark = installed() if is_wanted(settings) and os.name == "posix" else None
     return None if spark is None else make_home(spark, cache)
 

@@ -113,7 +113,9 @@ class Catalog:
     def source(self, name: str) -> Source:
         source = self.sources.get(name.lower())
         if source is None:
-            raise SqlError(f"there is no stream or table {name!r}", hint=nearest(name.lower(), self.sources))
+            raise SqlError(
+                f"there is no stream or table {name!r}", hint=nearest(name.lower(), self.sources)
+            )
         return source
 
     def flow(self, name: str) -> StoredFlow:

@@ -44,7 +44,11 @@ def pipeline_name(catalog_topic: str) -> str:
 
 
 def pipeline_of(
-    catalog: Catalog, bootstrap: str, *, name: str = PIPELINE, flows: Iterable[StoredFlow] | None = None
+    catalog: Catalog,
+    bootstrap: str,
+    *,
+    name: str = PIPELINE,
+    flows: Iterable[StoredFlow] | None = None,
 ) -> Pipeline:
     """Return a pipeline with all streams and tables, and these flows (all by default)."""
     pipeline = Pipeline(name, bootstrap=bootstrap)
@@ -137,7 +141,9 @@ def format_options(source: Source) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in source.options.items():
         if name == "tombstones" and value.lower() not in TOMBSTONES:
-            raise SqlError(f"tombstones = {value!r} is unknown", hint=f"it is one of {', '.join(TOMBSTONES)}")
+            raise SqlError(
+                f"tombstones = {value!r} is unknown", hint=f"it is one of {', '.join(TOMBSTONES)}"
+            )
         if name in OPTIONS or name.partition(".")[0] in PREFIXES:
             continue
         if name not in known:

@@ -62,7 +62,9 @@ def declared_columns(statement: Create, bootstrap: str) -> tuple[Source, Guess |
     elif "schema" in options or options.get("value", "json") not in READ_BY_COLUMNS:
         format = value_format(undeclared.value, schema_of(undeclared), **format_options(undeclared))
         with_value = options | {"value": undeclared.value}
-        source = Source(statement.kind, statement.name, columns_of(format.schema), _in_order(with_value))
+        source = Source(
+            statement.kind, statement.name, columns_of(format.schema), _in_order(with_value)
+        )
     else:
         return _guessed(undeclared, bootstrap)
     _check_key(source)
@@ -84,7 +86,8 @@ def _parsed(columns: str, format: str) -> tuple[Column, ...]:
 def _reject_extra_columns(source: Source) -> None:
     if source.value not in READ_BY_COLUMNS:
         raise SqlError(
-            f"values of format {source.value} define their columns themselves", hint="remove the columns"
+            f"values of format {source.value} define their columns themselves",
+            hint="remove the columns",
         )
     if "schema" in source.options:
         raise SqlError("both columns and a schema are declared", hint="remove one of them")

@@ -45,7 +45,12 @@ def _topics(catalog: Catalog, bootstrap: str) -> Listing:
         names.setdefault(source.topic, []).append(f"{source.kind} {source.name}")
     with Admin(bootstrap) as admin:
         rows = [
-            (topic.name, len(topic.partitions), offsets_in(admin, topic.name), names.get(topic.name, []))
+            (
+                topic.name,
+                len(topic.partitions),
+                offsets_in(admin, topic.name),
+                names.get(topic.name, []),
+            )
             for topic in admin.topics.list()
             if not topic.internal and not topic.name.startswith("__")
         ]
@@ -58,7 +63,9 @@ def offsets_in(admin: Admin, topic: str) -> int:
     It counts records, transaction markers, and compacted records.
     """
     begins = admin.offsets.earliest(topic)
-    return sum(end - begins.get(partition, 0) for partition, end in admin.offsets.latest(topic).items())
+    return sum(
+        end - begins.get(partition, 0) for partition, end in admin.offsets.latest(topic).items()
+    )
 
 
 def _flows(catalog: Catalog, bootstrap: str, location: FlowLocation) -> Listing:
@@ -91,8 +98,10 @@ def describe_source(source: Source, catalog: Catalog, bootstrap: str) -> Details
         "value": source.value,
         "key": source.key or None,
         "watermark": source.options.get("watermark"),
-        "read by": [flow.name for flow in flows if source.name.lower() in inputs_of(flow.query)] or None,
-        "written by": [flow.name for flow in flows if flow.target.lower() == source.name.lower()] or None,
+        "read by": [flow.name for flow in flows if source.name.lower() in inputs_of(flow.query)]
+        or None,
+        "written by": [flow.name for flow in flows if flow.target.lower() == source.name.lower()]
+        or None,
     }
     return Details({name: fact for name, fact in facts.items() if fact is not None}, source.columns)
 

@@ -103,7 +103,9 @@ class Engine:
 
     @run.register
     def _show(self, statement: Show) -> Outcome:
-        return describing.show(statement.subject, self.catalog.read(), self.bootstrap, self._flow_location())
+        return describing.show(
+            statement.subject, self.catalog.read(), self.bootstrap, self._flow_location()
+        )
 
     @run.register
     def _describe(self, statement: Describe) -> Outcome:
@@ -149,7 +151,9 @@ class Engine:
         with self._sql_errors(query, catalog):
             return Plan("\n".join(_truncated(line) for line in _plan_of(frame).splitlines()))
 
-    def _frame(self, catalog: Catalog, query: str, *, batch: bool, name: str = "query") -> DataFrame:
+    def _frame(
+        self, catalog: Catalog, query: str, *, batch: bool, name: str = "query"
+    ) -> DataFrame:
         pipeline = pipeline_of(catalog, self.bootstrap, name=self.pipeline, flows=())
         with self._sql_errors(query, catalog):
             return self._frames(pipeline, batch=batch).query(_read_only_flow(name, query))
@@ -189,7 +193,10 @@ class Engine:
         else:
             hint = nearest(name.lower(), catalog.sources)
         return SqlError(
-            f"there is no stream or table {name!r}", hint=hint, text=converted.text, span=converted.span
+            f"there is no stream or table {name!r}",
+            hint=hint,
+            text=converted.text,
+            span=converted.span,
         )
 
     # ---------------------------------------------------------------- declaring
@@ -202,7 +209,9 @@ class Engine:
         if before is not None and statement.if_not_exists:
             return Confirmation(f"{before.kind} {before.name} already exists")
         if before is not None and self._is_same(catalog, before, statement):
-            return Confirmation(f"{before.kind} {before.name} and flow {before.name.lower()} already exist")
+            return Confirmation(
+                f"{before.kind} {before.name} and flow {before.name.lower()} already exist"
+            )
         if before is not None and not statement.or_replace:
             raise SqlError(
                 f"{before.kind} {before.name} already exists",
@@ -258,7 +267,9 @@ class Engine:
         target = Source(statement.kind, statement.name, columns, options)
         for name in target.key:
             if name not in rows.columns:
-                raise SqlError(f"the key {name!r} is not a column", hint=nearest(name, rows.columns))
+                raise SqlError(
+                    f"the key {name!r} is not a column", hint=nearest(name, rows.columns)
+                )
         with_target = Catalog(catalog.sources | {target.name.lower(): target}, catalog.all_flows)
         flow = CreateFlow(statement.name, statement.name, statement.query)
         stored = self._store_flow(with_target, flow, target, declares=(target,))
@@ -272,7 +283,11 @@ class Engine:
         return self._store_flow(catalog, statement, target)
 
     def _store_flow(
-        self, catalog: Catalog, statement: CreateFlow, target: Source, declares: tuple[Source, ...] = ()
+        self,
+        catalog: Catalog,
+        statement: CreateFlow,
+        target: Source,
+        declares: tuple[Source, ...] = (),
     ) -> Confirmation:
         """Store a flow, after the entries that it ``declares``.
 
@@ -309,7 +324,9 @@ class Engine:
         with Admin(self.bootstrap) as admin:
             create_missing(admin, [declared])
         problems = unbounded_state(replace(declared, mode=mode), rows)
-        return replace(flow, mode=mode), tuple(f"{problem.text}; {problem.hint}" for problem in problems)
+        return replace(flow, mode=mode), tuple(
+            f"{problem.text}; {problem.hint}" for problem in problems
+        )
 
     def _mode(self, rows: DataFrame, modes: tuple[Mode, ...], query: str) -> Mode:
         """Return the first mode in which Spark would run the query."""

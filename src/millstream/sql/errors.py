@@ -25,7 +25,9 @@ class SqlError(ClientError):
     ``span`` is the part of ``text`` that is wrong, if it is known.
     """
 
-    def __init__(self, message: str, *, hint: str = "", text: str = "", span: Span | None = None) -> None:
+    def __init__(
+        self, message: str, *, hint: str = "", text: str = "", span: Span | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.text = text
         self.span = span

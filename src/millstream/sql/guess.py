@@ -67,7 +67,9 @@ def guess(values: Sequence[bytes]) -> Guess | None:
         if columns:
             return Guess("json", columns, len(values), len(values) - len(objects))
     texts = sum(map(_is_text, values))
-    return Guess("string", (), len(values)) if texts == len(values) else Guess("raw", (), len(values))
+    return (
+        Guess("string", (), len(values)) if texts == len(values) else Guess("raw", (), len(values))
+    )
 
 
 def _object(value: bytes) -> Mapping[str, Any] | None:
@@ -137,7 +139,5 @@ def sql_type(kind: Type) -> str:
     if isinstance(kind, list):
         return f"ARRAY<{sql_type(kind[0])}>"
     if isinstance(kind, dict):
-        return (
-            f"STRUCT<{', '.join(f'{quoted_name(name)}: {sql_type(field)}' for name, field in kind.items())}>"
-        )
+        return f"STRUCT<{', '.join(f'{quoted_name(name)}: {sql_type(field)}' for name, field in kind.items())}>"
     return kind or ANY

@@ -49,7 +49,9 @@ class Live:
 
         self._run(each, self.rows.mode, stopped)
 
-    def screen(self, show: Callable[[list[Cells], bool], None], *, stopped: Callable[[], bool]) -> None:
+    def screen(
+        self, show: Callable[[list[Cells], bool], None], *, stopped: Callable[[], bool]
+    ) -> None:
         """Show the result after each batch.
 
         ``show`` gets whether these are all rows or only new ones. With a limit, rows are shown as
@@ -77,7 +79,9 @@ class Live:
         if self.left is not None:
             self.left = max(0, self.left - rows)
 
-    def _run(self, each: Callable[[DataFrame], None], mode: str, stopped: Callable[[], bool]) -> None:
+    def _run(
+        self, each: Callable[[DataFrame], None], mode: str, stopped: Callable[[], bool]
+    ) -> None:
         def write(batch: DataFrame, batch_id: int) -> None:
             if stopped() or self.left == 0:
                 return
@@ -96,7 +100,9 @@ class Live:
         with tempfile.TemporaryDirectory(
             prefix="millstream-sql-", dir=self._checkpoint, ignore_cleanup_errors=True
         ) as directory:
-            writer = self.rows.frame.writeStream.outputMode(mode).option("checkpointLocation", directory)
+            writer = self.rows.frame.writeStream.outputMode(mode).option(
+                "checkpointLocation", directory
+            )
             try:
                 for tries_left in reversed(range(ATTEMPTS)):
                     error = self._wait_for_end(writer.foreachBatch(write).start(), stopped)
@@ -107,7 +113,9 @@ class Live:
             finally:
                 self._delete_groups()
 
-    def _wait_for_end(self, query: StreamingQuery, stopped: Callable[[], bool]) -> BaseException | None:
+    def _wait_for_end(
+        self, query: StreamingQuery, stopped: Callable[[], bool]
+    ) -> BaseException | None:
         """Wait for the end of the query; return its error, if any."""
         try:
             while query.isActive and not stopped() and self.left != 0:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:
-    return tuple(Column(field.name, type_text(field.dataType), not field.nullable) for field in schema.fields)
+    return tuple(
+        Column(field.name, type_text(field.dataType), not field.nullable) for field in schema.fields
+    )
 
 
 def type_text(kind: DataType) -> str:

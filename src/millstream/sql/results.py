@@ -66,7 +66,9 @@ class Rows:
         """Return the rows as text, at most ``limit``."""
         shown = as_cells(self.frame)
         with self._sql_errors():
-            return [tuple(row) for row in (shown if limit is None else shown.limit(limit)).collect()]
+            return [
+                tuple(row) for row in (shown if limit is None else shown.limit(limit)).collect()
+            ]
 
     def objects(self) -> Iterator[str]:
         """Yield the rows as JSON objects."""

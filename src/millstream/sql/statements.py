@@ -23,7 +23,18 @@ from millstream.sql.errors import Span, SqlError
 from millstream.sql.tokens import Token, names_in, tokens_of, unquoted
 
 Kind = Literal["stream", "table"]
-BEGINNINGS = ("CREATE", "INSERT", "SELECT", "WITH", "VALUES", "FROM", "SHOW", "DESCRIBE", "EXPLAIN", "DROP")
+BEGINNINGS = (
+    "CREATE",
+    "INSERT",
+    "SELECT",
+    "WITH",
+    "VALUES",
+    "FROM",
+    "SHOW",
+    "DESCRIBE",
+    "EXPLAIN",
+    "DROP",
+)
 QUERIES = ("SELECT", "WITH", "VALUES", "FROM")
 SHOWN = ("TABLES", "STREAMS", "TOPICS", "FLOWS")
 
@@ -173,7 +184,13 @@ def _create(reader: _Reader) -> Statement:
     if columns is not None and query is not None:
         raise reader.error("columns come from the query", None, f"remove ({columns.strip()})")
     return Create(
-        "stream" if kind == "STREAM" else "table", name, columns, options, query, if_not_exists, or_replace
+        "stream" if kind == "STREAM" else "table",
+        name,
+        columns,
+        options,
+        query,
+        if_not_exists,
+        or_replace,
     )
 
 
@@ -183,7 +200,10 @@ def _flow_query(reader: _Reader) -> str:
     if first is None or not (first.is_word(*QUERIES) or first.text == "("):
         raise reader.error("a query is expected", first, "start with SELECT or WITH")
     select = _select(reader)
-    if select.limit is not None or _trailing_limit(reader.tokens, len(reader.tokens))[0] is not None:
+    if (
+        select.limit is not None
+        or _trailing_limit(reader.tokens, len(reader.tokens))[0] is not None
+    ):
         raise reader.error("a flow has no end, so LIMIT is not allowed", None)
     reader.end()
     return select.query
@@ -231,7 +251,9 @@ def _insert(reader: _Reader) -> Statement:
         return InsertValues(target, reader.rest(), columns)
     if columns:
         raise reader.error(
-            "a list of columns is allowed only with VALUES", None, "name the columns in the SELECT with AS"
+            "a list of columns is allowed only with VALUES",
+            None,
+            "name the columns in the SELECT with AS",
         )
     return CreateFlow(target, target, _flow_query(reader))
 
@@ -266,7 +288,9 @@ def _drop(reader: _Reader) -> Drop:
     if_exists = reader.accept("IF", "EXISTS")
     name = reader.name(f"the name of the {kind.lower()}")
     reader.expect_end()
-    return Drop("flow" if kind == "FLOW" else "stream" if kind == "STREAM" else "table", name, if_exists)
+    return Drop(
+        "flow" if kind == "FLOW" else "stream" if kind == "STREAM" else "table", name, if_exists
+    )
 
 
 class _Reader:
@@ -333,7 +357,9 @@ class _Reader:
     def word(self, meaning: str) -> str:
         token = self.peek()
         if token is None or token.kind not in ("word", "quoted"):
-            raise self.error(f"{meaning} is expected", token, "quote unusual names with `backticks`")
+            raise self.error(
+                f"{meaning} is expected", token, "quote unusual names with `backticks`"
+            )
         self.position += 1
         return unquoted(token)
 
@@ -374,9 +400,13 @@ class _Reader:
     def error(self, message: str, token: Token | None, hint: str = "") -> SqlError:
         """Return an error at a token, or at the end of the text."""
         end = Span(len(self.text), len(self.text) + 1)
-        return SqlError(message, hint=hint, text=self.text, span=end if token is None else token.span)
+        return SqlError(
+            message, hint=hint, text=self.text, span=end if token is None else token.span
+        )
 
     def reject_unclosed(self) -> None:
         if self.tokens and self.tokens[-1].kind == "open":
             token = self.tokens[-1]
-            raise SqlError("this is never closed", text=self.text, span=Span(token.start, token.start + 1))
+            raise SqlError(
+                "this is never closed", text=self.text, span=Span(token.start, token.start + 1)
+            )

@@ -34,7 +34,9 @@ def insert(spark: SparkSession, statement: InsertValues, target: Source, bootstr
                 f"{topic.key[0]} is null",
                 hint="nothing was inserted",
             )
-        records.write.format("millstream").option("kafka.bootstrap.servers", bootstrap).mode("append").save()
+        records.write.format("millstream").option("kafka.bootstrap.servers", bootstrap).mode(
+            "append"
+        ).save()
     except PySparkException as error:
         raise from_spark(error, statement.values) from None
     return f"{count} row{'' if count == 1 else 's'} inserted into {target.name}"
@@ -54,7 +56,9 @@ def _columns(statement: InsertValues, target: Source) -> tuple[Column, ...]:
         return tuple(known.values())
     for name in statement.columns:
         if name.lower() not in known:
-            raise SqlError(f"{target.name} has no column {name!r}", hint=nearest(name.lower(), known))
+            raise SqlError(
+                f"{target.name} has no column {name!r}", hint=nearest(name.lower(), known)
+            )
     return tuple(known[name.lower()] for name in statement.columns)
 
 

@@ -46,7 +46,9 @@ NoteRefusal = Callable[[str | bytes, int, memoryview, ApiError], None]
 class Fault:
     """A fault. ``happened`` counts its occurrences; ``wait`` waits for the first."""
 
-    def __init__(self, faults: Faults, key: int | None, times: int | None, client_id: str | None, act: Act):
+    def __init__(
+        self, faults: Faults, key: int | None, times: int | None, client_id: str | None, act: Act
+    ):
         self.happened = 0
         self.act = act
         self._faults = faults
@@ -58,7 +60,11 @@ class Fault:
     def takes(self, frame: memoryview) -> bool:
         """Return whether the fault applies to this request, and count it."""
         key, _version, _correlation, client_id, _body = parse_request_header(frame)
-        if self._key not in (None, key) or self._client_id not in (None, client_id) or self._left == 0:
+        if (
+            self._key not in (None, key)
+            or self._client_id not in (None, client_id)
+            or self._left == 0
+        ):
             return False
         if self._left is not None:
             self._left -= 1
@@ -77,7 +83,10 @@ class Fault:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.end()
 
@@ -114,7 +123,12 @@ class Faults:
         return self._add(api, times, client_id, _drop_response)
 
     def delay(
-        self, api: str | None, seconds: float, *, times: int | None = None, client_id: str | None = None
+        self,
+        api: str | None,
+        seconds: float,
+        *,
+        times: int | None = None,
+        client_id: str | None = None,
     ) -> Fault:
         """Delay the request and all later ones on its connection."""
         if seconds < 0:
@@ -128,7 +142,12 @@ class Faults:
         return self._add(api, times, client_id, act)
 
     def error(
-        self, api: str, code: ErrorCode | str | int, *, times: int | None = 1, client_id: str | None = None
+        self,
+        api: str,
+        code: ErrorCode | str | int,
+        *,
+        times: int | None = 1,
+        client_id: str | None = None,
     ) -> Fault:
         """Refuse the request with this error (name or code of Kafka) instead of handling it."""
         error_code = _error(code)
@@ -138,7 +157,9 @@ class Faults:
 
         return self._add(api, times, client_id, act)
 
-    def _refuse(self, connection: Connection, frame: memoryview, code: ErrorCode) -> Encoded | NoResponse:
+    def _refuse(
+        self, connection: Connection, frame: memoryview, code: ErrorCode
+    ) -> Encoded | NoResponse:
         key, version, correlation_id, client_id, body = parse_request_header(frame)
         api = BY_KEY[key]
         request, _end = api.request_class().decode(frame, version, body)
@@ -179,7 +200,9 @@ class Faults:
 def _key(api: str) -> int:
     if api not in _KEYS:
         close = difflib.get_close_matches(api, _KEYS, 1)
-        raise ValueError(f"unknown API {api!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        raise ValueError(
+            f"unknown API {api!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+        )
     return _KEYS[api]
 
 
@@ -205,7 +228,9 @@ def _drop_response(handle: Handle, connection: Connection, frame: memoryview) ->
     return _closing(connection, result)
 
 
-async def _closing(connection: Connection, response: Awaitable[FinishedResponse | Pipelined]) -> NoResponse:
+async def _closing(
+    connection: Connection, response: Awaitable[FinishedResponse | Pipelined]
+) -> NoResponse:
     outcome = await response
     if isinstance(outcome, Pipelined):
         await outcome.response

@@ -89,7 +89,9 @@ class Kafka(ABC):
         """
         texts = {key.replace("_", "."): str(value) for key, value in settings.items()}
         try:
-            self.admin.topics.create(name, partitions=partitions, replication_factor=replicas, configs=texts)
+            self.admin.topics.create(
+                name, partitions=partitions, replication_factor=replicas, configs=texts
+            )
         except TopicExists:
             pass
         return name
@@ -100,11 +102,15 @@ class Kafka(ABC):
 
     def lag(self, group: str) -> dict[TopicPartition, int]:
         """Return the lag of every partition with a committed offset of the group."""
-        return {lag.partition: lag.lag for lag in self.admin.groups.lags(group) if lag.lag is not None}
+        return {
+            lag.partition: lag.lag for lag in self.admin.groups.lags(group) if lag.lag is not None
+        }
 
     # ---- records ----
 
-    def produce(self, topic: str, values: Iterable[Payload | tuple[Payload, Payload]], **options: Any) -> int:
+    def produce(
+        self, topic: str, values: Iterable[Payload | tuple[Payload, Payload]], **options: Any
+    ) -> int:
         """Send values or (key, value) pairs, wait until all are written, and return their number.
 
         The topic is created if it does not exist.
@@ -227,7 +233,9 @@ class ProcessKafka(Kafka):
         raise NotImplementedError("faults need a broker in the test's process (process=False)")
 
     def drop_connections(self) -> None:
-        raise NotImplementedError("a broker process cannot drop its connections: use restart(kill=True)")
+        raise NotImplementedError(
+            "a broker process cannot drop its connections: use restart(kill=True)"
+        )
 
     def advance(self, **duration: float) -> None:
         raise NotImplementedError("advance() needs a broker in the test's process (process=False)")

@@ -54,7 +54,10 @@ def _options(request: pytest.FixtureRequest) -> dict[str, Any]:
     """
     names = _ARGUMENTS[request.fixturename or ""]
     known = {
-        name for fixture in _ARGUMENTS if fixture in request.fixturenames for name in _ARGUMENTS[fixture]
+        name
+        for fixture in _ARGUMENTS
+        if fixture in request.fixturenames
+        for name in _ARGUMENTS[fixture]
     } | {*names}
     options: dict[str, Any] = {}
     for node, marker in request.node.iter_markers_with_node("millstream"):
@@ -77,7 +80,9 @@ def _checked(
     marker: pytest.Mark, known: set[str], names: tuple[str, ...], request: pytest.FixtureRequest
 ) -> dict[str, Any]:
     if marker.args:
-        pytest.fail("the marker `millstream` takes keyword arguments, such as settings={...}", pytrace=False)
+        pytest.fail(
+            "the marker `millstream` takes keyword arguments, such as settings={...}", pytrace=False
+        )
     for name in marker.kwargs.keys() - known:
         pytest.fail(_unknown_argument(name, names, request.fixturename or ""), pytrace=False)
     return {name: value for name, value in marker.kwargs.items() if name in names}
@@ -155,7 +160,9 @@ def millstream_options() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def millstream_session(request: pytest.FixtureRequest, millstream_options: dict[str, Any]) -> Iterator[Kafka]:
+def millstream_session(
+    request: pytest.FixtureRequest, millstream_options: dict[str, Any]
+) -> Iterator[Kafka]:
     """A broker that all tests of the session share, one for each worker of pytest-xdist."""
     yield from _broker(_session_options(request, millstream_options))
 

@@ -86,7 +86,9 @@ def _request_rows(request: Any, version: int) -> list[Any]:
 def _copy_names(response: Struct, kind: type[Struct], request: Any) -> None:
     """Copy the fields that name a topic, partition or group from the request."""
     response_fields = {field.name for field in kind.fields} - {*_ERRORS, "error_message"}
-    request_fields = {field.name for field in type(request).fields} if isinstance(request, Struct) else set()
+    request_fields = (
+        {field.name for field in type(request).fields} if isinstance(request, Struct) else set()
+    )
     for name in response_fields & request_fields:
         value = getattr(request, name)
         if isinstance(value, str | bytes | int):

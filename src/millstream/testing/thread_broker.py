@@ -80,7 +80,11 @@ class ThreadBroker:
         config = BrokerConfig.from_texts(self._texts())
         coordination = await self._coordination() if self._coordination is not None else None
         self.broker = Broker(
-            config, files=self._files, coordination=coordination, clock=self.clock, intercept=self.faults.wrap
+            config,
+            files=self._files,
+            coordination=coordination,
+            clock=self.clock,
+            intercept=self.faults.wrap,
         )
         try:
             await self.broker.start()
@@ -173,6 +177,9 @@ class ThreadBroker:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()

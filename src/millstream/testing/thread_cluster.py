@@ -106,7 +106,9 @@ class Cluster(Kafka):
     def in_sync(self, topic: str, partition: int = 0) -> tuple[int, ...]:
         """Return the in-sync replicas of a partition."""
         (described,) = self.admin.topics.describe([topic])
-        return next((tuple(state.isr) for state in described.partitions if state.id == partition), ())
+        return next(
+            (tuple(state.isr) for state in described.partitions if state.id == partition), ()
+        )
 
     def wait_in_sync(self, topic: str, replicas: int, timeout_s: float = 30.0) -> None:
         """Wait until every partition of a topic has this number of replicas in sync."""
@@ -152,7 +154,9 @@ class Cluster(Kafka):
 def _has_forgotten(broker: ThreadBroker, node: int) -> bool:
     def is_gone() -> bool:
         image = broker.broker.image
-        leaders = {state.leader for topic in image.topics.values() for state in topic.states.values()}
+        leaders = {
+            state.leader for topic in image.topics.values() for state in topic.states.values()
+        }
         return node not in image.brokers and node not in leaders
 
     return broker.run(is_gone)

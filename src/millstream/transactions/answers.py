@@ -53,10 +53,12 @@ def add_offsets(code: ErrorCode, version: int) -> AddOffsetsToTxnResponse:
     return AddOffsetsToTxnResponse(error_code=_for_version(AddOffsetsToTxnResponse, code, version))
 
 
-# ---- AddPartitionsToTxn: v0-3 carry one transaction, v4+ many ------------------------------------
+# ---- AddPartitionsToTxn: v0-3 carry one transaction, v4+ many ----
 
 
-def transactions_of(request: AddPartitionsToTxnRequest, version: int) -> list[AddPartitionsToTxnTransaction]:
+def transactions_of(
+    request: AddPartitionsToTxnRequest, version: int
+) -> list[AddPartitionsToTxnTransaction]:
     """Return the transactions of a request.
 
     The shard of its transactional id decides about each of them.
@@ -74,7 +76,11 @@ def transactions_of(request: AddPartitionsToTxnRequest, version: int) -> list[Ad
 
 
 def partitions_of(transaction: AddPartitionsToTxnTransaction) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, index) for topic in transaction.topics for index in topic.partitions]
+    return [
+        TopicPartition(topic.name, index)
+        for topic in transaction.topics
+        for index in topic.partitions
+    ]
 
 
 def partitions_result(
@@ -104,20 +110,26 @@ def partition_results(
 def partition_results_steps(
     transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]
 ) -> Generator[None, None, AddPartitionsToTxnResult]:
-    """Build the result of ``partition_results`` in steps, for a request with very many partitions."""
+    """Build the result of ``partition_results`` in steps, for very many partitions."""
     default = ErrorCode.OPERATION_NOT_ATTEMPTED
     result = AddPartitionsToTxnResult(transactional_id=transaction.transactional_id)
     for topic in transaction.topics:
         rows: list[AddPartitionsToTxnPartitionResult] = []
-        result.topic_results.append(AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=rows))
+        result.topic_results.append(
+            AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=rows)
+        )
         for index in topic.partitions:
             code = codes.get(TopicPartition(topic.name, index), default)
-            rows.append(AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code))
+            rows.append(
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+            )
             yield
     return result
 
 
-def add_partitions(results: list[AddPartitionsToTxnResult], version: int) -> AddPartitionsToTxnResponse:
+def add_partitions(
+    results: list[AddPartitionsToTxnResult], version: int
+) -> AddPartitionsToTxnResponse:
     """Return the response to a request from the results of its transactions."""
     if version > _SINGLE:
         return AddPartitionsToTxnResponse(results_by_transaction=results)

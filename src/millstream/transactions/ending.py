@@ -83,7 +83,9 @@ def client_version(version: int) -> int:
     return 2 if version >= _BUMPS_EPOCH else 0
 
 
-def ending_of(metadata: TransactionMetadata, producer: Producer, commit: bool, version: int) -> Ending:
+def ending_of(
+    metadata: TransactionMetadata, producer: Producer, commit: bool, version: int
+) -> Ending:
     """Return the effect of a client's request; raise ApiError if it is invalid."""
     if version >= _BUMPS_EPOCH:
         outcome = _current_or_retry(metadata, producer)[metadata.state, commit]
@@ -124,7 +126,7 @@ def _ended_under(metadata: TransactionMetadata, producer: Producer) -> bool:
 
 
 def _before_roll_over(metadata: TransactionMetadata, producer: Producer) -> bool:
-    """Return whether the client's producer id directly follows this one, whose epochs were used up."""
+    """Return whether the client's producer id follows this one, whose epochs were used up."""
     return (
         metadata.client.epoch == 0
         and metadata.client.id != producer.id

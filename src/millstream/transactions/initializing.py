@@ -38,19 +38,27 @@ def intent_of(request: InitProducerIdRequest, settings: TransactionSettings) -> 
         raise ApiError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
     two_phase = request.enable_two_phase_commit
     _check_two_phase(request, settings)
-    if not two_phase and not 0 < request.transaction_timeout_ms <= settings.transaction_max_timeout_ms:
+    if (
+        not two_phase
+        and not 0 < request.transaction_timeout_ms <= settings.transaction_max_timeout_ms
+    ):
         raise ApiError(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     timeout_ms = NO_TIMEOUT_MS if two_phase else request.transaction_timeout_ms
     return Intent(timeout_ms, expected, request.keep_prepared_txn)
 
 
 def _expected(request: InitProducerIdRequest) -> Producer | None:
-    """Return the producer that wants to continue. Id and epoch must both be set or both be absent."""
+    """Return the producer that wants to continue.
+
+    Id and epoch must both be set or both be absent.
+    """
     missing = (request.producer_id == NO_PRODUCER_ID, request.producer_epoch == NO_PRODUCER_EPOCH)
     if all(missing):
         return None
     if any(missing):
-        raise ApiError(ErrorCode.INVALID_REQUEST, "producer id and producer epoch must be set together")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, "producer id and producer epoch must be set together"
+        )
     return Producer(request.producer_id, request.producer_epoch)
 
 
@@ -58,10 +66,14 @@ def _check_two_phase(request: InitProducerIdRequest, settings: TransactionSettin
     """Support or reject the flags of KIP-939, but never ignore them."""
     enabled = settings.transaction_two_phase_commit_enable
     if request.enable_two_phase_commit and not enabled:
-        raise ApiError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "two-phase commit is not enabled")
+        raise ApiError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "two-phase commit is not enabled"
+        )
     supported = enabled and settings.transaction_version >= EPOCH_PER_TRANSACTION
     if request.keep_prepared_txn and not supported:
-        raise ApiError(ErrorCode.UNSUPPORTED_VERSION, "keeping prepared transactions is not supported")
+        raise ApiError(
+            ErrorCode.UNSUPPORTED_VERSION, "keeping prepared transactions is not supported"
+        )
 
 
 def check(metadata: TransactionMetadata, expected: Producer | None, last_epoch: int) -> None:
@@ -79,7 +91,10 @@ def _is_current(metadata: TransactionMetadata, expected: Producer, last_epoch: i
     """
     client = metadata.client
     rolled_over = expected.id == metadata.previous_producer_id and exhausted(expected.epoch)
-    return (expected.id == client.id or rolled_over) and expected.epoch in (client.epoch, last_epoch)
+    return (expected.id == client.id or rolled_over) and expected.epoch in (
+        client.epoch,
+        last_epoch,
+    )
 
 
 def is_retry(metadata: TransactionMetadata, expected: Producer | None, last_epoch: int) -> bool:
@@ -90,7 +105,9 @@ def is_retry(metadata: TransactionMetadata, expected: Producer | None, last_epoc
     return expected is not None and expected.epoch == last_epoch != metadata.client.epoch
 
 
-def needs_producer_id(metadata: TransactionMetadata, expected: Producer | None, last_epoch: int) -> bool:
+def needs_producer_id(
+    metadata: TransactionMetadata, expected: Producer | None, last_epoch: int
+) -> bool:
     return exhausted(metadata.client.epoch) and not is_retry(metadata, expected, last_epoch)
 
 
@@ -106,7 +123,9 @@ def next_producer(
     return Producer(fresh_id, 0)
 
 
-def next_last_epoch(metadata: TransactionMetadata, expected: Producer | None, last_epoch: int) -> int:
+def next_last_epoch(
+    metadata: TransactionMetadata, expected: Producer | None, last_epoch: int
+) -> int:
     """Return the epoch to remember for a retry, or -1 if the producer did not send its epoch."""
     if expected is None:
         return NO_PRODUCER_EPOCH

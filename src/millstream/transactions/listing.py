@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions for one shard, and the merged list of several shards."""
+"""DescribeTransactions and ListTransactions for a shard, and the merged list of several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from millstream.core.regex import Automaton, compiled
 from millstream.transactions.metadata import TransactionMetadata
 from millstream.transactions.states import BY_TITLE
 from millstream.wire.messages import describe_transactions, list_transactions
-from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from millstream.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 
 
 def described(
@@ -37,7 +40,9 @@ def described(
 
 
 def error_state(transactional_id: str, code: ErrorCode) -> describe_transactions.TransactionState:
-    return describe_transactions.TransactionState(error_code=code, transactional_id=transactional_id)
+    return describe_transactions.TransactionState(
+        error_code=code, transactional_id=transactional_id
+    )
 
 
 def listed(
@@ -74,7 +79,9 @@ def _unknown_states(request: ListTransactionsRequest) -> list[str]:
     return [title for title in dict.fromkeys(request.state_filters) if title not in BY_TITLE]
 
 
-def _filter(request: ListTransactionsRequest, now_ms: int) -> Callable[[str, TransactionMetadata], bool]:
+def _filter(
+    request: ListTransactionsRequest, now_ms: int
+) -> Callable[[str, TransactionMetadata], bool]:
     states = {BY_TITLE[title] for title in request.state_filters if title in BY_TITLE}
     producer_ids = frozenset(request.producer_id_filters)
     pattern = _pattern(request.transactional_id_pattern)

@@ -12,7 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from millstream.transactions.states import COMPLETED_BY, PREDECESSORS, IllegalTransition, TransactionState
+from millstream.transactions.states import (
+    COMPLETED_BY,
+    PREDECESSORS,
+    IllegalTransition,
+    TransactionState,
+)
 
 MAX_EPOCH = 32767
 NO_START = -1
@@ -85,7 +90,7 @@ class TransactionMetadata:
         return self.state is TransactionState.ONGOING and self.timeout_ms != NO_TIMEOUT_MS
 
     def transition(self, state: TransactionState, **changes: Any) -> TransactionMetadata:
-        """Return the metadata in the next state; raise IllegalTransition if the table forbids it."""
+        """Return the metadata in the next state, or raise IllegalTransition."""
         if self.state not in PREDECESSORS[state]:
             raise IllegalTransition(self.state, state)
         changes.setdefault("previous_producer_id", self.client.id)
@@ -133,7 +138,10 @@ def kept_for(
 
 
 def joined(
-    before: TransactionMetadata, partitions: Iterable[TopicPartition], client_version: int, now_ms: int
+    before: TransactionMetadata,
+    partitions: Iterable[TopicPartition],
+    client_version: int,
+    now_ms: int,
 ) -> TransactionMetadata:
     """Add partitions; the first of them start the transaction."""
     return before.transition(
@@ -146,14 +154,21 @@ def joined(
 
 
 def prepared(
-    before: TransactionMetadata, *, commit: bool, client_version: int, fresh_id: int | None, now_ms: int
+    before: TransactionMetadata,
+    *,
+    commit: bool,
+    client_version: int,
+    fresh_id: int | None,
+    now_ms: int,
 ) -> TransactionMetadata:
     """Decide the outcome. ``fresh_id`` is required if ``needs_producer_id`` returns True."""
     state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
     bumps = client_version >= EPOCH_PER_TRANSACTION
     following = _bumped(before.client, fresh_id) if bumps else before.client
     # Markers carry the epoch after that of the records, so that partitions reject late records.
-    epoch = min(before.producer_epoch + 1, MAX_EPOCH) if bumps or before.kept else before.producer_epoch
+    epoch = (
+        min(before.producer_epoch + 1, MAX_EPOCH) if bumps or before.kept else before.producer_epoch
+    )
     rolls_over = following.id != before.client.id
     return before.transition(
         state,
@@ -187,7 +202,9 @@ def fenced(
     """Abort the ongoing transaction with an epoch that its producer does not have."""
     if fence_version(before, server_version) >= EPOCH_PER_TRANSACTION:
         version = EPOCH_PER_TRANSACTION
-        return prepared(before, commit=False, client_version=version, fresh_id=fresh_id, now_ms=now_ms)
+        return prepared(
+            before, commit=False, client_version=version, fresh_id=fresh_id, now_ms=now_ms
+        )
     epoch = min(before.producer_epoch + 1, MAX_EPOCH)
     epoch_fenced = before.transition(TransactionState.PREPARE_EPOCH_FENCE, producer_epoch=epoch)
     return prepared(epoch_fenced, commit=False, client_version=0, fresh_id=None, now_ms=now_ms)

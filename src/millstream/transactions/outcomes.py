@@ -23,8 +23,12 @@ from millstream.transactions.shard_state import ShardState, reply
 from millstream.wire.messages.end_txn import EndTxnResponse
 
 
-def end(state: ShardState, continuation: EndContinuation, fresh_id: int | None, now_ms: int) -> Decision:
-    """Decide about EndTxn. ``fresh_id`` is a new producer id, if the epochs of the old one are used up."""
+def end(
+    state: ShardState, continuation: EndContinuation, fresh_id: int | None, now_ms: int
+) -> Decision:
+    """Decide about EndTxn. ``fresh_id`` is a new producer id, if the epochs of the old one are used
+    up.
+    """
     request = continuation.request
     producer = Producer(request.producer_id, request.producer_epoch)
     try:
@@ -47,7 +51,13 @@ def end(state: ShardState, continuation: EndContinuation, fresh_id: int | None, 
     response = _ended(metadata.completed(new, now_ms), client_version)
     last = known.client.epoch if client_version >= metadata.EPOCH_PER_TRANSACTION else None
     return _prepare(
-        state, request.transactional_id, known, new, last, now_ms, (Reply(continuation.waiter, response),)
+        state,
+        request.transactional_id,
+        known,
+        new,
+        last,
+        now_ms,
+        (Reply(continuation.waiter, response),),
     )
 
 

@@ -11,7 +11,12 @@ from millstream.core.decisions import Arm, Decision, Reply
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.core.types import NO_PRODUCER_EPOCH
 from millstream.transactions import answers, id_memory, initializing, metadata, outcomes, timers
-from millstream.transactions.effects import AllocateProducerId, IdsFull, InitContinuation, RememberEpoch
+from millstream.transactions.effects import (
+    AllocateProducerId,
+    IdsFull,
+    InitContinuation,
+    RememberEpoch,
+)
 from millstream.transactions.expiry import expire_ids
 from millstream.transactions.metadata import NO_TIMEOUT_MS, TransactionMetadata
 from millstream.transactions.shard_state import ShardState, reply
@@ -19,7 +24,9 @@ from millstream.transactions.states import TransactionState
 from millstream.wire.messages.init_producer_id import InitProducerIdResponse
 
 
-def decide(state: ShardState, continuation: InitContinuation, fresh_id: int | None, now_ms: int) -> Decision:
+def decide(
+    state: ShardState, continuation: InitContinuation, fresh_id: int | None, now_ms: int
+) -> Decision:
     name = continuation.transactional_id
     try:
         intent = initializing.intent_of(continuation.request, state.settings)
@@ -28,7 +35,9 @@ def decide(state: ShardState, continuation: InitContinuation, fresh_id: int | No
             return _create(state, continuation, intent, fresh_id, now_ms)
         initializing.check(known, intent.expected, state.last_epoch(name))
     except ApiError as error:
-        return reply(continuation.waiter, answers.init_producer_id(error.code, continuation.version))
+        return reply(
+            continuation.waiter, answers.init_producer_id(error.code, continuation.version)
+        )
     if known.state is not TransactionState.ONGOING:
         return _initialize(state, continuation, intent, known, fresh_id, now_ms)
     if intent.keep_prepared:
@@ -50,7 +59,10 @@ def _create(
     if fresh_id is None:
         return Decision(effects=(AllocateProducerId(continuation),))
     new = metadata.created(fresh_id, intent.timeout_ms, now_ms)
-    effects = (timers.arm_expiry(state.settings, now_ms), Reply(continuation.waiter, _initialized(new)))
+    effects = (
+        timers.arm_expiry(state.settings, now_ms),
+        Reply(continuation.waiter, _initialized(new)),
+    )
     return expire_ids(names) + Decision((state.record(name, new),), effects)
 
 
@@ -85,7 +97,9 @@ def _initialize(
     producer = initializing.next_producer(known, intent.expected, last, fresh_id)
     new = metadata.initialized(known, producer, intent.timeout_ms, now_ms)
     remember = RememberEpoch(name, initializing.next_last_epoch(known, intent.expected, last))
-    return Decision((state.record(name, new),), (remember, Reply(continuation.waiter, _initialized(new))))
+    return Decision(
+        (state.record(name, new),), (remember, Reply(continuation.waiter, _initialized(new)))
+    )
 
 
 def _abort_open(
@@ -120,11 +134,14 @@ def _keep(
     name = continuation.transactional_id
     client = initializing.next_producer(known, None, NO_PRODUCER_EPOCH, fresh_id)
     no_timeout = intent.timeout_ms == NO_TIMEOUT_MS
-    new = metadata.kept_for(known, client, intent.timeout_ms if no_timeout else known.timeout_ms, now_ms)
+    new = metadata.kept_for(
+        known, client, intent.timeout_ms if no_timeout else known.timeout_ms, now_ms
+    )
     stop = (timers.disarm_deadline(name),) if no_timeout else ()
     clear_epoch = RememberEpoch(name, NO_PRODUCER_EPOCH)
     return Decision(
-        (state.record(name, new),), (clear_epoch, *stop, Reply(continuation.waiter, _taken_over(new)))
+        (state.record(name, new),),
+        (clear_epoch, *stop, Reply(continuation.waiter, _taken_over(new))),
     )
 
 

@@ -13,17 +13,28 @@ from itertools import groupby
 
 from millstream.core.decisions import CoordinatorRecord
 from millstream.core.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
-from millstream.transactions.metadata import EPOCH_PER_TRANSACTION, NO_PARTITIONS, TransactionMetadata
+from millstream.transactions.metadata import (
+    EPOCH_PER_TRANSACTION,
+    NO_PARTITIONS,
+    TransactionMetadata,
+)
 from millstream.transactions.states import COMPLETED_BY, TransactionState
 from millstream.wire.schema import DecodeError
-from millstream.wire.transaction_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from millstream.wire.transaction_records import (
+    PartitionsSchema,
+    TransactionLogKey,
+    TransactionLogValue,
+)
 
 RECORD_TYPE = 0
 _NUMBER = struct.Struct(">h")
 _VALUE_VERSIONS = (0, 1)
 _ENDS = frozenset(COMPLETED_BY) | frozenset(COMPLETED_BY.values())
 # States that appear in records. Dead and PrepareEpochFence exist in memory only.
-_RECORDED = frozenset(TransactionState) - {TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE}
+_RECORDED = frozenset(TransactionState) - {
+    TransactionState.DEAD,
+    TransactionState.PREPARE_EPOCH_FENCE,
+}
 
 
 def record_of(
@@ -63,7 +74,9 @@ def metadata_of(value: TransactionLogValue) -> TransactionMetadata:
         timeout_ms=value.transaction_timeout_ms,
         last_update_ms=value.transaction_last_update_timestamp_ms,
         start_ms=value.transaction_start_timestamp_ms,
-        partitions=frozenset(partitions) if rows and state is not TransactionState.EMPTY else NO_PARTITIONS,
+        partitions=frozenset(partitions)
+        if rows and state is not TransactionState.EMPTY
+        else NO_PARTITIONS,
         previous_producer_id=value.previous_producer_id,
         next_producer_id=value.next_producer_id,
         next_producer_epoch=value.next_producer_epoch,
@@ -90,7 +103,10 @@ def _value_of(metadata: TransactionMetadata) -> TransactionLogValue:
 
 def _grouped(partitions: Iterable[TopicPartition]) -> list[PartitionsSchema]:
     rows = groupby(sorted(partitions), key=lambda tp: tp.topic)
-    return [PartitionsSchema(topic=topic, partition_ids=[tp.partition for tp in row]) for topic, row in rows]
+    return [
+        PartitionsSchema(topic=topic, partition_ids=[tp.partition for tp in row])
+        for topic, row in rows
+    ]
 
 
 def encode(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
@@ -120,7 +136,9 @@ def decode(key: bytes, value: bytes | None) -> CoordinatorRecord | None:
         if record_type != RECORD_TYPE:
             return None
         decoded_key, _ = TransactionLogKey.decode(key, 0, _NUMBER.size)
-        return CoordinatorRecord(decoded_key, None) if value is None else _decoded(decoded_key, value)
+        return (
+            CoordinatorRecord(decoded_key, None) if value is None else _decoded(decoded_key, value)
+        )
     except (struct.error, DecodeError):
         return None
 

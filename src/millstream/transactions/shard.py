@@ -35,7 +35,10 @@ from millstream.transactions.records import metadata_of
 from millstream.transactions.settings import TransactionSettings
 from millstream.transactions.shard_state import ShardState, reply
 from millstream.transactions.states import PREPARED, TransactionState
-from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from millstream.wire.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
 from millstream.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTransaction,
@@ -46,7 +49,10 @@ from millstream.wire.messages.describe_transactions import (
 )
 from millstream.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from millstream.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 
 # Only classic clients send AddOffsetsToTxn: under version 2 TxnOffsetCommit adds its partition
 # itself.
@@ -57,10 +63,13 @@ class TransactionShard:
     """The transactional ids of one partition."""
 
     def __init__(self, coordinator_epoch: int, settings: TransactionSettings) -> None:
-        """Create an empty shard. Markers carry ``coordinator_epoch``, the partition's leader epoch."""
+        """Create an empty shard.
+
+        Markers carry ``coordinator_epoch``, the partition's leader epoch.
+        """
         self.state = ShardState(coordinator_epoch, settings)
 
-    # ---- state -----------------------------------------------------------------------------------
+    # ---- state ----
 
     @property
     def durable(self) -> dict[str, TransactionMetadata]:
@@ -86,7 +95,10 @@ class TransactionShard:
             transactions[name] = after
 
     def apply_transactional(self, record: CoordinatorRecord, producer_id: int) -> None:
-        """Apply the record. This topic has no transactional writes, so the producer id is ignored."""
+        """Apply the record.
+
+        This topic has no transactional writes, so the producer id is ignored.
+        """
         self.apply(record)
 
     def apply_marker(self, producer_id: int, commit: bool) -> None:
@@ -116,11 +128,13 @@ class TransactionShard:
         if self.state.transactions:
             full = self.state.surplus() > 0
             effects.append(
-                Arm(timers.EXPIRY, now_ms) if full else timers.arm_expiry(self.state.settings, now_ms)
+                Arm(timers.EXPIRY, now_ms)
+                if full
+                else timers.arm_expiry(self.state.settings, now_ms)
             )
         return Decision(tuple(records), tuple(effects))
 
-    # ---- InitProducerId --------------------------------------------------------------------------
+    # ---- InitProducerId ----
 
     def decide_init_producer_id(
         self,
@@ -130,9 +144,11 @@ class TransactionShard:
         *,
         now_ms: int,
     ) -> Decision:
-        return producer_ids.decide(self.state, InitContinuation(request, version, waiter), None, now_ms)
+        return producer_ids.decide(
+            self.state, InitContinuation(request, version, waiter), None, now_ms
+        )
 
-    # ---- joining ---------------------------------------------------------------------------------
+    # ---- joining ----
 
     def decide_add_partitions(
         self,
@@ -157,7 +173,9 @@ class TransactionShard:
             decision = _join(self.state, name, producer, partitions, client_version, now_ms)
         except ApiError as error:
             return reply(waiter, answers.partitions_result(transaction, error.code, version))
-        return decision + reply(waiter, answers.partitions_result(transaction, ErrorCode.NONE, version))
+        return decision + reply(
+            waiter, answers.partitions_result(transaction, ErrorCode.NONE, version)
+        )
 
     def decide_add_offsets(
         self,
@@ -172,13 +190,18 @@ class TransactionShard:
         producer = Producer(request.producer_id, request.producer_epoch)
         try:
             decision = _join(
-                self.state, request.transactional_id, producer, (offsets_partition,), _CLASSIC_CLIENT, now_ms
+                self.state,
+                request.transactional_id,
+                producer,
+                (offsets_partition,),
+                _CLASSIC_CLIENT,
+                now_ms,
             )
         except ApiError as error:
             return reply(waiter, answers.add_offsets(error.code, version))
         return decision + reply(waiter, answers.add_offsets(ErrorCode.NONE, version))
 
-    # ---- ending ----------------------------------------------------------------------------------
+    # ---- ending ----
 
     def decide_end_txn(
         self, request: EndTxnRequest, version: int, waiter: Waiter[EndTxnResponse], *, now_ms: int
@@ -202,7 +225,7 @@ class TransactionShard:
             return NOTHING
         return Decision((self.state.record(transactional_id, metadata.completed(known, now_ms)),))
 
-    # ---- producer ids and timers -----------------------------------------------------------------
+    # ---- producer ids and timers ----
 
     def decide_producer_id(
         self,
@@ -219,7 +242,9 @@ class TransactionShard:
             return (
                 NOTHING
                 if producer_id is None
-                else outcomes.time_out(self.state, continuation.transactional_id, producer_id, now_ms)
+                else outcomes.time_out(
+                    self.state, continuation.transactional_id, producer_id, now_ms
+                )
             )
         if isinstance(continuation, EndContinuation):
             if producer_id is None:
@@ -240,7 +265,7 @@ class TransactionShard:
         assert name is not None, key
         return outcomes.time_out(self.state, name, None, now_ms)
 
-    # ---- queries ---------------------------------------------------------------------------------
+    # ---- queries ----
 
     def decide_describe_transactions(
         self,
@@ -251,7 +276,8 @@ class TransactionShard:
     ) -> Decision:
         """Describe the ids of a request that belong to this shard."""
         states = [
-            listing.described(name, self.state.transactions.get(name)) for name in request.transactional_ids
+            listing.described(name, self.state.transactions.get(name))
+            for name in request.transactional_ids
         ]
         return reply(waiter, DescribeTransactionsResponse(transaction_states=states))
 

@@ -28,7 +28,10 @@ class TransactionState(IntEnum):
         return _TITLES[self]
 
 
-_TITLES = {state: "".join(word.capitalize() for word in state.name.split("_")) for state in TransactionState}
+_TITLES = {
+    state: "".join(word.capitalize() for word in state.name.split("_"))
+    for state in TransactionState
+}
 BY_TITLE = {title: state for state, title in _TITLES.items()}
 
 _S = TransactionState

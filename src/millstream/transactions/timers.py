@@ -54,7 +54,9 @@ def disarm_deadline(transactional_id: str) -> Disarm:
 
 
 def arm_expiry(settings: TransactionSettings, now_ms: int) -> Arm:
-    return Arm(EXPIRY, _after(now_ms, settings.transaction_remove_expired_transaction_cleanup_interval_ms))
+    return Arm(
+        EXPIRY, _after(now_ms, settings.transaction_remove_expired_transaction_cleanup_interval_ms)
+    )
 
 
 def _after(time_ms: int, interval_ms: int) -> int:

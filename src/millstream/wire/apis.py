@@ -97,7 +97,9 @@ APIS: tuple[Api, ...] = (
     Api(19, "CreateTopics", "create_topics", 2, 7, 5, forwarded=True),
     Api(20, "DeleteTopics", "delete_topics", 1, 6, 4, forwarded=True),
     Api(21, "DeleteRecords", "delete_records", 0, 2, 2),
-    Api(22, "InitProducerId", "init_producer_id", 0, 6, 2, 5, "transaction.two.phase.commit.enable"),
+    Api(
+        22, "InitProducerId", "init_producer_id", 0, 6, 2, 5, "transaction.two.phase.commit.enable"
+    ),
     Api(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", 2, 4, 4),
     Api(24, "AddPartitionsToTxn", "add_partitions_to_txn", 0, 5, 3),
     Api(25, "AddOffsetsToTxn", "add_offsets_to_txn", 0, 4, 3),
@@ -115,7 +117,9 @@ APIS: tuple[Api, ...] = (
     Api(42, "DeleteGroups", "delete_groups", 0, 3, 2),
     Api(43, "ElectLeaders", "elect_leaders", 0, 2, 2, forwarded=True),
     Api(44, "IncrementalAlterConfigs", "incremental_alter_configs", 0, 1, 1, forwarded=True),
-    Api(45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0, forwarded=True),
+    Api(
+        45, "AlterPartitionReassignments", "alter_partition_reassignments", 0, 1, 0, forwarded=True
+    ),
     Api(46, "ListPartitionReassignments", "list_partition_reassignments", 0, 0, 0, forwarded=True),
     Api(47, "OffsetDelete", "offset_delete", 0, 0, NEVER_FLEXIBLE),
     Api(48, "DescribeClientQuotas", "describe_client_quotas", 0, 1, 1),
@@ -129,7 +133,14 @@ APIS: tuple[Api, ...] = (
     Api(65, "DescribeTransactions", "describe_transactions", 0, 0, 0),
     Api(66, "ListTransactions", "list_transactions", 0, 2, 0),
     Api(
-        67, "AllocateProducerIds", "allocate_producer_ids", 0, 0, 0, internal=True, pipelining=Pipelining.ANY
+        67,
+        "AllocateProducerIds",
+        "allocate_producer_ids",
+        0,
+        0,
+        0,
+        internal=True,
+        pipelining=Pipelining.ANY,
     ),
     Api(68, "ConsumerGroupHeartbeat", "consumer_group_heartbeat", 0, 1, 0),
     Api(69, "ConsumerGroupDescribe", "consumer_group_describe", 0, 1, 0),
@@ -137,7 +148,16 @@ APIS: tuple[Api, ...] = (
     Api(72, "PushTelemetry", "push_telemetry", 0, 0, 0),
     Api(74, "ListConfigResources", "list_config_resources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", "describe_topic_partitions", 0, 0, 0),
-    Api(30000, "ControllerFeed", "controller_feed", 0, 0, 0, internal=True, pipelining=Pipelining.ANY),
+    Api(
+        30000,
+        "ControllerFeed",
+        "controller_feed",
+        0,
+        0,
+        0,
+        internal=True,
+        pipelining=Pipelining.ANY,
+    ),
 )
 
 BY_KEY: dict[int, Api] = {api.key: api for api in APIS}

@@ -123,7 +123,9 @@ def compile_steps(
     scope = _compiled(cls, _Source(version, flexible, stepwise=True))
     inner = scope[f"d_{cls.__name__}"]
 
-    def decode(data: memoryview | bytes, position: int = 0) -> Generator[None, None, tuple[Any, int]]:
+    def decode(
+        data: memoryview | bytes, position: int = 0
+    ) -> Generator[None, None, tuple[Any, int]]:
         try:
             message: tuple[Any, int] = yield from inner(data, position, len(data))
             return message
@@ -142,7 +144,9 @@ _BAD_DATA = (IndexError, _struct.error, UnicodeDecodeError, ValueError, Overflow
 def _compiled(cls: type[Struct], writer: _Source) -> dict[str, Any]:
     writer.add_struct(cls)
     scope: dict[str, Any] = writer.scope
-    exec(compile("\n".join(writer.lines), f"<codec {cls.__name__} v{writer.version}>", "exec"), scope)
+    exec(
+        compile("\n".join(writer.lines), f"<codec {cls.__name__} v{writer.version}>", "exec"), scope
+    )
     return scope
 
 
@@ -192,7 +196,7 @@ class _Source:
         self.lines += self.decoder(cls, plain, tagged, absent)
         self.lines += self.encoder(cls, plain, tagged)
 
-    # ---- decoding --------------------------------------------------------------------------------
+    # ---- decoding ----
 
     def decoder(
         self, cls: type[Struct], plain: list[Field], tagged: dict[int, Field], absent: list[Field]
@@ -239,7 +243,10 @@ class _Source:
             read = "uvs" if kind == "string" else "uv"
             return ["n = b[p]", "if n < 128: n -= 1; p += 1", f"else: n, p = {read}(b, p); n -= 1"]
         wide = kind != "string"
-        return [f"n, = {self.packer(['int32' if wide else 'int16'])}(b, p)", f"p += {4 if wide else 2}"]
+        return [
+            f"n, = {self.packer(['int32' if wide else 'int16'])}(b, p)",
+            f"p += {4 if wide else 2}",
+        ]
 
     def decode_value(self, field: Field, target: str) -> list[str]:
         if field.kind == "struct":
@@ -248,11 +255,15 @@ class _Source:
             kind = field.kind
             return [f"{target}, = {self.packer([kind])}(b, p)", f"p += {_SIZES[kind]}"]
         nullable = self.version in field.nullable or field.kind == "records"
-        null = f"{target} = None" if nullable else f"raise DecodeError('{field.name} may not be null')"
+        null = (
+            f"{target} = None" if nullable else f"raise DecodeError('{field.name} may not be null')"
+        )
         lines = [*self.decode_length(field.kind), f"if n < 0: {null}", "else:"]
         if field.kind == "array":
             return lines + [" " + line for line in self.decode_array(field, target)]
-        take = {"string": "text(b, p, q)", "bytes": "bytes(b[p:q])", "records": "b[p:q]"}[field.kind]
+        take = {"string": "text(b, p, q)", "bytes": "bytes(b[p:q])", "records": "b[p:q]"}[
+            field.kind
+        ]
         return [
             *lines,
             " q = p + n",
@@ -321,7 +332,7 @@ class _Source:
             lines.append("  if p != stop: raise DecodeError('tagged field of the wrong size')")
         return [*lines, " p = stop"]
 
-    # ---- encoding --------------------------------------------------------------------------------
+    # ---- encoding ----
 
     def encoder(self, cls: type[Struct], plain: list[Field], tagged: dict[int, Field]) -> list[str]:
         lines = [f"def e_{cls.__name__}(m, out):", *self._generator()]

@@ -144,7 +144,9 @@ class _Writer(Generic[_R]):
                 data.log_start_offset,
             )
         elif version == 4:
-            self.out += _HEAD_4(data.partition, data.error_code, data.high_watermark, data.last_stable_offset)
+            self.out += _HEAD_4(
+                data.partition, data.error_code, data.high_watermark, data.last_stable_offset
+            )
         else:
             self.out += _HEAD_0(data.partition, data.error_code, data.high_watermark)
         if version >= 4:

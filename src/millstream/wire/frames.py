@@ -48,7 +48,10 @@ def request_frame(
 ) -> bytes:
     """Return a request without its size prefix, as ``parse_request_header`` parses it."""
     name = (client_id or "").encode()
-    head = REQUEST_HEADER.pack(key, version, correlation_id, -1 if client_id is None else len(name)) + name
+    head = (
+        REQUEST_HEADER.pack(key, version, correlation_id, -1 if client_id is None else len(name))
+        + name
+    )
     tags = b"\0" if version >= _FLEXIBLE_FROM[key] else b""
     return head + tags + body
 

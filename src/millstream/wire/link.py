@@ -60,7 +60,7 @@ class Link(Generic[T]):
         """Whether no request is pending."""
         return not self._pending
 
-    # ---- versions ---------------------------------------------------------------------------
+    # ---- versions ----
 
     def learn_versions(self, response: ApiVersionsResponse) -> None:
         """Store the versions that the broker serves."""
@@ -76,7 +76,7 @@ class Link(Generic[T]):
             raise NoCommonVersion(api, (minimum, maximum), served)
         return min(maximum, served[1])
 
-    # ---- requests ---------------------------------------------------------------------------
+    # ---- requests ----
 
     def request(self, message: Struct, version: int, waiter: T) -> bytes:
         """Return a whole frame, with its size. `waiter` is returned with the response."""
@@ -97,7 +97,7 @@ class Link(Generic[T]):
         pending, self._pending = self._pending, {}
         return [waiter for _api, _version, waiter in pending.values()]
 
-    # ---- responses --------------------------------------------------------------------------
+    # ---- responses ----
 
     def received(self, count: int) -> memoryview | None:
         """Process bytes received into `buffer`. Return a completed frame, without its size."""

@@ -231,7 +231,9 @@ def encode(
     flexible = version >= FLEXIBLE
     if flexible and len(topics) == 1 and len(topics[0][1]) == 1:
         prefix = (
-            None if topics[0][1][0].error_code else single_prefix(topics[0][0], topics[0][1][0].partition)
+            None
+            if topics[0][1][0].error_code
+            else single_prefix(topics[0][0], topics[0][1][0].partition)
         )
         if prefix is not None:
             return encode_single(prefix, correlation_id, *topics[0][1][0][2:5])
@@ -294,7 +296,9 @@ def encode_single(
 NO_TAGS = b"\x00\x00\x00"
 
 
-def fast_path_length(request: ProduceRequest, frame: memoryview, body: int, version: int) -> int | None:
+def fast_path_length(
+    request: ProduceRequest, frame: memoryview, body: int, version: int
+) -> int | None:
     """Return the length of the part that later requests to the same partition repeat.
 
     It ends before the size of the records. None if the request does not qualify for the fast path:
@@ -309,14 +313,23 @@ def fast_path_length(request: ProduceRequest, frame: memoryview, body: int, vers
     name = 16 if version >= BY_ID else 1 + len(topics[0][0])
     end = body + 1 + 6 + 1 + name + 1 + 4
     size, start = read_uvarint(frame, end)
-    as_expected = size == len(topics[0][1][0][1] or b"") + 1 and frame[start + size - 1 :] == NO_TAGS
+    as_expected = (
+        size == len(topics[0][1][0][1] or b"") + 1 and frame[start + size - 1 :] == NO_TAGS
+    )
     return end if as_expected else None
 
 
 def _result(out: bytearray, result: PartitionResult, version: int, flexible: bool) -> None:
-    partition, error_code, base_offset, append_time_ms, log_start_offset, record_errors, message, leader = (
-        result
-    )
+    (
+        partition,
+        error_code,
+        base_offset,
+        append_time_ms,
+        log_start_offset,
+        record_errors,
+        message,
+        leader,
+    ) = result
     if version >= 5:
         out += _HEAD_5(partition, error_code, base_offset, append_time_ms, log_start_offset)
     elif version >= 2:

@@ -117,7 +117,9 @@ def struct(item: type[Struct], versions: str, *, null_default: bool = False, **o
 class _StructMeta(type):
     """Collects the declared fields in ``fields``, and generates ``__slots__`` and ``__init__``."""
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> Any:
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any
+    ) -> Any:
         fields = {key: value for key, value in namespace.items() if isinstance(value, Field)}
         for key, field in fields.items():
             field.name = key
@@ -152,11 +154,15 @@ def _make_init(cls: Any) -> Callable[..., None]:
             scope[field.default.__name__] = field.default
         if source.endswith(("[]", "()")):
             parameters.append(f"{field.name}=_UNSET")
-            lines.append(f" self.{field.name} = {source} if {field.name} is _UNSET else {field.name}")
+            lines.append(
+                f" self.{field.name} = {source} if {field.name} is _UNSET else {field.name}"
+            )
         else:
             parameters.append(f"{field.name}={source}")
             lines.append(f" self.{field.name} = {field.name}")
-    head = f"def __init__(self, *, {', '.join(parameters)}):" if parameters else "def __init__(self):"
+    head = (
+        f"def __init__(self, *, {', '.join(parameters)}):" if parameters else "def __init__(self):"
+    )
     exec("\n".join([head, *(lines or [" pass"])]), scope)
     return scope["__init__"]  # type: ignore[return-value]
 
@@ -174,7 +180,9 @@ class Struct(metaclass=_StructMeta):
     step_codecs: ClassVar[dict[int, tuple[Callable[..., Any], Callable[..., Any]]]]
 
     @classmethod
-    def decode(cls: type[_S], data: memoryview | bytes, version: int, position: int = 0) -> tuple[_S, int]:
+    def decode(
+        cls: type[_S], data: memoryview | bytes, version: int, position: int = 0
+    ) -> tuple[_S, int]:
         """Return the message at ``position`` and its end. Bad bytes only ever raise DecodeError."""
         codec = cls.codecs.get(version) or _compile(cls, version)
         message: tuple[_S, int] = codec[0](data, position)
@@ -223,7 +231,9 @@ def _compile(cls: type[Struct], version: int) -> tuple[Callable[..., Any], Calla
     return codec
 
 
-def _compile_steps(cls: type[Struct], version: int) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _compile_steps(
+    cls: type[Struct], version: int
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     from millstream.wire.compiler import compile_steps
 
     codec = cls.step_codecs[version] = compile_steps(cls, *_layout(cls, version))

@@ -22,7 +22,9 @@ class TransactionLogValue(Struct, versions="0-1", flexible="1+"):
     next_producer_epoch: int = int16("1+", default=-1, tag=3)
     transaction_timeout_ms: int = int32("0+")
     transaction_status: int = int8("0+")
-    transaction_partitions: list[PartitionsSchema] | None = array(PartitionsSchema, "0+", nullable="0+")
+    transaction_partitions: list[PartitionsSchema] | None = array(
+        PartitionsSchema, "0+", nullable="0+"
+    )
     transaction_last_update_timestamp_ms: int = int64("0+")
     transaction_start_timestamp_ms: int = int64("0+")
     client_transaction_version: int = int16("1+", tag=2)

@@ -1,4 +1,6 @@
-"""AlterConfigs and IncrementalAlterConfigs: the checks that both share, and their one difference."""
+"""AlterConfigs and IncrementalAlterConfigs: the checks that both share, and their
+one difference.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,11 @@ def test_duplicate_resource_is_rejected_and_others_are_altered(
         create_topic(client, topic)
     rows = [("retention.ms", "5")]
     request = request_of((TOPIC, twice, rows), (TOPIC, once, rows), (TOPIC, twice, rows))
-    assert codes(client, request) == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
+    assert codes(client, request) == [
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST,
+    ]
     assert (overrides(broker, twice), overrides(broker, once)) == ({}, {"retention.ms": "5"})
 
 

@@ -20,7 +20,10 @@ from millstream.wire.records.batch import Record, build_batch
 def test_leader_change_during_timestamp_search_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A deposed leader may lack committed records. After "nothing found", a client would skip them."""
+    """A deposed leader may lack committed records.
+
+    After "nothing found", a client would skip them.
+    """
 
     async def story() -> None:
         world = World()

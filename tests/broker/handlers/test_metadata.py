@@ -23,7 +23,9 @@ def broker() -> Any:
     """Has two partitions of a topic, and the state of one."""
     image = ClusterImage()
     replicas = {0: (1, 2), 1: (2, 1)}
-    image.topics["large"] = TopicImage("large", bytes(16), replicas, {0: PartitionState(1, 4, (1, 2))})
+    image.topics["large"] = TopicImage(
+        "large", bytes(16), replicas, {0: PartitionState(1, 4, (1, 2))}
+    )
     nodes = [SimpleNamespace(node_id=node, host="h", port=9092, rack=None) for node in BROKERS]
     return SimpleNamespace(
         image=image,
@@ -42,7 +44,10 @@ def rows(response: Any) -> list[tuple[int, int, int, list[int], list[int]]]:
     ]
 
 
-TOLD = [(ErrorCode.NONE, 1, 4, [1, 2], [1, 2]), (ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, [2, 1], [])]
+TOLD = [
+    (ErrorCode.NONE, 1, 4, [1, 2], [1, 2]),
+    (ErrorCode.LEADER_NOT_AVAILABLE, -1, -1, [2, 1], []),
+]
 
 
 @pytest.mark.parametrize("version", [0, 5, 13])
@@ -50,7 +55,9 @@ TOLD = [(ErrorCode.NONE, 1, 4, [1, 2], [1, 2]), (ErrorCode.LEADER_NOT_AVAILABLE,
 def test_metadata_lists_partitions_without_a_leader(
     broker: Any, version: int, names: list[str] | None
 ) -> None:
-    context: Any = SimpleNamespace(version=version, connection=SimpleNamespace(listener="PLAINTEXT"))
+    context: Any = SimpleNamespace(
+        version=version, connection=SimpleNamespace(listener="PLAINTEXT")
+    )
     topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
     assert rows(finish(metadata.handle(broker, context, MetadataRequest(topics=topics)))) == TOLD
 

@@ -28,7 +28,9 @@ FOREIGN = {"/hbase": b"x", "/hbase/master": b"y"}
 
 def test_empty_tree_is_reserved_and_filled_parents_first():
     missing = ("/brokers", "/brokers/topics", "/brokers/topics/a")
-    assert plan_migration(NODES, {}, noted=False) == MigrationPlan(whole=False, reserve=True, missing=missing)
+    assert plan_migration(NODES, {}, noted=False) == MigrationPlan(
+        whole=False, reserve=True, missing=missing
+    )
     assert plan_migration(NODES, FOREIGN, noted=False) == MigrationPlan(
         whole=False, reserve=True, missing=missing
     )
@@ -36,7 +38,9 @@ def test_empty_tree_is_reserved_and_filled_parents_first():
 
 def test_partial_tree_is_completed():
     part = {**RESERVED, "/brokers": b"", "/brokers/topics": b""}
-    assert plan_migration(NODES, part, noted=True) == MigrationPlan(False, False, ("/brokers/topics/a",))
+    assert plan_migration(NODES, part, noted=True) == MigrationPlan(
+        False, False, ("/brokers/topics/a",)
+    )
 
 
 def test_complete_tree_is_recognised():
@@ -67,7 +71,13 @@ def test_foreign_nodes_are_an_obstacle(there: dict[str, bytes], complaint: str, 
 
 
 def test_undo_deletes_children_first_and_keeps_other_nodes():
-    part = {**RESERVED, **FOREIGN, "/brokers": b"", "/brokers/topics": b"", "/brokers/topics/a": b"A"}
+    part = {
+        **RESERVED,
+        **FOREIGN,
+        "/brokers": b"",
+        "/brokers/topics": b"",
+        "/brokers/topics/a": b"A",
+    }
     deletions = ("/brokers/topics/a", "/brokers/topics", "/brokers")
     assert plan_undo(NODES, part) == UndoPlan(ours=True, reopen=False, deletions=deletions)
     assert plan_undo(NODES, NODES) == UndoPlan(ours=True, reopen=True, deletions=deletions)
@@ -77,11 +87,17 @@ def test_undo_deletes_children_first_and_keeps_other_nodes():
 
 def test_tree_of_another_cluster_has_nothing_to_undo():
     assert plan_undo(NODES, {}) == NOTHING_TO_UNDO
-    assert plan_undo(NODES, {**NODES, "/cluster/id": znodes.encode_cluster_id("theirs")}) == NOTHING_TO_UNDO
+    assert (
+        plan_undo(NODES, {**NODES, "/cluster/id": znodes.encode_cluster_id("theirs")})
+        == NOTHING_TO_UNDO
+    )
 
 
 def test_tree_in_use_is_not_undone():
-    for there in ({**NODES, "/brokers/ids/2": b"alive"}, {k: v for k, v in NODES.items() if "/a" not in k}):
+    for there in (
+        {**NODES, "/brokers/ids/2": b"alive"},
+        {k: v for k, v in NODES.items() if "/a" not in k},
+    ):
         with pytest.raises(Obstacle, match="cannot be undone"):
             plan_undo(NODES, there)
 
@@ -89,6 +105,12 @@ def test_tree_in_use_is_not_undone():
 def test_fingerprint_changes_with_every_change():
     prints = {
         fingerprint(nodes)
-        for nodes in (NODES, {**NODES, "/x": b""}, {**NODES, "/brokers": b"/"}, {"/a": b"b"}, {"/ab": b""})
+        for nodes in (
+            NODES,
+            {**NODES, "/x": b""},
+            {**NODES, "/brokers": b"/"},
+            {"/a": b"b"},
+            {"/ab": b""},
+        )
     }
     assert len(prints) == 5

@@ -38,7 +38,9 @@ class Target:
             await target.load()
             directory = str(metadata) if metadata else None
             try:
-                return await migrate_to(target, ADDRESS, list(map(str, data)), metadata_dir=directory)
+                return await migrate_to(
+                    target, ADDRESS, list(map(str, data)), metadata_dir=directory
+                )
             finally:
                 await target.close()
 
@@ -102,7 +104,10 @@ def member(directory: Path, tree: SharedTree, **settings: str) -> InProcessBroke
 
 def test_single_broker_must_be_migrated_before_it_joins(data: Path):
     """It would join as an empty broker, without its topics."""
-    with pytest.raises(StartError, match="millstream migrate --to zk:2181/mill"), member(data, SharedTree()):
+    with (
+        pytest.raises(StartError, match="millstream migrate --to zk:2181/mill"),
+        member(data, SharedTree()),
+    ):
         pass
 
 
@@ -122,7 +127,10 @@ def test_broker_of_a_cluster_does_not_begin_another(tmp_path: Path):
     data, tree = tmp_path / "data", SharedTree()
     with member(data, tree) as broker:
         cluster_id = broker.broker.image.cluster_id
-    with pytest.raises(StartError, match=f"belong to the cluster {cluster_id}"), member(data, SharedTree()):
+    with (
+        pytest.raises(StartError, match=f"belong to the cluster {cluster_id}"),
+        member(data, SharedTree()),
+    ):
         pass
     with member(data, tree):
         pass
@@ -153,7 +161,7 @@ def test_directory_without_a_store_is_rejected(tmp_path: Path):
         Target(tmp_path).migrate(tmp_path)
 
 
-# ---- a separate directory for the metadata --------------------------------------------------------
+# ---- a separate directory for the metadata ----
 
 
 @pytest.fixture
@@ -161,7 +169,9 @@ def apart(tmp_path: Path) -> dict[str, Path]:
     return {"log.dirs": tmp_path / "data", "metadata.log.dir": tmp_path / "meta"}
 
 
-def test_running_broker_is_not_migrated_by_its_metadata_directory(tmp_path: Path, apart: dict[str, Path]):
+def test_running_broker_is_not_migrated_by_its_metadata_directory(
+    tmp_path: Path, apart: dict[str, Path]
+):
     data, meta = apart.values()
     with InProcessBroker(apart) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "a")
@@ -215,7 +225,9 @@ def test_of_two_stores_none_is_guessed(tmp_path: Path, data: Path, apart: dict[s
         Target(tmp_path).migrate(data, metadata=tmp_path / "meta")
 
 
-def test_directories_of_different_brokers_are_rejected(tmp_path: Path, data: Path, apart: dict[str, Path]):
+def test_directories_of_different_brokers_are_rejected(
+    tmp_path: Path, data: Path, apart: dict[str, Path]
+):
     with InProcessBroker({"log.dirs": tmp_path / "x", "metadata.log.dir": tmp_path / "meta"}):
         pass
     (data / STORE_FILE).unlink()
@@ -224,10 +236,12 @@ def test_directories_of_different_brokers_are_rejected(tmp_path: Path, data: Pat
     assert not (data / MIGRATION_FILE).exists()
 
 
-# ---- a move that was not finished (test_to_zookeeper_interrupted.py ends it at every step) -------
+# ---- a move that was not finished (test_to_zookeeper_interrupted.py ends it at every step) ----
 
 
-def in_tree(tree: SharedTree, data: Path, command: Callable[..., Awaitable[object]] = migrate_to) -> None:
+def in_tree(
+    tree: SharedTree, data: Path, command: Callable[..., Awaitable[object]] = migrate_to
+) -> None:
     async def run() -> None:
         session = await tree.open()
         try:
@@ -247,7 +261,9 @@ def whole(data: Path) -> SharedTree:
     return tree
 
 
-def test_migration_completes_while_others_use_the_cluster(data: Path, tmp_path: Path, whole: SharedTree):
+def test_migration_completes_while_others_use_the_cluster(
+    data: Path, tmp_path: Path, whole: SharedTree
+):
     second = member(tmp_path / "2", whole, **{"node.id": "2"})
     with second, RawClient(second.bootstrap) as client:
         create_topic(client, "new")
@@ -262,9 +278,13 @@ def test_migration_completes_while_others_use_the_cluster(data: Path, tmp_path: 
             assert first.run(lambda: set(first.broker.image.topics)) == {"a", "b", "new"}
 
 
-def test_migration_is_not_completed_at_another_address(data: Path, tmp_path: Path, whole: SharedTree):
+def test_migration_is_not_completed_at_another_address(
+    data: Path, tmp_path: Path, whole: SharedTree
+):
     (data / MIGRATION_FILE).write_text("elsewhere:2181\n")
-    with pytest.raises(MigrationError, match=r"being migrated to elsewhere:2181.*--to elsewhere:2181 --data"):
+    with pytest.raises(
+        MigrationError, match=r"being migrated to elsewhere:2181.*--to elsewhere:2181 --data"
+    ):
         in_tree(whole, data)
 
 
@@ -282,7 +302,10 @@ def test_removed_note_does_not_merge_two_histories(data: Path, whole: SharedTree
 def test_reserved_tree_is_not_used_by_brokers(data: Path, tmp_path: Path):
     tree = SharedTree()
     tree.tree.multi([Create(znodes.CLUSTER_ID, znodes.encode_reservation("another"))], 0)
-    with pytest.raises(StartError, match="migration of the cluster another"), member(tmp_path / "2", tree):
+    with (
+        pytest.raises(StartError, match="migration of the cluster another"),
+        member(tmp_path / "2", tree),
+    ):
         pass
     with pytest.raises(MigrationError, match="target of another migration"):
         in_tree(tree, data)

@@ -108,14 +108,18 @@ class World:
     def undo(self, end: int | None = None, session: type[Session] = Session) -> None:
         self._run(undo_migration, Steps(end), session)
 
-    def _run(self, command: Callable[..., Awaitable[Any]], steps: Steps, kind: type[Session]) -> None:
+    def _run(
+        self, command: Callable[..., Awaitable[Any]], steps: Steps, kind: type[Session]
+    ) -> None:
         async def run() -> None:
             session = await self.shared.open()
             self.disk.fault = steps.change
             dirs = self.settings["log.dirs"].split(",")
             metadata_dir = self.settings.get("metadata.log.dir")
             try:
-                await command(kind(session, steps), ADDRESS, dirs, metadata_dir=metadata_dir, files=self.disk)
+                await command(
+                    kind(session, steps), ADDRESS, dirs, metadata_dir=metadata_dir, files=self.disk
+                )
             finally:
                 self.disk.fault = no_fault
                 await session.close()
@@ -141,7 +145,11 @@ class Known:
         self.topics, self.last_producer_id = broker.run(
             lambda: (
                 {
-                    name: (topic.topic_id, len(topic.states), dict(image.topic_configs.get(name, {})))
+                    name: (
+                        topic.topic_id,
+                        len(topic.states),
+                        dict(image.topic_configs.get(name, {})),
+                    )
                     for name, topic in image.topics.items()
                 },
                 image.last_producer_id,
@@ -153,7 +161,9 @@ class Known:
 
 
 def produce_id(client: RawClient) -> None:
-    answer = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    answer = client.call(
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4
+    )
     assert answer.error_code == 0 and answer.producer_id >= 0
 
 
@@ -179,7 +189,7 @@ def known(begin: World) -> Known:
         return Known(broker)
 
 
-# ---- every step ----------------------------------------------------------------------------------
+# ---- every step ----
 
 Command = Callable[..., None]
 Death = Callable[[SimDisk], None]
@@ -190,7 +200,9 @@ WAYS = [
 ]
 
 
-def interruptions(start: World, command: Command, death: Death, session: type[Session]) -> Iterator[World]:
+def interruptions(
+    start: World, command: Command, death: Death, session: type[Session]
+) -> Iterator[World]:
     """Yield the state after an interruption at each step; the last run completes."""
     for end in range(MOST_STEPS):
         world = start.copied()
@@ -219,7 +231,9 @@ def assert_one_history(interrupted: World, known: Known) -> None:
             produce_id(client)
             later = Known(broker)
     except StartError as error:
-        assert "millstream migrate --to zk:2181/mill" in str(error) or "zookeeper.connect=zk" in str(error)
+        assert "millstream migrate --to zk:2181/mill" in str(
+            error
+        ) or "zookeeper.connect=zk" in str(error)
     else:
         with pytest.raises(StartError, match="millstream migrate"), alone.member():
             pass

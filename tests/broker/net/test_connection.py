@@ -22,7 +22,9 @@ MIB = 1 << 20
 
 
 class DelayingHandler:
-    """A handler that delays requests that begin with ``wait``, pipelined, until they are released."""
+    """A handler that delays requests that begin with ``wait``, pipelined, until
+    they are released.
+    """
 
     def __init__(self) -> None:
         self.waiting: dict[bytes, asyncio.Future[Encoded | NoResponse]] = {}
@@ -45,7 +47,7 @@ class DelayingHandler:
         self.waiting[body].set_result(answer or Encoded([frame(body)]))
 
 
-# ---- receiving -----------------------------------------------------------------------------------
+# ---- receiving ----
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -169,7 +171,7 @@ class _Failing:
         return getattr(self._stream, name)
 
 
-# ---- order ---------------------------------------------------------------------------------------
+# ---- order ----
 
 
 def test_responses_are_sent_in_order_of_their_requests() -> None:
@@ -231,7 +233,8 @@ def test_requests_behind_a_held_produce_wait_for_its_append() -> None:
         gate.set_result(None)
         await pair.until(lambda: len(log) == 3)
         assert log == [b"large batch", b"small batch", b"another one"]
-        # Only the append holds others back, not the wait for the acknowledgement; but its answer comes first.
+        # Only the append holds others back, not the wait for the acknowledgement; but its answer
+        # comes first.
         acknowledged.set_result(None)
         assert [await pair.receive() for _ in range(3)] == log
         pair.close()
@@ -239,7 +242,7 @@ def test_requests_behind_a_held_produce_wait_for_its_append() -> None:
     run(test)
 
 
-# ---- back-pressure -------------------------------------------------------------------------------
+# ---- back-pressure ----
 
 
 def test_pending_responses_are_bounded_in_number() -> None:
@@ -266,7 +269,9 @@ def test_finished_responses_in_slots_are_bounded_in_bytes() -> None:
 
     async def test() -> None:
         delaying = DelayingHandler()
-        pair = Pair(lambda body: delaying(body) if body[:4] == b"wait" else Encoded([frame(bytes(400_000))]))
+        pair = Pair(
+            lambda body: delaying(body) if body[:4] == b"wait" else Encoded([frame(bytes(400_000))])
+        )
         await pair.send(b"wait for it", *(b"large %02d" % n for n in range(50)))
         await pair.settle()
         assert 2 <= len(pair.seen) <= 5
@@ -392,7 +397,7 @@ def test_unreadable_log_file_closes_only_the_connection(
     assert "Traceback" not in caplog.text and "closing connection" in caplog.text
 
 
-# ---- the end -------------------------------------------------------------------------------------
+# ---- the end ----
 
 
 def test_pending_requests_are_cancelled_on_disconnect() -> None:
@@ -425,7 +430,8 @@ def test_immediate_disconnect_leaves_no_coroutine_unawaited() -> None:
         await _leave_at_once(Pair(lambda body: outer(inner(body))))
 
     with warnings.catch_warnings():
-        # A coroutine never awaited is a RuntimeWarning. Other kinds may stem from whatever ran here before.
+        # A coroutine never awaited is a RuntimeWarning. Other kinds may stem from whatever ran here
+        # before.
         warnings.simplefilter("error", RuntimeWarning)
         run(test)
         gc.collect()
@@ -439,7 +445,9 @@ async def _leave_at_once(pair: Pair) -> None:
     await pair.settle()
 
 
-def test_failed_request_closes_its_connection_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_request_closes_its_connection_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def fail(body: bytes) -> Encoded:
         raise KeyError("a bug")
 
@@ -501,7 +509,9 @@ def test_connection_owes_response_until_it_is_ready() -> None:
     async def test() -> None:
         delaying = DelayingHandler()
         pair = Pair(
-            lambda body: delaying(body) if body[:4] == b"wait" else Encoded([frame(bytes(3 * MIB))]),
+            lambda body: (
+                delaying(body) if body[:4] == b"wait" else Encoded([frame(bytes(3 * MIB))])
+            ),
             send_buffer=8192,
         )
         connection: Connection = pair.connection

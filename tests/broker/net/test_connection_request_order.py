@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millstream.broker.net.responses import Encoded, FinishedResponse, NoResponse, Outcome, Pipelined
+from millstream.broker.net.responses import (
+    Encoded,
+    FinishedResponse,
+    NoResponse,
+    Outcome,
+    Pipelined,
+)
 from millstream.wire.apis import APIS, BY_KEY, Pipelining
 from support.broker.connections import Pair, frame, run
 
@@ -83,7 +89,7 @@ class Request:
         await self.decided.wait()
         return self.kind.pipelined(self)
 
-    # ---- the rules -------------------------------------------------------------------------------
+    # ---- the rules ----
 
     @property
     def is_decided(self) -> bool:
@@ -182,7 +188,7 @@ def test_only_these_apis_may_be_overtaken() -> None:
     }
 
 
-# ---- the end -------------------------------------------------------------------------------------
+# ---- the end ----
 
 
 class Holding:

@@ -15,7 +15,10 @@ from millstream.wire.apis import BY_NAME
 from millstream.wire.compiler import MAX_ITEMS
 from millstream.wire.messages.api_versions import ApiVersionsRequest
 from millstream.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from millstream.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from millstream.wire.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from support.in_process import InProcessBroker
 from support.raw import HEADER, Closed, RawClient, framed, request_frame
@@ -48,9 +51,14 @@ async def cannot_be_encoded_later(*_: object) -> DescribeClusterResponse:
     return DescribeClusterResponse(controller_id=1 << 40)
 
 
-@pytest.mark.parametrize("handle", [broken, broken_later, cannot_be_encoded, cannot_be_encoded_later])
+@pytest.mark.parametrize(
+    "handle", [broken, broken_later, cannot_be_encoded, cannot_be_encoded_later]
+)
 def test_bug_in_a_handler_closes_the_connection_and_is_logged(
-    handle, broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    handle,
+    broker: InProcessBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     routes = broker.broker.dispatcher._routes
     broker.run(lambda: routes.pop(60, None))
@@ -66,7 +74,9 @@ def test_bug_in_a_handler_closes_the_connection_and_is_logged(
     still_serves(broker)
 
 
-def test_handler_is_cancelled_on_disconnect(broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_handler_is_cancelled_on_disconnect(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     async def wait(*_: object) -> None:
@@ -91,9 +101,13 @@ def test_handler_is_cancelled_on_disconnect(broker: InProcessBroker, monkeypatch
 @pytest.mark.parametrize(
     "body",
     [
-        HEADER.pack(3, 1, 1, -1) + struct.pack(">i", 1 << 21) + bytes(1 << 22),  # 4 MiB of empty topic names
+        HEADER.pack(3, 1, 1, -1)
+        + struct.pack(">i", 1 << 21)
+        + bytes(1 << 22),  # 4 MiB of empty topic names
         HEADER.pack(3, 1, 1, -1) + struct.pack(">i", MAX_ITEMS + 1) + bytes(2 * MAX_ITEMS + 2),
-        HEADER.pack(0, 2, 1, -1) + struct.pack(">hii", 1, 0, MAX_ITEMS + 1) + bytes(6 * MAX_ITEMS + 6),
+        HEADER.pack(0, 2, 1, -1)
+        + struct.pack(">hii", 1, 0, MAX_ITEMS + 1)
+        + bytes(6 * MAX_ITEMS + 6),
         # Few enough topics, each with few enough partitions, but too many together.
         HEADER.pack(0, 2, 1, -1)
         + struct.pack(">hii", 1, 0, 3)
@@ -101,7 +115,9 @@ def test_handler_is_cancelled_on_disconnect(broker: InProcessBroker, monkeypatch
     ],
     ids=["bytes", "items", "produce topics", "produce partitions"],
 )
-def test_request_that_decodes_to_too_much_closes_the_connection(broker: InProcessBroker, body: bytes) -> None:
+def test_request_that_decodes_to_too_much_closes_the_connection(
+    broker: InProcessBroker, body: bytes
+) -> None:
     with RawClient(broker.bootstrap) as client:
         client.write(framed(body))
         with pytest.raises(Closed):
@@ -117,10 +133,14 @@ def test_request_with_many_items_below_the_limit_is_served(broker: InProcessBrok
 
 
 @pytest.mark.parametrize("version", [2, 4, 7])
-def test_longest_possible_name_is_rejected_with_a_message(broker: InProcessBroker, version: int) -> None:
+def test_longest_possible_name_is_rejected_with_a_message(
+    broker: InProcessBroker, version: int
+) -> None:
     topic = CreatableTopic(name="x" * 32_767, num_partitions=1, replication_factor=1)
     with RawClient(broker.bootstrap) as client:
-        (result,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000), version).topics
+        (result,) = client.call(
+            CreateTopicsRequest(topics=[topic], timeout_ms=1000), version
+        ).topics
     assert result.error_code == 17
     assert result.error_message.startswith("Topic name is invalid: the length of 'xxx")
 

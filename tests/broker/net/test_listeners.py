@@ -12,7 +12,9 @@ from millstream.core.settings import SettingError
 
 
 def config(**settings: str) -> BrokerConfig:
-    return BrokerConfig.from_texts({name.replace("_", "."): value for name, value in settings.items()})
+    return BrokerConfig.from_texts(
+        {name.replace("_", "."): value for name, value in settings.items()}
+    )
 
 
 def test_default_is_one_plaintext_listener_on_localhost() -> None:

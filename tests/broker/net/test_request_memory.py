@@ -1,4 +1,6 @@
-"""queued.max.request.bytes: large requests wait for memory, small ones do not, without deadlocks."""
+"""queued.max.request.bytes: large requests wait for memory, small ones do not,
+without deadlocks.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ async def begin(pair: Pair, size: int, arrived: int) -> None:
     """Send the first bytes of a frame, and wait until they are received or reading stops."""
     await pair.write(head(size) + bytes(arrived - 4))
     await pair.until(
-        lambda: pair.connection.receiving.received_bytes == arrived or pair.connection.receiving.starved
+        lambda: (
+            pair.connection.receiving.received_bytes == arrived or pair.connection.receiving.starved
+        )
     )
 
 
@@ -119,7 +123,9 @@ def test_stalled_favoured_client_is_replaced_by_the_next() -> None:
         memory = RequestMemory(limit=MIB)
         stalled, other = pair_of(memory), pair_of(memory)
         await begin(stalled, 4 * MIB, 2 * MIB)
-        assert not stalled.connection.receiving.starved  # above the limit and alone: the favoured one
+        assert (
+            not stalled.connection.receiving.starved
+        )  # above the limit and alone: the favoured one
         await other.send(bytes(MIB))
         await other.until(lambda: other.seen)
         await stalled.write(bytes(2 * MIB + 4))
@@ -131,7 +137,9 @@ def test_stalled_favoured_client_is_replaced_by_the_next() -> None:
     run(test)
 
 
-def test_silent_clients_take_at_most_one_request_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_take_at_most_one_request_above_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each is favoured in turn. Without memory for another one, the silent ones are closed."""
     monkeypatch.setattr(request_memory, "_STALLED_S", 0.01)
     monkeypatch.setattr(request_memory, "_GIVE_UP_S", 0.05)
@@ -140,7 +148,9 @@ def test_silent_clients_take_at_most_one_request_above_the_limit(monkeypatch: py
         memory = RequestMemory(limit=MIB, largest_request=2 * MIB)
         silent, sender = [pair_of(memory) for _ in range(10)], pair_of(memory)
         for pair in silent:
-            await begin(pair, 2 * MIB, 2 * SMALL)  # then each has more to read than it is favoured for
+            await begin(
+                pair, 2 * MIB, 2 * SMALL
+            )  # then each has more to read than it is favoured for
         writing = [asyncio.ensure_future(pair.write(bytes(MIB))) for pair in silent]
         writing.append(asyncio.ensure_future(sender.send(bytes(2 * MIB))))
         most = 0
@@ -191,7 +201,8 @@ def test_large_buffer_takes_memory_only_as_it_fills() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "limit"), [(None, None), ("-1", sys.maxsize), ("0", sys.maxsize), ("209715200", 209_715_200)]
+    ("text", "limit"),
+    [(None, None), ("-1", sys.maxsize), ("0", sys.maxsize), ("209715200", 209_715_200)],
 )
 def test_limit_is_a_share_of_memory_unless_it_is_set(text: str | None, limit: int | None) -> None:
     config = BrokerConfig.from_texts({"queued.max.request.bytes": text} if text is not None else {})
@@ -206,12 +217,15 @@ def test_limit_below_the_largest_request_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("count", [4, 20])
-def test_rejected_conversions_release_their_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejected_conversions_release_their_memory(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the garbage collector, which runs rarely in a broker.
 
     Large copies are memory maps, which tracemalloc does not see.
     """
-    # Records without keys are refused by a compacted topic, and only the child process finds that out.
+    # Records without keys are refused by a compacted topic, and only the child process finds that
+    # out.
     batch = build_batch([Record(n, 0, None, bytes(100_000), ()) for n in range(count)])
     maps: list[weakref.ref[mmap.mmap]] = []
 

@@ -38,7 +38,10 @@ def admitted(broker: InProcessBroker) -> RawClient | None:
     [
         {"max_connections": 3},
         {"max_connections_per_ip": 3},
-        {"max_connections_per_ip": 100, "max_connections_per_ip_overrides": "10.0.0.1:1,127.0.0.1:3"},
+        {
+            "max_connections_per_ip": 100,
+            "max_connections_per_ip_overrides": "10.0.0.1:1,127.0.0.1:3",
+        },
     ],
     ids=["in all", "per ip", "override"],
 )
@@ -52,7 +55,8 @@ def test_connections_beyond_the_limit_are_rejected(
         assert "is reached" in caplog.text
         clients[0].close()  # type: ignore[union-attr]
         wait_until(
-            lambda: broker.run(lambda: broker.broker.server.connection_count) == 2, "the place to be free"
+            lambda: broker.run(lambda: broker.broker.server.connection_count) == 2,
+            "the place to be free",
         )
         last = admitted(broker)
         assert last is not None
@@ -95,7 +99,10 @@ def test_idle_connection_is_closed(
         connections_max_idle_ms=800
     ) as broker:  # longer than what a busy machine keeps a client from going on
         client = make(broker)
-        wait_until(lambda: broker.run(lambda: broker.broker.server.connection_count) == 0, "it to be closed")
+        wait_until(
+            lambda: broker.run(lambda: broker.broker.server.connection_count) == 0,
+            "it to be closed",
+        )
         client.close()
 
 
@@ -130,7 +137,9 @@ def test_delayed_fetches_are_dropped_on_disconnect() -> None:
                 assert client.receive()[1].responses[0].partitions[0].records
             client.close()
         assert waiters(broker, "quiet") == 0
-        wait_until(lambda: broker.run(lambda: broker.broker.server.connection_count) == 0, "all to be gone")
+        wait_until(
+            lambda: broker.run(lambda: broker.broker.server.connection_count) == 0, "all to be gone"
+        )
         assert broker.run(lambda: dict(broker.broker.server._per_ip)) == {}
 
 

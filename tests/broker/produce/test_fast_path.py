@@ -66,7 +66,8 @@ class World:
 
     def create(self, partitions: int = 2, **settings: object) -> None:
         self.ids = {
-            topic: create_topic(self.clients[topic], topic, partitions, **settings) for topic in (FAST, SLOW)
+            topic: create_topic(self.clients[topic], topic, partitions, **settings)
+            for topic in (FAST, SLOW)
         }
         known = self.broker.broker.parts.produce_fast_path.templates
         assert isinstance(known, Forgetful)
@@ -83,7 +84,11 @@ class World:
         for topic in (FAST, SLOW):
             setting = AlterableConfig(name=name, config_operation=0, value=value)
             row = AlterConfigsResource(resource_type=2, resource_name=topic, configs=[setting])
-            (answer,) = self.clients[topic].call(IncrementalAlterConfigsRequest(resources=[row]), 1).responses
+            (answer,) = (
+                self.clients[topic]
+                .call(IncrementalAlterConfigsRequest(resources=[row]), 1)
+                .responses
+            )
             assert answer.error_code == 0, answer
 
     def send(self, make: Callable[[str, bytes], bytes]) -> bytes | None:
@@ -103,9 +108,13 @@ class World:
         answer = re.sub(rb"\d{13}", b"0" * 13, answer)  # messages tell the time
         return answer.replace(topic.encode(), b"t" * len(topic)).replace(self.ids[topic], bytes(16))
 
-    def produce(self, records: bytes | None, *, version: int = 10, acks: int = 1, partition: int = 0) -> int:
+    def produce(
+        self, records: bytes | None, *, version: int = 10, acks: int = 1, partition: int = 0
+    ) -> int:
         """Return the error code of the only partition."""
-        answer = self.send(lambda topic, id_: produce_frame(topic, id_, records, version, acks, partition))
+        answer = self.send(
+            lambda topic, id_: produce_frame(topic, id_, records, version, acks, partition)
+        )
         assert answer is not None
         _, message = decode_answer(PRODUCE, version, answer)
         code: int = message.responses[0].partition_responses[0].error_code  # type: ignore[attr-defined]
@@ -119,14 +128,23 @@ class World:
 
 
 def produce_frame(
-    topic: str, topic_id: bytes, records: bytes | None, version: int = 10, acks: int = 1, partition: int = 0
+    topic: str,
+    topic_id: bytes,
+    records: bytes | None,
+    version: int = 10,
+    acks: int = 1,
+    partition: int = 0,
 ) -> bytes:
     data = [PartitionProduceData(index=partition, records=records)]
     row = TopicProduceData(name=topic, topic_id=topic_id, partition_data=data)
-    return request_frame(PRODUCE, version, ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[row]), 7)
+    return request_frame(
+        PRODUCE, version, ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[row]), 7
+    )
 
 
-def batch(count: int = 1, *, value: bytes = b"v" * 100, key: bytes | None = b"k", **more: object) -> bytes:
+def batch(
+    count: int = 1, *, value: bytes = b"v" * 100, key: bytes | None = b"k", **more: object
+) -> bytes:
     records = [Record(i, NOW_MS + i, key, value, ()) for i in range(count)]
     return bytes(build_batch(records, **more))  # type: ignore[arg-type]
 
@@ -180,7 +198,17 @@ def test_sequences_are_checked_as_ever(world: World) -> None:
     world.create()
     outcomes = [
         world.produce(batch(2, producer_id=7, producer_epoch=epoch, base_sequence=sequence))
-        for epoch, sequence in [(0, 0), (0, 2), (0, 2), (0, 0), (0, 9), (1, 0), (0, 4), (1, 2), (2, 5)]
+        for epoch, sequence in [
+            (0, 0),
+            (0, 2),
+            (0, 2),
+            (0, 0),
+            (0, 9),
+            (1, 0),
+            (0, 4),
+            (1, 2),
+            (2, 5),
+        ]
     ]
     order, fenced = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_PRODUCER_EPOCH
     assert outcomes == [0, 0, 0, 0, order, 0, fenced, 0, order]
@@ -274,12 +302,17 @@ def test_internal_topics_stay_closed(world: World) -> None:
         world.clients[FAST].write(frame)
         _, answer = decode_answer(PRODUCE, 10, world.clients[FAST].read_frame())
         (row,) = answer.responses[0].partition_responses  # type: ignore[attr-defined]
-        assert row.error_code in (ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert row.error_code in (
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
     assert world.fast_count == 0
 
 
 def test_request_with_a_long_repeated_prefix_is_not_remembered(world: World) -> None:
-    """Templates stay in memory: an unknown field in the request header could make each a megabyte."""
+    """Templates stay in memory: an unknown field in the request header could make
+    each a megabyte.
+    """
     world.create()
     intact = produce_frame(FAST, world.ids[FAST], batch())
     assert intact[14:18] == b"raw\0"
@@ -330,12 +363,17 @@ def test_damaged_requests_have_the_same_outcome(world: World, seed: int) -> None
     for number in range(150):
         dice = random.Random(f"{seed}/{number}")
         version = dice.choice(VERSIONS)
-        intact = {topic: produce_frame(topic, world.ids[topic], batch(3), version) for topic in (FAST, SLOW)}
+        intact = {
+            topic: produce_frame(topic, world.ids[topic], batch(3), version)
+            for topic in (FAST, SLOW)
+        }
         spoilt = damage(intact[FAST], dice)
         if spoilt[4:6] != b"\x00\x00" or b"\x00\x00\x03\xe8" not in spoilt:
             continue
         # The same damage to the request of the other topic, which differs only in name and id.
-        other = spoilt.replace(FAST.encode(), SLOW.encode()).replace(world.ids[FAST], world.ids[SLOW])
+        other = spoilt.replace(FAST.encode(), SLOW.encode()).replace(
+            world.ids[FAST], world.ids[SLOW]
+        )
         assert world.produce(batch(), version=version) == 0
         if len(spoilt) != len(other) or other == spoilt:
             continue  # the name itself was hit

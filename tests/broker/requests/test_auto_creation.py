@@ -97,7 +97,10 @@ def test_metadata_does_not_wait_and_creates_once(
 def test_creation_survives_the_client(broker: InProcessBroker, gate: Gate) -> None:
     with RawClient(broker.bootstrap) as client:
         assert ask(client, "orders") == {"orders": UNKNOWN}
-    wait_until(lambda: not broker.run(lambda: broker.broker.server._connections), "the connection is closed")
+    wait_until(
+        lambda: not broker.run(lambda: broker.broker.server._connections),
+        "the connection is closed",
+    )
     gate.open()
     wait_until(lambda: exists(broker, "orders"), "the topic")
 
@@ -112,7 +115,10 @@ def test_creation_is_retried_until_there_is_a_controller(
     async def late(topics: list[NewTopic]) -> dict[str, Outcome]:
         tries.append([topic.name for topic in topics])
         if len(tries) < 3:
-            return {topic.name: Outcome(ErrorCode.LEADER_NOT_AVAILABLE, "no controller") for topic in topics}
+            return {
+                topic.name: Outcome(ErrorCode.LEADER_NOT_AVAILABLE, "no controller")
+                for topic in topics
+            }
         return await create_topics(topics)
 
     monkeypatch.setattr(broker.broker.parts.controller_client, "create_topics", late)
@@ -177,9 +183,16 @@ def test_create_topics_behind_metadata_waits_for_the_creation(
         assert made.result(PATIENCE_S) == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_stopping_broker_ends_its_creations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with InProcessBroker({"log.dirs": tmp_path / "data"}) as broker, RawClient(broker.bootstrap) as client:
+def test_stopping_broker_ends_its_creations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        InProcessBroker({"log.dirs": tmp_path / "data"}) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         Gate(broker, monkeypatch)
         assert ask(client, "orders") == {"orders": UNKNOWN}
-        (creation,) = broker.run(lambda: list(broker.broker.parts.auto_creation._in_flight.values()))
+        (creation,) = broker.run(
+            lambda: list(broker.broker.parts.auto_creation._in_flight.values())
+        )
     assert creation.cancelled()

@@ -32,7 +32,8 @@ def answered(topics: list[OffsetDeleteRequestTopic]) -> list[OffsetDeleteRespons
         OffsetDeleteResponseTopic(
             name=topic.name,
             partitions=[
-                OffsetDeleteResponsePartition(partition_index=row.partition_index) for row in topic.partitions
+                OffsetDeleteResponsePartition(partition_index=row.partition_index)
+                for row in topic.partitions
             ],
         )
         for topic in topics
@@ -40,10 +41,14 @@ def answered(topics: list[OffsetDeleteRequestTopic]) -> list[OffsetDeleteRespons
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_responses_to_chunks_merge_to_the_whole_response(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_responses_to_chunks_merge_to_the_whole_response(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_PER_CHUNK", 7)
     dice = random.Random(seed)
-    shape: Shape = [(dice.choice("ab"), list(range(dice.choice((0, 1, 3, 7, 8, 30))))) for _ in range(12)]
+    shape: Shape = [
+        (dice.choice("ab"), list(range(dice.choice((0, 1, 3, 7, 8, 30))))) for _ in range(12)
+    ]
     topics = topics_of(shape)
     whole: list[OffsetDeleteResponseTopic] = []
     for chunk in chunks(topics, "partitions"):

@@ -17,7 +17,8 @@ def rows(*values: object) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("ids", "ok"), [(["a", "b"], True), (["a"], False), (["a", "b", "b"], False), (["a", "b", "c"], False)]
+    ("ids", "ok"),
+    [(["a", "b"], True), (["a"], False), (["a", "b", "b"], False), (["a", "b", "c"], False)],
 )
 def test_every_paid_order_once(ids: list[str], ok: bool):
     assert check_paid(rows(*({"id": one} for one in ids)), BOOKS).ok is ok

@@ -1,4 +1,6 @@
-"""A demo that goes wrong says why in a few lines and keeps its logs; the generator keeps true books however long it waits."""
+"""A demo that goes wrong says why in a few lines and keeps its logs; the generator keeps true books
+however long it waits.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_directory_of_a_good_demo_is_deleted(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_directory_of_a_good_demo_is_deleted(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with demo_directory() as directory:
         (directory.path / "broker.log").write_text("ready")
     assert list(scratch.iterdir()) == []
@@ -37,7 +41,9 @@ def test_directory_of_an_interrupted_demo_is_deleted(scratch: Path) -> None:
     assert list(scratch.iterdir()) == []
 
 
-def test_failed_demo_keeps_and_names_its_logs(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_demo_keeps_and_names_its_logs(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(declare.Exit) as ended, demo_directory() as directory:
         (directory.path / "broker").mkdir()
         (directory.path / "broker" / "broker.log").write_text("ready")
@@ -87,7 +93,12 @@ def test_driver_that_ended_is_told_by_the_flow_that_failed(tmp_path: Path) -> No
 
 def test_driver_that_ended_without_a_failed_flow_is_told_by_its_last_words(tmp_path: Path) -> None:
     log = tmp_path / "pipeline.log"
-    words = [*(f"line {number}" for number in range(9)), json.dumps({"event": "figures"}), "x" * 20_000, ""]
+    words = [
+        *(f"line {number}" for number in range(9)),
+        json.dumps({"event": "figures"}),
+        "x" * 20_000,
+        "",
+    ]
     log.write_text("\n".join(words))
     told = why_it_ended(-9, [], log).splitlines()
     assert told[0] == "the pipeline exited unexpectedly by signal SIGKILL"

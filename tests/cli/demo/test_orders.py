@@ -29,7 +29,13 @@ def checked(read: list[Record]) -> OrderCheck:
 
 def test_all_orders_once_and_in_order_are_right():
     check = checked(records())
-    assert (check.ok, check.records, check.lost, check.doubled, check.changed) == (True, 500, 0, 0, 0)
+    assert (check.ok, check.records, check.lost, check.doubled, check.changed) == (
+        True,
+        500,
+        0,
+        0,
+        0,
+    )
 
 
 def test_the_order_between_keys_does_not_matter():
@@ -47,7 +53,12 @@ def test_the_order_between_keys_does_not_matter():
         (lambda read: [read[0]._replace(headers=()), *read[1:]], 1, 0, 1),
         (lambda read: [read[0]._replace(key=b"customer-1"), *read[1:]], 1, 0, 1),
         (lambda read: [read[0]._replace(value=b"{}"), *read[1:]], 0, 0, 0),
-        (lambda read: [read[CUSTOMERS], *read[1:CUSTOMERS], read[0], *read[CUSTOMERS + 1 :]], 1, 1, 0),
+        (
+            lambda read: [read[CUSTOMERS], *read[1:CUSTOMERS], read[0], *read[CUSTOMERS + 1 :]],
+            1,
+            1,
+            0,
+        ),
     ],
     ids=["gap", "cut", "empty", "doubled", "header", "key", "value", "swapped"],
 )

@@ -34,10 +34,15 @@ def test_one_broker_that_is_well(quick_command, diagnose) -> None:
         found = diagnose(kafka)
         for check in ("listeners", "controller", "partitions", "transactions"):
             assert levels(found[check]) == {"OK"}, check
-        assert [one["message"] for one in found["topics"]] == ["a single broker: a disk failure loses data"]
+        assert [one["message"] for one in found["topics"]] == [
+            "a single broker: a disk failure loses data"
+        ]
         assert {"disk", "open files", "file system"} <= found.keys()
         shown = quick_command("doctor", bootstrap=kafka.bootstrap)
-        assert "WARN  a single broker: a disk failure loses data\n      -> for durable data" in shown.stdout
+        assert (
+            "WARN  a single broker: a disk failure loses data\n      -> for durable data"
+            in shown.stdout
+        )
         assert quick_command("doctor", "--strict", bootstrap=kafka.bootstrap).returncode == 1
 
 
@@ -57,7 +62,9 @@ def test_rules_and_a_broker_that_is_down(millstream_cluster: Cluster, diagnose) 
     assert told["fewer than 3 replicas: thin"] == more
     assert "min.insync.replicas is 1: with acks=all a record may be on only one disk: weak" in told
     assert any(one.endswith(": stiff, thin") and "writes fail" in one for one in told)
-    assert any(one.startswith("unclean.leader.election.enable") and one.endswith(": thin") for one in told)
+    assert any(
+        one.startswith("unclean.leader.election.enable") and one.endswith(": thin") for one in told
+    )
     (partitions,) = found["partitions"]
     assert (partitions["level"], "broker 2 is down" in partitions["message"]) == ("WARN", True)
     assert levels(found["listeners"]) == {"OK"}

@@ -61,14 +61,23 @@ def test_end_to_end(command, kafka: Kafka) -> None:
     words = ("--records", "200", "--rate", "1000", "--format", "json")
     found = json.loads(command("perf", "e2e", "load", *words, bootstrap=kafka.bootstrap).stdout)
     assert (found["records"], found["failed"]) == (200, 0)
-    assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
+    assert (
+        0 < found["latency_ms"]["p50"] <= found["latency_ms"]["p99"] <= found["latency_ms"]["max"]
+    )
 
 
 def test_latency_counts_from_when_a_record_was_due(command, kafka: Kafka) -> None:
-    """One stall of a second delays what is due meanwhile, and that shows, though few requests were slow."""
+    """One stall of a second delays what is due meanwhile, and that shows, though few requests were
+    slow.
+    """
     with kafka.faults.delay("Produce", 1.0, times=1):
         words = ("--records", "1000", "--rate", "1000", "--size", "16", "--format", "json")
-        more = ("-X", "max.in.flight.requests.per.connection=1", "-X", "queue.buffering.max.messages=100")
+        more = (
+            "-X",
+            "max.in.flight.requests.per.connection=1",
+            "-X",
+            "queue.buffering.max.messages=100",
+        )
         found = json.loads(
             command("perf", "produce", "load", *words, *more, bootstrap=kafka.bootstrap).stdout
         )
@@ -92,6 +101,8 @@ def test_a_topic_that_is_not_there_or_empty(command, kafka: Kafka) -> None:
 
 @pytest.mark.parametrize("what", ["produce", "e2e"])
 def test_a_topic_is_made_by_who_writes_to_it(command, kafka: Kafka, what: str) -> None:
-    made = command("perf", what, "new", "-n", "10", "--rate", "0", bootstrap=kafka.bootstrap, text=True)
+    made = command(
+        "perf", what, "new", "-n", "10", "--rate", "0", bootstrap=kafka.bootstrap, text=True
+    )
     assert (made.returncode, made.stdout.split()[:2]) == (0, ["10", "records"]), made.stderr
     assert kafka.end_offsets("new") == {0: 10}

@@ -1,4 +1,6 @@
-"""``millstream pipeline`` as a user meets it: mistakes, check, a run that is looked at, doubled and interrupted."""
+"""``millstream pipeline`` as a user meets it: mistakes, check, a run that is looked at, doubled and
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ pipe.sql("big", "SELECT * FROM orders WHERE amount > 10", to=topic("{topic}-big"
 
 
 def command_environment(bootstrap: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")
+    }
     return kept | {"MILLSTREAM_BOOTSTRAP": bootstrap}
 
 
@@ -90,8 +94,12 @@ def test_status_of_what_never_ran(shared_broker, tmp_path: Path) -> None:
     assert told.returncode == 1 and "no run of shop found below" in told.stderr
 
 
-def test_check_shows_flows_and_schemas(shared_broker, file: Path, topic: str, tmp_path: Path) -> None:
-    checked = run("check", str(file), "--format", "json", bootstrap=shared_broker.bootstrap, cwd=tmp_path)
+def test_check_shows_flows_and_schemas(
+    shared_broker, file: Path, topic: str, tmp_path: Path
+) -> None:
+    checked = run(
+        "check", str(file), "--format", "json", bootstrap=shared_broker.bootstrap, cwd=tmp_path
+    )
     assert (checked.returncode, checked.stderr) == (0, "")
     assert json.loads(checked.stdout) == {
         "pipeline": topic,
@@ -155,10 +163,14 @@ def test_a_run_is_seen_from_outside_refuses_a_second_one_and_stops_cleanly(
     shared_broker, millstream, file: Path, topic: str, tmp_path: Path
 ) -> None:
     bootstrap = shared_broker.bootstrap
-    millstream("produce", topic, stdin="".join(f'{{"id": "o{n}", "amount": {n}}}\n' for n in range(20)))
+    millstream(
+        "produce", topic, stdin="".join(f'{{"id": "o{n}", "amount": {n}}}\n' for n in range(20))
+    )
     running = Running(file, bootstrap, tmp_path)
     try:
-        running.wait_for(lambda one: one["event"] == "figures" and one["flows"][0]["output_rows"] == 9)
+        running.wait_for(
+            lambda one: one["event"] == "figures" and one["flows"][0]["output_rows"] == 9
+        )
         status = run("status", "--format", "json", bootstrap=bootstrap, cwd=tmp_path)
         (shown,) = json.loads(status.stdout)
         assert (shown["pipeline"], shown["state"], shown["running"]) == (topic, "running", True)
@@ -167,7 +179,8 @@ def test_a_run_is_seen_from_outside_refuses_a_second_one_and_stops_cleanly(
         second = run("run", str(file), "--once", bootstrap=bootstrap, cwd=tmp_path)
         assert second.returncode == 1
         assert (
-            f"error: pipeline {topic} is already running (process {running.process.pid} on " in second.stderr
+            f"error: pipeline {topic} is already running (process {running.process.pid} on "
+            in second.stderr
         )
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(PATIENCE_S) == 130
@@ -177,7 +190,9 @@ def test_a_run_is_seen_from_outside_refuses_a_second_one_and_stops_cleanly(
             running.process.wait()
     assert (tmp_path / "errors.txt").read_text() == ""
     assert running.events[-1]["event"] == "ended" and running.events[-1]["state"] == "stopped"
-    (shown,) = json.loads(run("status", "--format", "json", bootstrap=bootstrap, cwd=tmp_path).stdout)
+    (shown,) = json.loads(
+        run("status", "--format", "json", bootstrap=bootstrap, cwd=tmp_path).stdout
+    )
     assert (shown["state"], shown["running"]) == ("stopped", False)
     listed = millstream("consume", f"{topic}-big", "--exit", "-f", "%k\\n").stdout.split()
     assert sorted(listed) == sorted(f"o{n}" for n in range(11, 20))
@@ -196,7 +211,9 @@ def test_records_that_are_skipped_are_told_on_stderr(
     for first in (0, 2):
         with Producer(bootstrap) as producer:
             for number in range(first, first + 2):
-                producer.send(topic, json.dumps({"id": str(number), "amount": 99}).encode(), partition=0)
+                producer.send(
+                    topic, json.dumps({"id": str(number), "amount": 99}).encode(), partition=0
+                )
         if first:
             with Admin(bootstrap) as admin:
                 admin.offsets.delete_records({TopicPartition(topic, 0): 3})

@@ -1,4 +1,6 @@
-"""What a run shows of flows in trouble: lines below the table, a few lines at a bad end, and JSON that stays JSON."""
+"""What a run shows of flows in trouble: lines below the table, a few lines at a bad end, and JSON
+that stays JSON.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def test_table_of_healthy_flows_has_no_line_below_it(capsys: pytest.CaptureFixtu
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_bad_end_names_flow_count_reason_and_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_end_names_flow_count_reason_and_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     LiveTable().finish(ended(tmp_path))
     shown = capsys.readouterr()
     assert shown.out.splitlines()[-1] == " failed: 5 rows in, 3 rows out"
@@ -60,7 +64,9 @@ def test_bad_end_names_flow_count_reason_and_log(tmp_path: Path, capsys: pytest.
     ]
 
 
-def test_good_end_says_nothing_on_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_good_end_says_nothing_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     LiveTable().finish(ended(tmp_path, "done", [Figures("paid", "done")]))
     assert capsys.readouterr().err == ""
 
@@ -76,7 +82,10 @@ def test_json_of_a_bad_end_is_one_document_with_the_log(
         "failed",
         str(tmp_path / ".failures.log"),
     )
-    assert (event["flows"][0]["failures"], event["flows"][0]["reason"]) == (6, "Task not serializable")
+    assert (event["flows"][0]["failures"], event["flows"][0]["reason"]) == (
+        6,
+        "Task not serializable",
+    )
     assert shown.err == ""
     Lines().finish(ended(tmp_path, "done", [Figures("paid", "done")]))
     assert "log" not in json.loads(capsys.readouterr().out)
@@ -101,7 +110,9 @@ def test_failure_log_is_bounded_and_never_in_the_way(tmp_path: Path) -> None:
     log = tmp_path / ".failures.log"
     log.write_bytes(b"x" * (MAX_BYTES + 1))
     log_failure(log, "paid", ValueError("x"))
-    assert log.stat().st_size < 1000 and (tmp_path / ".failures.log.1").stat().st_size == MAX_BYTES + 1
+    assert (
+        log.stat().st_size < 1000 and (tmp_path / ".failures.log.1").stat().st_size == MAX_BYTES + 1
+    )
     (tmp_path / "file").touch()
     log_failure(tmp_path / "file" / "log", "paid", ValueError("x"))
 
@@ -114,7 +125,9 @@ def test_failure_log_is_bounded_and_never_in_the_way(tmp_path: Path) -> None:
 
 
 def test_lost_jvm_prints_no_python_trace() -> None:
-    """py4j logs each call that a dead JVM does not answer, with its trace; the run says in one line what happened."""
+    """py4j logs each call that a dead JVM does not answer, with its trace; the run says in one line
+    what happened.
+    """
     program = """
 import logging
 from millstream.cli.pipeline.run import quiet_pyspark

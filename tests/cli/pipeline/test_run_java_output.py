@@ -1,4 +1,6 @@
-"""What reaches the terminal of what Java and the processes beside it say: nothing of its remarks, all that is meant for the user."""
+"""What reaches the terminal of what Java and the processes beside it say: nothing of its remarks,
+all that is meant for the user.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_a_start_that_fails_shows_what_was_said(capfd: pytest.CaptureFixture[str
     assert "a remark\nanother remark\n" in capfd.readouterr().err
 
 
-def test_who_interrupts_the_start_is_not_told_what_java_said(capfd: pytest.CaptureFixture[str]) -> None:
+def test_who_interrupts_the_start_is_not_told_what_java_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(KeyboardInterrupt), _quiet_start():
         os.write(2, b"a page of calls\n")
         raise KeyboardInterrupt

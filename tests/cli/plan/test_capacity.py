@@ -19,5 +19,9 @@ def test_a_terabyte_an_hour_over_gigabit_networks() -> None:
     network = Network()
     assert network.share == pytest.approx(233.33e6, rel=1e-4)
     assert network.rounded_share == 240e6
-    assert (network.rounded_demand, network.rounded, network.rounded_with_copies) == (2300e6, 10, 30)
+    assert (network.rounded_demand, network.rounded, network.rounded_with_copies) == (
+        2300e6,
+        10,
+        30,
+    )
     assert (network.exact, network.exact_with_copies) == (10, 29)

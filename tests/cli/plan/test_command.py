@@ -16,7 +16,9 @@ def test_the_command_shows_both(quick_command) -> None:
 
 
 def test_json_is_of_whole_numbers(quick_command) -> None:
-    shown = quick_command("plan", "--retention", "36h", "--overhead", "1/3", "--format", "json").stdout
+    shown = quick_command(
+        "plan", "--retention", "36h", "--overhead", "1/3", "--format", "json"
+    ).stdout
     numbers = [number for part in json.loads(shown).values() for number in part.values()]
     assert all(isinstance(number, int) for number in numbers), shown
     assert json.loads(shown)["brokers"]["bits_per_s"] == 2_222_222_222
@@ -40,7 +42,9 @@ def test_units_and_json(quick_command) -> None:
         "0",
     )
     found = json.loads(
-        quick_command("plan", *words, "--compression", "50%", "--nic", "10Gbps", "--format", "json").stdout
+        quick_command(
+            "plan", *words, "--compression", "50%", "--nic", "10Gbps", "--format", "json"
+        ).stdout
     )
     assert found["disk"]["exact_bytes"] == 1e6 * 2e3 * 3 * 7 / 2
     assert found["brokers"]["exact"] == 1

@@ -1,4 +1,6 @@
-"""``millstream sql`` as a user meets it: one command, a script, a prompt; and flows that survive kill -9."""
+"""``millstream sql`` as a user meets it: one command, a script, a prompt; and flows that survive
+kill -9.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from millstream.sql.catalog import CatalogTopic, Column, Source, StoredFlow
 
 pytestmark = pytest.mark.timeout(600)
 PATIENCE_S = 60.0
-ORDERS = Source("stream", "orders", (Column("id", "string"),), {"topic": "the-orders", "value": "json"})
+ORDERS = Source(
+    "stream", "orders", (Column("id", "string"),), {"topic": "the-orders", "value": "json"}
+)
 
 
 @pytest.fixture
@@ -54,7 +58,9 @@ def test_a_statement_from_the_command_line_from_a_file_and_from_stdin(
     }
 
 
-def test_a_script_stops_at_its_first_mistake_and_says_where(millstream, catalog: str, tmp_path: Path) -> None:
+def test_a_script_stops_at_its_first_mistake_and_says_where(
+    millstream, catalog: str, tmp_path: Path
+) -> None:
     script = tmp_path / "script.sql"
     script.write_text("DROP TABLE IF EXISTS x;\n\nSHOW TABELS;\nDROP STREAM orders;")
     done = millstream("sql", "--catalog", catalog, "-f", str(script))
@@ -62,7 +68,9 @@ def test_a_script_stops_at_its_first_mistake_and_says_where(millstream, catalog:
     assert done.stderr == (
         f"error: {script}:3: TABLES, STREAMS, TOPICS or FLOWS is expected\n  SHOW TABELS\n       ^^^^^^\n"
     )
-    assert millstream("sql", "--catalog", catalog, " ; ").stderr.startswith("error: no statement given")
+    assert millstream("sql", "--catalog", catalog, " ; ").stderr.startswith(
+        "error: no statement given"
+    )
     assert millstream("sql", "-f", str(tmp_path / "none.sql")).returncode == 1
     assert millstream("sql", "SHOW TABLES", "-f", str(script)).returncode == 2
 
@@ -93,7 +101,9 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def interrupt(self) -> None:
-        """Ctrl-C at rest: one that comes while Python's readline takes in a key is only looked at with the next key."""
+        """Ctrl-C at rest: one that comes while Python's readline takes in a key is only looked at
+        with the next key.
+        """
         while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
             time.sleep(0.01)
         self.type("\x03")
@@ -227,7 +237,9 @@ def test_a_flow_goes_on_where_it_was_after_kill_9(
             )
         deadline_s = time.monotonic() + PATIENCE_S
         while len(written()) < least:
-            assert time.monotonic() < deadline_s and runner.poll() is None, (tmp_path / "run.log").read_text()
+            assert time.monotonic() < deadline_s and runner.poll() is None, (
+                tmp_path / "run.log"
+            ).read_text()
             time.sleep(0.1)
         runner.kill()
         runner.wait()

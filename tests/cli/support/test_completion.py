@@ -10,7 +10,9 @@ from millstream.cli.main import main
 from millstream.cli.support.completion import SHELLS
 
 
-@pytest.mark.parametrize(("shell", "startup"), [("bash", ".bashrc"), ("zsh", ".zshrc"), ("fish", "")])
+@pytest.mark.parametrize(
+    ("shell", "startup"), [("bash", ".bashrc"), ("zsh", ".zshrc"), ("fish", "")]
+)
 def test_installed_once_beside_what_the_user_has(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -40,7 +40,9 @@ def paint(
     wait: Annotated[bool, declare.Option(help="Wait for it.")] = True,
     dry: Annotated[bool, declare.Option("--dry", help="Do nothing.")] = False,
     even: Annotated[int, declare.Option(parser=parse_even, metavar="N", help="Even.")] = 4,
-    file: Annotated[Path | None, declare.Option(exists=True, dir_okay=False, help="A file.")] = None,
+    file: Annotated[
+        Path | None, declare.Option(exists=True, dir_okay=False, help="A file.")
+    ] = None,
     broker: Annotated[str, declare.Option(envvar="PAINT_BROKER", help="Where.")] = "here",
 ) -> None:
     """Paint places.
@@ -61,7 +63,10 @@ def run(*words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
 def test_defaults_are_those_of_the_function(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("wall", "door", capsys=capsys) == (0, "")
     context = seen.pop("context")
-    assert isinstance(context, declare.Context) and context.get_parameter_source("count").name == "DEFAULT"
+    assert (
+        isinstance(context, declare.Context)
+        and context.get_parameter_source("count").name == "DEFAULT"
+    )
     assert seen == {
         "places": ["wall", "door"],
         "count": 2,
@@ -99,7 +104,12 @@ def test_values_have_the_annotated_types(
         "--file",
     ]
     assert run(*words, str(tmp_path / "a"), capsys=capsys) == (0, "")
-    assert (seen["count"], seen["share"], seen["colour"], seen["layer"]) == (3, 0.5, Colour.blue, [1, 2])
+    assert (seen["count"], seen["share"], seen["colour"], seen["layer"]) == (
+        3,
+        0.5,
+        Colour.blue,
+        [1, 2],
+    )
     assert (seen["wait"], seen["dry"], seen["even"]) == (False, True, 6)
     assert (seen["file"], seen["broker"]) == (tmp_path / "a", "there")
 

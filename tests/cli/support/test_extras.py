@@ -1,4 +1,6 @@
-"""Commands whose optional packages are not installed: one line that names the extra, no traceback."""
+"""Commands whose optional packages are not installed: one line that names the
+extra, no traceback.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def test_command_without_spark_names_the_extra(words: tuple[str, ...], file: str
     ran = run_without("pyspark", *(file if word == "FILE" else word for word in words))
     assert ran.returncode == 1
     assert re.fullmatch(
-        r'error: .* need Spark, which is not installed; pip install "millstream\[spark\]"\n', ran.stderr
+        r'error: .* need Spark, which is not installed; pip install "millstream\[spark\]"\n',
+        ran.stderr,
     )
 
 
@@ -117,7 +120,9 @@ for name in {[command.name for command in COMMANDS if command.name != "serve"]!r
 
 
 def test_every_optional_package_is_listed_with_its_extra() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     modules = {"protobuf": "google"}
     for extra in ("fast", "cluster", "formats", "spark", "connect"):
         for requirement in extras[extra]:

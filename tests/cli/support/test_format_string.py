@@ -8,7 +8,9 @@ from millstream.cli.support.format_string import compile_format
 from millstream.client.errors import ClientError
 from millstream.client.record import Record
 
-RECORD = Record("orders", 2, 17, 1_700_000_000_000, "create", b"k\xff", b"v\x00", (("a", b"1"), ("n", None)))
+RECORD = Record(
+    "orders", 2, 17, 1_700_000_000_000, "create", b"k\xff", b"v\x00", (("a", b"1"), ("n", None))
+)
 NULLS = Record("orders", 0, 0, -1, "none", None, None, ())
 
 

@@ -13,7 +13,9 @@ from millstream.client.errors import ClientError
 from millstream.client.record import Record
 
 payloads = (
-    st.none() | st.binary(max_size=20) | st.text(max_size=20).map(lambda text: text.encode("utf-8", "ignore"))
+    st.none()
+    | st.binary(max_size=20)
+    | st.text(max_size=20).map(lambda text: text.encode("utf-8", "ignore"))
 )
 names = st.text(st.characters(codec="utf-8"), max_size=10)
 
@@ -65,7 +67,10 @@ def test_numbers_are_sent_as_they_are_written(number: str):
         (b'{"value": 1, "headers": [1]}', "a header is .*, not 1"),
         (b'{"value": 1, "headers": "ab"}', "headers are a list of pairs, not a string"),
         (b'{"value": {"base64": "?"}}', "not a record in JSON"),
-        (b'{"value": 1, "timestamp": "today"}', 'timestamp is a whole number of milliseconds, not "today"'),
+        (
+            b'{"value": 1, "timestamp": "today"}',
+            'timestamp is a whole number of milliseconds, not "today"',
+        ),
         (b'{"value": 1, "value": null}', 'the name "value" is repeated'),
         (b'{"value": 1, "headers": {"h": "1", "h": "2"}}', 'the name "h" is repeated'),
         (b'{"value": {"a": NaN}}', "NaN is not a number in JSON"),
@@ -89,7 +94,11 @@ def test_headers_may_be_an_object():
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
     [
-        (b'{"customer": "ada"}', 'no "value" in {"customer": "ada"}', 'or "value": null for a tombstone'),
+        (
+            b'{"customer": "ada"}',
+            'no "value" in {"customer": "ada"}',
+            'or "value": null for a tombstone',
+        ),
         (b"{}", 'no "value" in {}', "without --format json every line is sent unchanged"),
         (b'{"key": "ada", "vlaue": 1}', 'unknown name "vlaue" in {"key"', 'did you mean "value"?'),
         (b'{"value": 1, "payload": 2}', 'unknown name "payload"', "without --format json"),
@@ -111,7 +120,10 @@ def test_integer_of_thousands_of_digits_is_sent_as_written():
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        (b'{"value": 1, "timestamp": 9223372036854775808}', "timestamp is out of range: 9223372036854775808"),
+        (
+            b'{"value": 1, "timestamp": 9223372036854775808}',
+            "timestamp is out of range: 9223372036854775808",
+        ),
         (b'{"value": 1, "timestamp": 99999999999999999999999}', "timestamp is a whole number"),
         (b'{"value": "\\ud800"}', r"\ud800 is half of a surrogate pair"),
         (b'{"value": {"base64": 5}}', "not base64: 5"),

@@ -1,4 +1,6 @@
-"""``millstream up``: a cluster of real processes, what it tells, what it writes down, and what it refuses."""
+"""``millstream up``: a cluster of real processes, what it tells, what it writes down, and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ from millstream.cli.up.command import _plan
 from millstream.cli.up.requests import _waits_for_others
 from millstream.cli.up.status import JsonStatus, death
 from millstream.client.errors import ClientError
-from millstream.cluster.coordinators.internal_topics import OFFSETS, TRANSACTIONS, desired_replication_factor
+from millstream.cluster.coordinators.internal_topics import (
+    OFFSETS,
+    TRANSACTIONS,
+    desired_replication_factor,
+)
 from millstream.core.config import BrokerConfig
 from millstream.local import cluster_file
 from millstream.local.broker import LocalBroker
@@ -64,7 +70,8 @@ def test_a_cluster_is_started_changed_and_stopped_in_good_order(
     second = command("up", "--data", data, text=True)
     assert (second.returncode, second.stdout) == (1, "")
     assert (
-        second.stderr == f"error: a cluster is already running in {data}; stop it, or choose another --data\n"
+        second.stderr
+        == f"error: a cluster is already running in {data}; stop it, or choose another --data\n"
     )
 
     same = command("zookeeper", "--port", "0", "--data", f"{data}/zookeeper-1", text=True)
@@ -88,7 +95,9 @@ def test_a_cluster_is_started_changed_and_stopped_in_good_order(
     assert victim.pid is not None
     os.kill(victim.pid, signal.SIGKILL)
     died = one.until(event="died", node_id=1, kind="broker")
-    assert died["exit_code"] == -9 and any("millstream ready: node 1" in line for line in died["tail"])
+    assert died["exit_code"] == -9 and any(
+        "millstream ready: node 1" in line for line in died["tail"]
+    )
     # Not by itself.
     dead = one.file().broker(1)
     assert dead is not None and (dead.state, dead.pid) == (State.DEAD, None)
@@ -112,7 +121,9 @@ def test_a_cluster_is_started_changed_and_stopped_in_good_order(
 
     later = up()  # all that was here before, where it was
     later.until(event="ready")
-    assert [entry.address for entry in later.file().brokers] == [entry.address for entry in before.brokers]
+    assert [entry.address for entry in later.file().brokers] == [
+        entry.address for entry in before.brokers
+    ]
     assert later.file().zookeeper_connect == before.zookeeper_connect
     assert later.end(signal.SIGINT) == 0
 
@@ -129,7 +140,10 @@ def test_a_zookeeper_server_that_died_is_started_again_when_somebody_asks(
     one.until(event="died", kind="zookeeper", node_id=2)
     alone = command("zookeeper", "--port", "0", "--data", f"{data}/zookeeper-2", text=True)
     assert alone.returncode == 1
-    assert f"start it with `millstream up --start zookeeper-2 --data {os.path.relpath(data)}`" in alone.stderr
+    assert (
+        f"start it with `millstream up --start zookeeper-2 --data {os.path.relpath(data)}`"
+        in alone.stderr
+    )
     # What cannot be started is told, and the others go on.
     with own_directory(one.data / "zookeeper-2", "a test"):
         refused = command("up", "--data", data, "--start", "zookeeper-2", text=True)
@@ -155,23 +169,31 @@ def test_a_zookeeper_server_that_died_is_started_again_when_somebody_asks(
 
 
 @pytest.mark.parametrize(("kind", "node"), [("broker", "2"), ("zookeeper", "zookeeper-2")])
-def test_whoever_reads_of_a_death_reads_how_to_start_it_again(tmp_path: Path, kind: str, node: str) -> None:
+def test_whoever_reads_of_a_death_reads_how_to_start_it_again(
+    tmp_path: Path, kind: str, node: str
+) -> None:
     directory = tmp_path / f"{kind}-2"
     process = LocalBroker(directory) if kind == "broker" else LocalZooKeeper(directory)
     process.exit_code = -9
-    told = death(LocalNode(kind, Entry(2, "127.0.0.1", 1, log="a.log"), process, tail="its last words"))
+    told = death(
+        LocalNode(kind, Entry(2, "127.0.0.1", 1, log="a.log"), process, tail="its last words")
+    )
     assert told == (
         f"{kind} 2 died (signal 9); the end of a.log:\n  | its last words\n"
         f"  start it again: millstream up --start {node} --data {os.path.relpath(tmp_path)}"
     )
 
 
-@pytest.mark.parametrize(("state", "mode"), [(State.UP, "leader"), (State.STOPPED, None), (State.DEAD, None)])
+@pytest.mark.parametrize(
+    ("state", "mode"), [(State.UP, "leader"), (State.STOPPED, None), (State.DEAD, None)]
+)
 def test_only_a_server_that_serves_has_a_mode(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state: State, mode: str | None
 ) -> None:
     server = LocalZooKeeper(tmp_path, 1)
-    JsonStatus().changed(LocalNode("zookeeper", Entry(1, "127.0.0.1", 1, state=state), server, mode="leader"))
+    JsonStatus().changed(
+        LocalNode("zookeeper", Entry(1, "127.0.0.1", 1, state=state), server, mode="leader")
+    )
     assert json.loads(capsys.readouterr().out).get("mode") == mode
 
 
@@ -191,7 +213,16 @@ def test_who_ends_because_a_broker_cannot_start_does_not_say_how_to_start_that_o
     tmp_path: Path, command: Callable[..., Any]
 ) -> None:
     skip_without_zookeeper()
-    words = ("--brokers", "2", "--port", "0", "--zookeeper-port", "0", "--data", str(tmp_path / "c"))
+    words = (
+        "--brokers",
+        "2",
+        "--port",
+        "0",
+        "--zookeeper-port",
+        "0",
+        "--data",
+        str(tmp_path / "c"),
+    )
     ran = command("up", *words, "--set", "no.such.setting=1", text=True)
     assert ran.returncode == 1 and "died (exit code" in ran.stdout
     assert "start it again" not in ran.stdout + ran.stderr
@@ -211,7 +242,9 @@ def test_a_process_that_does_not_answer_is_told_and_so_is_its_return(
         os.kill(pid, signal.SIGSTOP)
         one.until(event="state", kind="broker", state="silent")
         os.kill(pid, signal.SIGCONT)
-        wait_until(lambda: len(one.seen(kind="broker", state="up")) == 2, "the broker to answer again")
+        wait_until(
+            lambda: len(one.seen(kind="broker", state="up")) == 2, "the broker to answer again"
+        )
         assert one.end() == 0
         assert server_mode(server.host, server.port) == "standalone"
 
@@ -226,13 +259,16 @@ def test_nothing_is_left_behind_by_a_command_that_is_killed(up: Callable[..., Up
     wait_until(lambda: not any(alive(pid) for pid in pids), "all processes to end", 60)
 
 
-# ---- what is refused --------------------------------------------------------------------------------------------
+# ---- what is refused ----
 
 
 def test_ports_in_use_are_told_before_anything_is_started(
     tmp_path: Path, command: Callable[..., Any]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
         broker, server = first.getsockname()[1], second.getsockname()[1]
         words = ("--port", str(broker), "--zookeeper-port", str(server), "--brokers", "1")
         ran = command("up", "--data", str(tmp_path / "c"), *words, text=True)
@@ -249,9 +285,13 @@ def test_a_server_that_runs_in_one_of_its_directories_is_told_before_anything_is
     skip_without_zookeeper()
     directory = tmp_path / "c" / "zookeeper-1"
     with LocalZooKeeper(directory):
-        ran = command("up", "--data", str(tmp_path / "c"), "--port", "0", "--zookeeper-port", "0", text=True)
+        ran = command(
+            "up", "--data", str(tmp_path / "c"), "--port", "0", "--zookeeper-port", "0", text=True
+        )
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"error: a ZooKeeper server is already running in {directory}; stop it")
+    assert ran.stderr.startswith(
+        f"error: a ZooKeeper server is already running in {directory}; stop it"
+    )
     assert not (tmp_path / "c" / "broker-0").exists()
 
 
@@ -290,7 +330,9 @@ def test_a_broker_is_added_only_to_a_cluster_that_runs(
     data = tmp_path / where
     ran = command("up", "--data", str(data), *words, text=True)
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr.startswith(f"error: no cluster is running in {data}; start it with `millstream up`")
+    assert ran.stderr.startswith(
+        f"error: no cluster is running in {data}; start it with `millstream up`"
+    )
 
 
 @pytest.mark.parametrize(
@@ -303,7 +345,10 @@ def test_a_broker_is_added_only_to_a_cluster_that_runs(
             ("--add", "--set", "broker.rack=a"),
             "--set cannot be used with --add",
         ),
-        (("--set", "node.id=4"), "node.id cannot be the same for every broker: brokers are numbered from 0"),
+        (
+            ("--set", "node.id=4"),
+            "node.id cannot be the same for every broker: brokers are numbered from 0",
+        ),
         (("--set", "broker.id=4"), "broker.id cannot be the same for every broker"),
         (("--set", "listeners=PLAINTEXT://127.0.0.1:7777"), "choose the ports with --port"),
         (("--set", "log.dirs=/tmp/a"), "choose the directory with --data"),
@@ -319,7 +364,7 @@ def test_what_would_be_ignored_is_refused(
     assert complaint in " ".join(ran.stderr.split())
 
 
-# ---- what is planned --------------------------------------------------------------------------------------------
+# ---- what is planned ----
 
 
 def plan(data: Path, **options: Any) -> ClusterFile:
@@ -382,7 +427,9 @@ def test_a_later_start_is_as_the_one_before_but_for_what_is_asked(earlier: Path)
         ({"zookeeper": "elsewhere:2181"}, "has its own ZooKeeper"),
     ],
 )
-def test_what_would_leave_data_behind_is_refused(earlier: Path, options: Row, complaint: str) -> None:
+def test_what_would_leave_data_behind_is_refused(
+    earlier: Path, options: Row, complaint: str
+) -> None:
     with pytest.raises(ClientError, match=complaint):
         plan(earlier, **options)
 
@@ -396,7 +443,12 @@ def test_brokers_with_data_are_found_where_the_file_is_gone(earlier: Path) -> No
     assert [one.node_id for one in plan(earlier).brokers] == [0, 1, 4, 12]
     (earlier / cluster_file.FILE).unlink()
     found = plan(earlier, port=39092).brokers
-    assert [(one.node_id, one.port) for one in found] == [(0, 39092), (1, 39093), (4, 39096), (12, 39104)]
+    assert [(one.node_id, one.port) for one in found] == [
+        (0, 39092),
+        (1, 39093),
+        (4, 39096),
+        (12, 39104),
+    ]
     assert [one.node_id for one in plan(earlier, brokers=5).brokers] == [0, 1, 4, 12, 13]
     with pytest.raises(
         ClientError, match="has 4 brokers, with data on 0, 1, 4, 12; use --brokers 4 or omit it"
@@ -405,10 +457,14 @@ def test_brokers_with_data_are_found_where_the_file_is_gone(earlier: Path) -> No
 
 
 @pytest.mark.parametrize("options", [{"zookeepers": 3}, {"zookeeper": "elsewhere:2181"}])
-def test_servers_with_metadata_are_found_where_the_file_is_gone(earlier: Path, options: Row) -> None:
+def test_servers_with_metadata_are_found_where_the_file_is_gone(
+    earlier: Path, options: Row
+) -> None:
     """Two new ones beside one that has it could agree that there is nothing."""
     (earlier / cluster_file.FILE).unlink()
-    with pytest.raises(ClientError, match=r"already has 1 ZooKeeper server with.*; use --zookeepers 1, or"):
+    with pytest.raises(
+        ClientError, match=r"already has 1 ZooKeeper server with.*; use --zookeepers 1, or"
+    ):
         plan(earlier, **options)
     assert len(plan(earlier).zookeepers) == len(plan(earlier, zookeepers=1).zookeepers) == 1
 
@@ -426,7 +482,9 @@ def test_a_broker_that_left_while_nobody_ran_the_cluster_is_not_found_again(earl
 @pytest.mark.parametrize(
     ("brokers", "replicas", "in_sync"), [(1, "1", "1"), (2, "2", "1"), (3, "3", "2"), (9, "3", "2")]
 )
-def test_a_cluster_keeps_as_many_copies_as_it_can(brokers: int, replicas: str, in_sync: str) -> None:
+def test_a_cluster_keeps_as_many_copies_as_it_can(
+    brokers: int, replicas: str, in_sync: str
+) -> None:
     settings = cluster_settings(brokers)
     assert settings == {"default.replication.factor": replicas, "min.insync.replicas": in_sync}
     config = BrokerConfig.from_texts(settings)

@@ -1,4 +1,6 @@
-"""How ``millstream up`` ends: in good order and soon, also without ZooKeeper; at once where somebody insists; and what comes after a kill."""
+"""How ``millstream up`` ends: in good order and soon, also without ZooKeeper; at once where
+somebody insists; and what comes after a kill.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ def test_without_zookeeper_brokers_serve_what_they_lead_stop_at_once_and_lose_no
         "stopping broker 0, broker 1, broker 2 at once, without handing over leadership, because ZooKeeper does not respond; "
         "press Ctrl-C again to kill the remaining processes"
     )
-    assert all((one.data / f"broker-{node}" / "data" / CLEAN_SHUTDOWN).exists() for node in range(3))
+    assert all(
+        (one.data / f"broker-{node}" / "data" / CLEAN_SHUTDOWN).exists() for node in range(3)
+    )
 
     later = up()
     later.until(event="ready")
@@ -74,7 +78,9 @@ def test_without_zookeeper_brokers_serve_what_they_lead_stop_at_once_and_lose_no
     assert later.end() == 0
 
 
-def test_a_second_ctrl_c_kills_what_is_left_but_not_one_that_is_pressed_twice(up: Callable[..., Up]) -> None:
+def test_a_second_ctrl_c_kills_what_is_left_but_not_one_that_is_pressed_twice(
+    up: Callable[..., Up],
+) -> None:
     one = up("--brokers", "2", "--port", "0", "--zookeeper-port", "0")
     one.until(event="ready")
     pids = one.pids()
@@ -129,7 +135,9 @@ def test_a_start_after_a_kill_waits_for_those_that_are_still_ending(up: Callable
 def test_a_pid_that_is_somebody_elses_by_now_is_not_waited_for(tmp_path: Path) -> None:
     """That of this test, for one."""
     (tmp_path / "broker.log").touch()
-    entry = Entry(0, "127.0.0.1", 1, pid=os.getpid(), state=State.UP, log=str(tmp_path / "broker.log"))
+    entry = Entry(
+        0, "127.0.0.1", 1, pid=os.getpid(), state=State.UP, log=str(tmp_path / "broker.log")
+    )
     cluster_file.write(tmp_path, ClusterFile(brokers=[entry]))
     begun_s = time.monotonic()
     wait_for_stale_processes(tmp_path)

@@ -27,7 +27,9 @@ def hide(monkeypatch: pytest.MonkeyPatch):
     def hide(*things: str) -> None:
         real = importlib.util.find_spec
         without = {"kazoo"} & {*things}
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in without else real(name))
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name: None if name in without else real(name)
+        )
         no_jars = fail(NoZooKeeper("no ZooKeeper server was found", hint="install one"))
         no_java = fail(NoJava("ZooKeeper needs Java 17 or later", hint="install one"))
         monkeypatch.setattr(needs, "find_jars", no_jars if "jars" in things else list)
@@ -46,7 +48,10 @@ def hide(monkeypatch: pytest.MonkeyPatch):
             ("kazoo", "jars"),
             r'kazoo, .* no ZooKeeper server was found; `pip install "millstream\[cluster,spark\]"`',
         ),
-        (("kazoo", "java"), r'kazoo, .* needs Java 17 or later; `pip install "millstream\[cluster,spark\]"`'),
+        (
+            ("kazoo", "java"),
+            r'kazoo, .* needs Java 17 or later; `pip install "millstream\[cluster,spark\]"`',
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
@@ -61,8 +66,13 @@ def test_zookeeper_elsewhere_needs_no_server_here(hide):
     needs.check_installed(own_zookeeper=False)
 
 
-def test_nothing_is_started_where_kazoo_is_missing(hide, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_nothing_is_started_where_kazoo_is_missing(
+    hide, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     hide("kazoo", "jars")
-    assert run(["up", "--data", str(tmp_path / "cluster"), "--port", "0", "--zookeeper-port", "0"]) == 1
+    assert (
+        run(["up", "--data", str(tmp_path / "cluster"), "--port", "0", "--zookeeper-port", "0"])
+        == 1
+    )
     assert 'pip install "millstream[cluster,spark]"' in capsys.readouterr().err
     assert not (tmp_path / "cluster" / "zookeeper-1").exists()

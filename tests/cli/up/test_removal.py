@@ -1,4 +1,6 @@
-"""``millstream up --remove``: a broker leaves for good, and never with the only copy of anything."""
+"""``millstream up --remove``: a broker leaves for good, and never with the only
+copy of anything.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_a_broker_without_replicas_leaves_for_good(
         "error: broker 2 has replicas of 2 partitions: orders-0, orders-1; "
         f"move them first: millstream reassign execute --brokers 0,1 --bootstrap {where}\n"
     )
-    wide = command("topics", "create", "wide", "--replica-assignment", "0:1:2", bootstrap=where, text=True)
+    wide = command(
+        "topics", "create", "wide", "--replica-assignment", "0:1:2", bootstrap=where, text=True
+    )
     assert wide.returncode == 0, wide.stderr
     refused = command("up", "--remove", "2", "--data", data, text=True)
     assert "add a broker first (millstream up --add), or use fewer replicas: " in refused.stderr
@@ -80,7 +84,10 @@ def test_a_broker_without_replicas_leaves_for_good(
     )  # of the same number, with nothing of the old one
     assert added.stdout.startswith("broker 2 is up"), added.stderr
     again = command("up", "--remove", "2", "--data", data, text=True, cwd=one.data)
-    assert again.stdout == "removed broker 2; its directory is now broker-2.removed-2 and may be deleted\n"
+    assert (
+        again.stdout
+        == "removed broker 2; its directory is now broker-2.removed-2 and may be deleted\n"
+    )
     assert one.end() == 0
     later = up()
     later.until(event="ready")
@@ -92,7 +99,9 @@ def test_the_last_broker_does_not_leave(up: Callable[..., Up], command: Callable
     one = up("--brokers", "1", "--port", "0", "--zookeeper-port", "0")
     one.until(event="ready")
     ran = command("up", "--remove", "0", "--data", str(one.data), text=True)
-    assert ran.stderr.startswith("error: no other broker than 0 is up; the last broker cannot be removed")
+    assert ran.stderr.startswith(
+        "error: no other broker than 0 is up; the last broker cannot be removed"
+    )
     assert states(one) == {0: State.UP}
     assert one.end() == 0
 

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millstream.client import Admin, ClientError, TopicExists, UnknownPartition, UnknownTopic, produce
+from millstream.client import (
+    Admin,
+    ClientError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+    produce,
+)
 from millstream.client.admin.offsets import OffsetAt
 from millstream.client.admin.topics import Partition
 from millstream.core.errors import ErrorCode
@@ -21,7 +28,9 @@ def admin(shared_broker) -> Iterator[Admin]:
 
 
 def test_topic_is_created_described_extended_and_deleted(admin: Admin, topic_name: str):
-    admin.topics.create(topic_name, partitions=2, replication_factor=1, configs={"retention.ms": "60000"})
+    admin.topics.create(
+        topic_name, partitions=2, replication_factor=1, configs={"retention.ms": "60000"}
+    )
     topic = admin.topics.get(topic_name)
     assert (topic.name, topic.internal, topic.replication_factor) == (topic_name, False, 1)
     assert topic.partitions == (Partition(0, 0, (0,), (0,)), Partition(1, 0, (0,), (0,)))
@@ -29,7 +38,9 @@ def test_topic_is_created_described_extended_and_deleted(admin: Admin, topic_nam
     assert topic in admin.topics.list()
 
     admin.topics.add_partitions(topic_name, 5)
-    assert admin.topics.partitions(topic_name) == [TopicPartition(topic_name, number) for number in range(5)]
+    assert admin.topics.partitions(topic_name) == [
+        TopicPartition(topic_name, number) for number in range(5)
+    ]
     assert admin.configs.overrides("topic", topic_name) == {"retention.ms": "60000"}
 
     admin.topics.delete(topic_name)
@@ -39,7 +50,11 @@ def test_topic_is_created_described_extended_and_deleted(admin: Admin, topic_nam
 
 def test_replicas_can_be_assigned(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, assignment=[[0], [0], [0]])
-    assert [partition.replicas for partition in admin.topics.get(topic_name).partitions] == [(0,), (0,), (0,)]
+    assert [partition.replicas for partition in admin.topics.get(topic_name).partitions] == [
+        (0,),
+        (0,),
+        (0,),
+    ]
 
 
 def test_validate_only_creates_nothing(admin: Admin, topic_name: str):
@@ -63,7 +78,9 @@ def test_creating_an_existing_topic_is_rejected(admin: Admin, topic_name: str):
         ({"configs": {"retention.ms": "soon"}}, ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_rejected_topic_has_the_code_of_the_broker(admin: Admin, topic_name: str, more, code: ErrorCode):
+def test_rejected_topic_has_the_code_of_the_broker(
+    admin: Admin, topic_name: str, more, code: ErrorCode
+):
     with pytest.raises(ClientError) as caught:
         admin.topics.create(topic_name, **more)
     assert caught.value.code is code
@@ -127,7 +144,10 @@ def test_settings_are_altered_one_by_one(admin: Admin, topic_name: str):
 def test_settings_show_their_source_and_synonyms(admin: Admin, topic_name: str):
     admin.topics.create(topic_name, partitions=1, configs={"retention.ms": "1000"})
     configs = {config.name: config for config in admin.configs.describe("topic", topic_name)}
-    assert (configs["retention.ms"].value, configs["retention.ms"].source) == ("1000", "DYNAMIC_TOPIC_CONFIG")
+    assert (configs["retention.ms"].value, configs["retention.ms"].source) == (
+        "1000",
+        "DYNAMIC_TOPIC_CONFIG",
+    )
     assert configs["retention.ms"].synonyms[0].value == "1000"
     assert configs["cleanup.policy"].default
     assert [(synonym.name, synonym.value) for synonym in configs["cleanup.policy"].synonyms] == [
@@ -140,7 +160,9 @@ def test_settings_of_brokers_are_described_and_altered(admin: Admin):
     assert described["log.dirs"].read_only
     admin.configs.alter("broker", 0, {"log.cleaner.backoff.ms": "12345"})
     try:
-        wait_until(lambda: admin.configs.overrides("broker", 0).get("log.cleaner.backoff.ms") == "12345")
+        wait_until(
+            lambda: admin.configs.overrides("broker", 0).get("log.cleaner.backoff.ms") == "12345"
+        )
     finally:
         admin.configs.alter("broker", 0, delete=["log.cleaner.backoff.ms"])
     wait_until(lambda: "log.cleaner.backoff.ms" not in admin.configs.overrides("broker", 0))
@@ -186,7 +208,9 @@ def test_offsets_are_listed_and_records_deleted(admin: Admin, shared_broker, top
     assert sorted(latest.values()) == [0, 5]
     full = max(latest, key=lambda partition: latest[partition])
     empty = second if full == first else first
-    assert admin.offsets.list({full: "max_timestamp", empty: "max_timestamp"})[empty] == OffsetAt(-1, -1)
+    assert admin.offsets.list({full: "max_timestamp", empty: "max_timestamp"})[empty] == OffsetAt(
+        -1, -1
+    )
 
     assert admin.offsets.delete_records({full: 3}) == {full: 3}
     assert admin.offsets.earliest(topic_name) == {full: 3, empty: 0}

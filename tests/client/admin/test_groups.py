@@ -45,7 +45,9 @@ def fill(admin: Admin, topic: str, counts: dict[int, int]) -> None:
     with Producer(admin.connection.bootstrap) as producer:
         for partition, count in counts.items():
             for number in range(count):
-                producer.send(topic, str(number), partition=partition, timestamp_ms=1000 * (number + 1))
+                producer.send(
+                    topic, str(number), partition=partition, timestamp_ms=1000 * (number + 1)
+                )
 
 
 def member(admin: Admin, topic: str, group: str, **more) -> Consumer:
@@ -109,12 +111,19 @@ def test_groups_are_listed_and_filtered(admin: Admin, topic: str):
     admin.groups.alter(topic + "-idle", {TopicPartition(topic, 0): 0})
     with member(admin, topic, topic + "-busy"):
         mine = {
-            group.id: (group.state, group.type) for group in admin.groups.list() if group.id.startswith(topic)
+            group.id: (group.state, group.type)
+            for group in admin.groups.list()
+            if group.id.startswith(topic)
         }
-        assert mine == {topic + "-busy": ("Stable", "classic"), topic + "-idle": ("Empty", "classic")}
+        assert mine == {
+            topic + "-busy": ("Stable", "classic"),
+            topic + "-idle": ("Empty", "classic"),
+        }
         stable = {group.id for group in admin.groups.list(states=["stable"])}
         assert topic + "-busy" in stable and topic + "-idle" not in stable
-        assert topic + "-busy" not in {record.id for record in admin.groups.list(types=["consumer"])}
+        assert topic + "-busy" not in {
+            record.id for record in admin.groups.list(types=["consumer"])
+        }
     with pytest.raises(ClientError, match="'Stabel' is not one of Empty"):
         admin.groups.list(states=["Stabel"])
 
@@ -289,7 +298,9 @@ def test_members_share_the_partitions_and_release_them(admin: Admin, topic: str)
         def shared() -> bool:
             first.poll(1, 0.05)
             second.poll(1, 0.05)
-            return [len(member.membership.owned) for member in (first, second) if member.membership] == [1, 1]
+            return [
+                len(member.membership.owned) for member in (first, second) if member.membership
+            ] == [1, 1]
 
         wait_until(shared)
         second.close()
@@ -305,7 +316,9 @@ def test_every_record_reaches_one_member(admin: Admin, topic: str):
     try:
         # Poll all of them each time: a member that is not polled delays the rebalance of the
         # others.
-        wait_until(lambda: [member.poll(1, 0.05) for member in members] != [] and all(map(joined, members)))
+        wait_until(
+            lambda: [member.poll(1, 0.05) for member in members] != [] and all(map(joined, members))
+        )
         produce(bootstrap, topic, [(str(n), str(n)) for n in range(200)])
         seen: list[Record] = []
 
@@ -329,7 +342,9 @@ def test_uncommitted_offset_never_goes_back(admin: Admin, topic: str):
     with member(admin, topic, topic) as consumer:
         assert consumer.membership is not None
         partition = TopicPartition(topic, 0)
-        wait_until(lambda: consumer.poll(1, 0.05) is not None and partition in consumer.membership.owned)
+        wait_until(
+            lambda: consumer.poll(1, 0.05) is not None and partition in consumer.membership.owned
+        )
         consumer.membership.advance(partition, 5)
         consumer.membership.advance(partition, 0)
         assert consumer.membership.uncommitted[partition] == 5
@@ -349,7 +364,11 @@ def members_of(admin: Admin, group: str) -> tuple[Member, ...]:
 
 def test_commit_after_removal_from_the_group_fails(admin: Admin, topic: str):
     """The member stalls for too long, and the group removes it."""
-    stalls = {"session.timeout.ms": 6000, "max.poll.interval.ms": 6000, "heartbeat.interval.ms": 500}
+    stalls = {
+        "session.timeout.ms": 6000,
+        "max.poll.interval.ms": 6000,
+        "heartbeat.interval.ms": 500,
+    }
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["a"] * 3)
     with Consumer(bootstrap, topic, group=topic, options=stalls) as consumer:
@@ -364,7 +383,9 @@ def test_patterns_and_default_groups(admin: Admin, topic: str):
     admin.topics.create(topic + "-b", partitions=1)
     produce(bootstrap, topic, ["1"])
     produce(bootstrap, topic + "-b", ["2"])
-    with Consumer(bootstrap, f"^{topic}", subscribe=True, until_end=True, auto_commit=False) as consumer:
+    with Consumer(
+        bootstrap, f"^{topic}", subscribe=True, until_end=True, auto_commit=False
+    ) as consumer:
         assert consumer.membership is not None and consumer.membership.group == default_group()
         assert values(list(consumer)) == [b"1", b"2"]
     with Consumer(bootstrap, topic, subscribe=True) as consumer:
@@ -386,7 +407,9 @@ def test_pattern_without_a_group_commits_nothing(admin: Admin, topic: str):
         assert values(list(consumer)) == [b"1"]
 
 
-def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, topic: str, monkeypatch):
+def test_pattern_without_a_group_finds_new_topics_and_partitions(
+    admin: Admin, topic: str, monkeypatch
+):
     monkeypatch.setattr("millstream.client.consuming.manual_assignment.LOOK_FOR_TOPICS_S", 0.2)
     bootstrap = admin.connection.bootstrap
     produce(bootstrap, topic, ["1"])
@@ -409,7 +432,9 @@ def test_pattern_without_a_group_finds_new_topics_and_partitions(admin: Admin, t
         assert len(consumer.positions()) == len(admin.topics.partitions(topic)) + 2
 
 
-def test_deleted_topic_does_not_end_a_consumer_with_a_pattern(admin: Admin, topic: str, monkeypatch):
+def test_deleted_topic_does_not_end_a_consumer_with_a_pattern(
+    admin: Admin, topic: str, monkeypatch
+):
     """The topic is deleted before the consumer has requested its offsets."""
     monkeypatch.setattr("millstream.client.consuming.manual_assignment.LOOK_FOR_TOPICS_S", 0.2)
     bootstrap = admin.connection.bootstrap
@@ -435,8 +460,12 @@ def test_deleted_topic_does_not_end_a_consumer_with_a_pattern(admin: Admin, topi
 @pytest.mark.parametrize("group", [None, "patterns"])
 def test_pattern_without_a_match_is_rejected(admin: Admin, topic: str, group: str | None):
     with (
-        pytest.raises(UnknownTopic, match=r"no topic matches the pattern '\^nothing-of'; see the names"),
-        Consumer(admin.connection.bootstrap, "^nothing-of", group=group, until_end=True) as consumer,
+        pytest.raises(
+            UnknownTopic, match=r"no topic matches the pattern '\^nothing-of'; see the names"
+        ),
+        Consumer(
+            admin.connection.bootstrap, "^nothing-of", group=group, until_end=True
+        ) as consumer,
     ):
         for _try in range(100):
             consumer.poll()
@@ -470,8 +499,12 @@ def test_groups_of_the_consumer_protocol_look_the_same(admin: Admin, topic: str)
     if not admin.protocol.supports("ConsumerGroupHeartbeat"):
         pytest.skip("the broker has no consumer protocol")
     produce(admin.connection.bootstrap, topic, ["a", "b"])
-    with member(admin, topic, topic, auto_commit=False, options={"group.protocol": "consumer"}) as consumer:
-        wait_until(lambda: consumer.poll(1) is not None and admin.groups.get(topic).state == "Stable")
+    with member(
+        admin, topic, topic, auto_commit=False, options={"group.protocol": "consumer"}
+    ) as consumer:
+        wait_until(
+            lambda: consumer.poll(1) is not None and admin.groups.get(topic).state == "Stable"
+        )
         group = admin.groups.get(topic)
         (described,) = group.members
         assert (group.type, described.assignment) == (

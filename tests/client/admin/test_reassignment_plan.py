@@ -62,7 +62,10 @@ def test_topics_of_one_broker_get_replicas_on_new_brokers():
 
 def test_new_replicas_go_to_racks_without_one():
     racks = {0: "a", 1: "a", 2: "b"}
-    assert set(spread(partitions((0,)), [0, 1, 2], racks, factor=2)[TopicPartition("t", 0)]) == {0, 2}
+    assert set(spread(partitions((0,)), [0, 1, 2], racks, factor=2)[TopicPartition("t", 0)]) == {
+        0,
+        2,
+    }
 
 
 def test_excess_replicas_are_dropped():
@@ -88,7 +91,9 @@ def test_too_few_brokers_are_rejected():
 
 def test_only_differences_are_moves():
     current = partitions((0, 1), (1, 2))
-    assert moves(current, {**current, TopicPartition("t", 1): (2, 1)}) == {TopicPartition("t", 1): (2, 1)}
+    assert moves(current, {**current, TopicPartition("t", 1): (2, 1)}) == {
+        TopicPartition("t", 1): (2, 1)
+    }
 
 
 def test_partitions_of_a_small_topic_do_not_all_move_to_a_new_broker():
@@ -115,7 +120,9 @@ def test_dropped_replicas_are_those_that_share_a_rack():
 @pytest.mark.timeout(120)  # it takes about 2 s of CPU
 def test_plan_for_many_topics_ends():
     current = {
-        TopicPartition(f"t{topic}", index): tuple((topic + index + replica) % 8 for replica in range(3))
+        TopicPartition(f"t{topic}", index): tuple(
+            (topic + index + replica) % 8 for replica in range(3)
+        )
         for topic in range(300)
         for index in range(1 + topic % 12)
     }
@@ -169,19 +176,25 @@ def fewest_moves_of_topic(
         following: dict[tuple[int, ...], int] = {}
         for before, cost in counts.items():
             for chosen in combinations(brokers, len(nodes)):
-                sums = tuple(count + (node in chosen) for count, node in zip(before, brokers, strict=True))
+                sums = tuple(
+                    count + (node in chosen) for count, node in zip(before, brokers, strict=True)
+                )
                 more = cost + len(set(chosen) - set(nodes))
                 following[sums] = min(following.get(sums, more), more)
         counts = following
     return {sums: cost for sums, cost in counts.items() if max(sums) - min(sums) <= 1}
 
 
-def plans(topics: int, partitions: int, nodes: int, factors: st.SearchStrategy[int]) -> st.SearchStrategy:
+def plans(
+    topics: int, partitions: int, nodes: int, factors: st.SearchStrategy[int]
+) -> st.SearchStrategy:
     """Generate replicas for several topics, with one replication factor per plan."""
 
     def topic_lists(factor: int) -> st.SearchStrategy:
         replicas = st.permutations(range(nodes)).map(lambda order: tuple(order[:factor]))
-        return st.lists(st.lists(replicas, min_size=1, max_size=partitions), min_size=1, max_size=topics)
+        return st.lists(
+            st.lists(replicas, min_size=1, max_size=partitions), min_size=1, max_size=topics
+        )
 
     return factors.flatmap(topic_lists).map(
         lambda drawn: {
@@ -207,7 +220,9 @@ def test_any_plan_is_even_per_topic_then_in_total_then_by_leaders(current, broke
 
 @given(plans(3, 4, 5, st.integers(1, 2)), st.sets(st.integers(0, 5), min_size=2, max_size=4))
 def test_any_plan_has_the_fewest_moves_of_an_even_plan(current, brokers):
-    assert moved(current, spread(current, sorted(brokers))) == fewest_moves(current, sorted(brokers))
+    assert moved(current, spread(current, sorted(brokers))) == fewest_moves(
+        current, sorted(brokers)
+    )
 
 
 @given(plans(4, 6, 6, st.integers(1, 3)), st.sets(st.integers(0, 8), min_size=3))

@@ -117,6 +117,8 @@ def test_static_member_stays_in_the_group_when_it_closes(admin: Admin, topic: st
 
 
 def test_member_can_be_closed_twice(admin: Admin):
-    client = ConfluentConsumer({"bootstrap.servers": admin.connection.bootstrap, "group.id": "twice"})
+    client = ConfluentConsumer(
+        {"bootstrap.servers": admin.connection.bootstrap, "group.id": "twice"}
+    )
     close_member(client)
     close_member(client)

@@ -35,7 +35,9 @@ def test_positions_are_parsed(text, position: Position):
     assert Position.of(text, now_ms=1_000_000_000) == position
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-", "@", "1.5", "-5x", "2026-13-01", "²", "@²", "0001-01-01"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-", "@", "1.5", "-5x", "2026-13-01", "²", "@²", "0001-01-01"]
+)
 def test_invalid_position_is_rejected(text: str):
     with pytest.raises(ClientError, match="is not a position to read from"):
         Position.of(text)
@@ -97,7 +99,9 @@ def test_deleted_offset_starts_at_the_first_remaining(shared_broker, ten_seconds
         ("latest", None),
     ],
 )
-def test_time_without_a_zone_is_local(text: str, shown: str | None, monkeypatch: pytest.MonkeyPatch):
+def test_time_without_a_zone_is_local(
+    text: str, shown: str | None, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:

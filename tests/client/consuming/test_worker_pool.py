@@ -37,7 +37,8 @@ def kafka(millstream: Kafka) -> Kafka:
 def total_lag(kafka: Kafka, group: str) -> int:
     committed = kafka.admin.groups.committed(group)
     return sum(
-        end - committed.get(partition, 0) for partition, end in kafka.admin.offsets.latest("orders").items()
+        end - committed.get(partition, 0)
+        for partition, end in kafka.admin.offsets.latest("orders").items()
     )
 
 
@@ -82,7 +83,9 @@ class Gate:
 
 
 @contextmanager
-def running(consumer: Consumer, handle: Callable[[Record], object], **options) -> Iterator[threading.Thread]:
+def running(
+    consumer: Consumer, handle: Callable[[Record], object], **options
+) -> Iterator[threading.Thread]:
     """Run a pool on a thread until the end of the block."""
     thread = threading.Thread(target=lambda: consumer.run(handle, **options))
     thread.start()
@@ -134,7 +137,9 @@ def test_full_pool_reads_nothing_of_new_partitions(kafka: Kafka) -> None:
     consumer = Consumer(kafka.bootstrap, "orders", group="readers", options=SHORT)
     try:
         with running(consumer, gate, workers=2, max_in_flight=10):
-            wait_until(lambda: paused(consumer) and len(consumer.membership.owned) == 2, "both have a half")
+            wait_until(
+                lambda: paused(consumer) and len(consumer.membership.owned) == 2, "both have a half"
+            )
             leaves.set()
             other.join()
             wait_until(lambda: len(consumer.membership.owned) == 4, "the rest has come")
@@ -142,7 +147,9 @@ def test_full_pool_reads_nothing_of_new_partitions(kafka: Kafka) -> None:
                 time.sleep(0.05)
                 assert in_flight(consumer) == 10
             gate.open.set()
-            wait_until(lambda: len({record[:3] for record in gate.seen}) == COUNT, "all are handled")
+            wait_until(
+                lambda: len({record[:3] for record in gate.seen}) == COUNT, "all are handled"
+            )
     finally:
         gate.open.set()
         leaves.set()
@@ -159,7 +166,9 @@ def test_briefly_full_pool_is_not_paused(kafka: Kafka, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("group", ["readers", None])
-def test_slow_records_at_the_end_are_handled_beyond_drain_timeout(kafka: Kafka, group: str | None) -> None:
+def test_slow_records_at_the_end_are_handled_beyond_drain_timeout(
+    kafka: Kafka, group: str | None
+) -> None:
     gate = Gate()
     consumer = Consumer(kafka.bootstrap, "orders", group=group, until_end=True)
     with running(consumer, gate, workers=2, max_in_flight=COUNT, drain_timeout_s=0.01) as thread:
@@ -231,7 +240,9 @@ def test_unhashable_decoded_keys_keep_their_order(kafka: Kafka) -> None:
 
 def test_at_most_once_commits_before_a_record_is_handled(kafka: Kafka) -> None:
     seen: list[Record] = []
-    consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True)
+    consumer = Consumer(
+        kafka.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True
+    )
 
     def handle(record: Record) -> None:
         committed = kafka.admin.groups.committed("readers") if len(seen) % 500 == 0 else None
@@ -243,18 +254,27 @@ def test_at_most_once_commits_before_a_record_is_handled(kafka: Kafka) -> None:
     with consumer:
         consumer.run(handle, workers=2, max_in_flight=200)
     # Committed records were handled, although the pool was stopped.
-    assert COUNT - total_lag(kafka, "readers") == len(seen) == len({record[:3] for record in seen}) < COUNT
+    assert (
+        COUNT - total_lag(kafka, "readers")
+        == len(seen)
+        == len({record[:3] for record in seen})
+        < COUNT
+    )
 
 
 def test_failed_record_is_not_repeated_at_most_once(kafka: Kafka) -> None:
-    consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True)
+    consumer = Consumer(
+        kafka.bootstrap, "orders", group="readers", delivery="at-most-once", until_end=True
+    )
     with consumer, pytest.raises(ZeroDivisionError):
         consumer.run(lambda record: 1 / 0, workers=1)
     assert total_lag(kafka, "readers") < COUNT
 
 
 def test_without_auto_commit_the_caller_commits(kafka: Kafka) -> None:
-    with Consumer(kafka.bootstrap, "orders", group="readers", auto_commit=False, until_end=True) as consumer:
+    with Consumer(
+        kafka.bootstrap, "orders", group="readers", auto_commit=False, until_end=True
+    ) as consumer:
         consumer.run(lambda record: None, commit_every_s=0)
         assert total_lag(kafka, "readers") == COUNT
         consumer.commit()
@@ -263,7 +283,10 @@ def test_without_auto_commit_the_caller_commits(kafka: Kafka) -> None:
 
 def test_exactly_once_is_rejected_without_a_transaction(kafka: Kafka) -> None:
     consumer = Consumer(kafka.bootstrap, "orders", group="readers", delivery="exactly-once")
-    with consumer, pytest.raises(ClientError, match=r"run\(\) cannot .* transaction\.commit_offsets"):
+    with (
+        consumer,
+        pytest.raises(ClientError, match=r"run\(\) cannot .* transaction\.commit_offsets"),
+    ):
         consumer.run(print)
     with pytest.raises(ClientError, match=r"ConsumerThreads cannot .* transaction\.commit_offsets"):
         ConsumerThreads(kafka.bootstrap, "orders", print, group="readers", delivery="exactly-once")
@@ -291,7 +314,9 @@ def test_fenced_instance_is_a_permanent_failure(kafka: Kafka) -> None:
     with Consumer(kafka.bootstrap, "orders", group="readers") as consumer:
         assert consumer.membership is not None
         assert consumer.membership._commit_failure(KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)).passing
-        assert not consumer.membership._commit_failure(KafkaError(ErrorCode.FENCED_INSTANCE_ID)).passing
+        assert not consumer.membership._commit_failure(
+            KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        ).passing
 
 
 def test_failure_ends_the_run_and_its_record_is_read_again(kafka: Kafka) -> None:
@@ -326,7 +351,9 @@ def test_on_error_makes_a_failed_record_count_as_handled(kafka: Kafka) -> None:
 def test_undecodable_record_goes_to_on_error(kafka: Kafka) -> None:
     kafka.produce("orders", [(b"key", b"{")])
     handled, failed = [], []
-    with Consumer(kafka.bootstrap, "orders", group="readers", value="json", until_end=True) as consumer:
+    with Consumer(
+        kafka.bootstrap, "orders", group="readers", value="json", until_end=True
+    ) as consumer:
         consumer.run(
             lambda record: handled.append(record.value),
             on_error=lambda record, error: failed.append(record.value),
@@ -413,9 +440,14 @@ def test_threads_commit_according_to_delivery(kafka: Kafka) -> None:
     def fails(batch: list[Record]) -> None:
         raise ZeroDivisionError
 
-    for options, all_are_left in (({"auto_commit": False}, True), ({"delivery": "at-most-once"}, False)):
+    for options, all_are_left in (
+        ({"auto_commit": False}, True),
+        ({"delivery": "at-most-once"}, False),
+    ):
         group = "-".join(options)
-        threads = ConsumerThreads(kafka.bootstrap, "orders", fails, group=group, threads=1, **options)
+        threads = ConsumerThreads(
+            kafka.bootstrap, "orders", fails, group=group, threads=1, **options
+        )
         with pytest.raises(ZeroDivisionError):
             threads.start().wait(30)
         assert (total_lag(kafka, group) == COUNT) is all_are_left
@@ -432,7 +464,9 @@ def test_failed_commit_does_not_end_the_threads(kafka: Kafka) -> None:
     seen: list[Record] = []
     with (
         kafka.faults.error("OffsetCommit", "UNKNOWN_MEMBER_ID", times=1),
-        ConsumerThreads(kafka.bootstrap, "orders", seen.extend, group="readers", threads=1, options=SHORT),
+        ConsumerThreads(
+            kafka.bootstrap, "orders", seen.extend, group="readers", threads=1, options=SHORT
+        ),
     ):
         wait_until(lambda: len({record[:3] for record in seen}) == COUNT, "all are handled")
         wait_until(lambda: total_lag(kafka, "readers") == 0, "and committed")
@@ -442,7 +476,12 @@ def test_failed_commit_does_not_end_the_threads(kafka: Kafka) -> None:
 def test_wait_timeout_is_for_all_threads_together(kafka: Kafka) -> None:
     gate = threading.Event()
     threads = ConsumerThreads(
-        kafka.bootstrap, "orders", lambda batch: gate.wait(60), group="readers", threads=3, options=SHORT
+        kafka.bootstrap,
+        "orders",
+        lambda batch: gate.wait(60),
+        group="readers",
+        threads=3,
+        options=SHORT,
     ).start()
     waited: list[float] = []
     for thread in threads._threads:

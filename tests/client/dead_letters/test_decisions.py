@@ -52,7 +52,9 @@ def test_record_is_sent_once_for_several_letters():
 def test_record_that_was_sent_before_is_not_sent_again():
     candidate_letter = letter(0, 5)
     assert candidate_letter.redelivery is not None
-    assert words(decide([candidate_letter], done={candidate_letter.redelivery}, newest={})) == ["repeated"]
+    assert words(decide([candidate_letter], done={candidate_letter.redelivery}, newest={})) == [
+        "repeated"
+    ]
     other = Redelivery("elsewhere", candidate_letter.redelivery.record)
     assert words(decide([candidate_letter], done={other}, newest={})) == ["sent"]
 
@@ -76,13 +78,19 @@ def test_letter_stays_when_its_key_has_a_newer_record():
 
 def test_letters_of_one_key_go_back_only_in_order():
     assert words(decide([letter(0, 5), letter(1, 9)], newest={})) == ["sent", "sent"]
-    assert words(decide([letter(0, 9), letter(1, 5), letter(2, 5)], newest={})) == ["sent", "newer", "newer"]
+    assert words(decide([letter(0, 9), letter(1, 5), letter(2, 5)], newest={})) == [
+        "sent",
+        "newer",
+        "newer",
+    ]
     assert words(decide([letter(0, 9), letter(1, 5)], newest=None)) == ["sent", "sent"]
     assert words(decide([letter(0, 9, None), letter(1, 5, None)], newest={})) == ["sent", "sent"]
 
 
 def test_letter_that_is_not_chosen_stays_and_does_not_count():
-    decisions = decide([letter(0, 5, chosen=False), letter(1, 5), letter(2, 7, chosen=False)], newest={})
+    decisions = decide(
+        [letter(0, 5, chosen=False), letter(1, 5), letter(2, 7, chosen=False)], newest={}
+    )
     assert words(decisions) == ["filtered", "sent", "filtered"] and decisions.ends == {0: 2}
 
 
@@ -101,7 +109,8 @@ def test_the_last_record_of_each_key_is_the_newest(seed: int):
     bad = [offset for offset in range(len(keys)) if chance.random() < 0.6]
     reported = chance.choices(bad, k=chance.randint(1, 10)) if bad else []
     letters = [
-        letter(at, offset, keys[offset], chosen=chance.random() < 0.9) for at, offset in enumerate(reported)
+        letter(at, offset, keys[offset], chosen=chance.random() < 0.9)
+        for at, offset in enumerate(reported)
     ]
     own = {
         candidate_letter.record.offset
@@ -137,11 +146,18 @@ def test_order_of_a_record_that_was_sent_back_is_that_of_its_original():
     assert record_order(back, first, by_offset=False) == 1005
     assert record_order(back, None, by_offset=True) == 20
     assert record_order(back, first._replace(partition=1), by_offset=True) == 20
-    assert record_order(first, back, by_offset=True) == 5  # a place behind the record is not its original
+    assert (
+        record_order(first, back, by_offset=True) == 5
+    )  # a place behind the record is not its original
 
 
 def test_letter_is_ordered_by_offset_at_home_and_by_time_elsewhere():
-    about = {"dlq.topic": "orders", "dlq.partition": "0", "dlq.offset": "20", "dlq.timestamp": "2000"}
+    about = {
+        "dlq.topic": "orders",
+        "dlq.partition": "0",
+        "dlq.offset": "20",
+        "dlq.timestamp": "2000",
+    }
     headers = tuple((name, value.encode()) for name, value in about.items())
     first = ("dlq.first", format_first(Identity("orders", 0, 5, 1005)))
     record = Record("orders.dlq", 1, 7, 9000, "create", b"k", None, headers)

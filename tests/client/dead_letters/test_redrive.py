@@ -83,7 +83,11 @@ def bury(shared_broker, origin: str) -> Bury:
                     ("trace", b"\x00\xff"),
                 ]
                 producer.send(
-                    origin + ".dlq", str(number), key=f"k{number}", headers=about, partition=number % 2
+                    origin + ".dlq",
+                    str(number),
+                    key=f"k{number}",
+                    headers=about,
+                    partition=number % 2,
                 )
 
     return write
@@ -97,7 +101,9 @@ def test_headers_of_a_letter_are_parsed():
         ("dlq.partition", b"2"),
         ("dlq.offset", b"x"),
     ]
-    record = Record("t.dlq", 0, 5, 7, "create", None, b"v", (*about, ("dlq.redriven", b"3"), ("a", None)))
+    record = Record(
+        "t.dlq", 0, 5, 7, "create", None, b"v", (*about, ("dlq.redriven", b"3"), ("a", None))
+    )
     letter = dead_letter(record)
     assert letter == (record, "why", "t", 2, None, None, None, 3, None, None, None)
     assert letter.headers == (("a", b"1"), ("a", None))
@@ -111,7 +117,9 @@ def test_dead_letters_go_back_unchanged_to_topic_and_partition(shared_broker, ad
     assert plan(admin, request) == expected
     assert consume(shared_broker.bootstrap, origin) == []
     assert execute(admin, request) == expected
-    records = sorted(consume(shared_broker.bootstrap, origin), key=lambda record: int(record.value or b""))
+    records = sorted(
+        consume(shared_broker.bootstrap, origin), key=lambda record: int(record.value or b"")
+    )
     assert [
         (record.partition, record.timestamp_ms, record.key, record.value, record.headers)
         for record in records
@@ -124,7 +132,10 @@ def test_dead_letters_go_back_unchanged_to_topic_and_partition(shared_broker, ad
             (
                 ("trace", b"\x00\xff"),
                 ("dlq.redriven", b"1"),
-                ("dlq.first", f"{origin}-{number % 3}:{number}@{1_700_000_000_000 + number}".encode()),
+                (
+                    "dlq.first",
+                    f"{origin}-{number % 3}:{number}@{1_700_000_000_000 + number}".encode(),
+                ),
             ),
         )
         for number in range(6)
@@ -177,13 +188,20 @@ def test_redrive_to_another_topic_partitions_by_key(shared_broker, admin, origin
     bury(4)
     admin.topics.create(origin + "-other", partitions=2, configs=FOR_EVER)
     other = origin + "-other"
-    assert execute(admin, RedriveRequest(origin + ".dlq", to=other)) == Redriven({Target(other, None): 4}, 0)
+    assert execute(admin, RedriveRequest(origin + ".dlq", to=other)) == Redriven(
+        {Target(other, None): 4}, 0
+    )
     assert len(consume(shared_broker.bootstrap, other)) == 4
     assert consume(shared_broker.bootstrap, origin) == []
 
 
 def test_number_of_redrives_is_counted(shared_broker, admin, origin):
-    about = {"dlq.topic": origin, "dlq.partition": "0", "dlq.redriven": "4", "dlq.reason": "still bad"}
+    about = {
+        "dlq.topic": origin,
+        "dlq.partition": "0",
+        "dlq.redriven": "4",
+        "dlq.reason": "still bad",
+    }
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(origin + ".dlq", "v", headers=about)
     execute(admin, RedriveRequest(origin + ".dlq"))
@@ -213,7 +231,9 @@ def test_unsendable_letters_are_rejected_before_any_is_sent(shared_broker, admin
     assert admin.groups.committed(redrive_group(origin + ".dlq")) == {}
 
 
-def test_expired_records_are_not_sent_without_a_choice_of_timestamps(shared_broker, admin, origin, bury):
+def test_expired_records_are_not_sent_without_a_choice_of_timestamps(
+    shared_broker, admin, origin, bury
+):
     admin.configs.alter("topic", origin, {"retention.ms": "3600000"})
     bury(2)
     with Producer(shared_broker.bootstrap) as producer:
@@ -223,9 +243,7 @@ def test_expired_records_are_not_sent_without_a_choice_of_timestamps(shared_brok
     first, second = Target(origin, 0), Target(origin, 1)
     planned = Redriven({first: 2, second: 1}, 0, {first: 1, second: 1})
     assert plan(admin, request) == planned
-    reason = (
-        r"2 of 3 records are older than the retention of \S+ \(retention.ms=3600000\), .*--timestamps now"
-    )
+    reason = r"2 of 3 records are older than the retention of \S+ \(retention.ms=3600000\), .*--timestamps now"
     with pytest.raises(ClientError, match=reason):
         execute(admin, request)
     assert consume(shared_broker.bootstrap, origin) == []
@@ -236,10 +254,14 @@ def test_expired_records_are_not_sent_without_a_choice_of_timestamps(shared_brok
     (record,) = consume(shared_broker.bootstrap, origin)
     assert record.timestamp_ms >= before_ms
     # Partitions are read in any order: the first record sent is the old one of either.
-    left, sent = {b"0": (b"1", {first: 1, second: 1}), b"1": (b"0", {first: 2})}[record.value or b""]
+    left, sent = {b"0": (b"1", {first: 1, second: 1}), b"1": (b"0", {first: 2})}[
+        record.value or b""
+    ]
     expired = {Target(origin, int(left)): 1}
     assert execute(admin, replace(request, timestamps="original")) == Redriven(sent, 0, expired)
-    times = {record.value: record.timestamp_ms for record in consume(shared_broker.bootstrap, origin)}
+    times = {
+        record.value: record.timestamp_ms for record in consume(shared_broker.bootstrap, origin)
+    }
     assert times[left] == 1_700_000_000_000 + int(left)
 
 
@@ -280,7 +302,9 @@ def write_letter(
         producer.send(origin + ".dlq", value, key=key, headers=headers, partition=partition)
 
 
-def write(bootstrap: str, topic: str, key: str | None, value: str | None, partition: int = 0) -> None:
+def write(
+    bootstrap: str, topic: str, key: str | None, value: str | None, partition: int = 0
+) -> None:
     with Producer(bootstrap) as producer:
         producer.send(topic, value, key=key, partition=partition)
 
@@ -325,21 +349,36 @@ def test_record_is_sent_again_only_on_request(shared_broker, admin, origin):
     assert execute(admin, request).count == 1
     admin.groups.alter(redrive_group(request.topic), {TopicPartition(request.topic, 0): 0})
     assert plan(admin, request) == Redriven({}, 0, repeated=2)
-    assert execute(admin, replace(request, again=True)) == Redriven({Target(origin, 0): 1}, 0, repeated=1)
+    assert execute(admin, replace(request, again=True)) == Redriven(
+        {Target(origin, 0): 1}, 0, repeated=1
+    )
     assert values(shared_broker.bootstrap, origin) == [b"bad", b"bad"]
 
 
 def test_pipeline_and_flow_choose_letters(shared_broker, admin, origin):
     for number, (pipeline, flow) in enumerate([("p", "a"), ("p", "b"), ("q", None)]):
-        write_letter(shared_broker.bootstrap, origin, offset=number, key=None, pipeline=pipeline, flow=flow)
+        write_letter(
+            shared_broker.bootstrap, origin, offset=number, key=None, pipeline=pipeline, flow=flow
+        )
     request = RedriveRequest(origin + ".dlq")
     counts = [
         plan(admin, replace(request, pipeline=pipeline, flow=flow)).count
-        for pipeline, flow in ((None, None), ("p", None), ("p", "b"), ("q", None), ("q", "b"), (None, "a"))
+        for pipeline, flow in (
+            (None, None),
+            ("p", None),
+            ("p", "b"),
+            ("q", None),
+            ("q", "b"),
+            (None, "a"),
+        )
     ]
     assert counts == [3, 2, 1, 1, 0, 1]
     counts = summary(admin, request.topic)
-    assert {str(who): count for who, count in counts.refused_by.items()} == {"p/a": 1, "p/b": 1, "q": 1}
+    assert {str(who): count for who, count in counts.refused_by.items()} == {
+        "p/a": 1,
+        "p/b": 1,
+        "q": 1,
+    }
     assert summary(admin, request.topic, pipeline="p").records == 2
     assert execute(admin, replace(request, pipeline="q")) == Redriven({Target(origin, 0): 1}, 2)
     assert [letter.flow for letter in left(admin, request.topic)] == ["a", "b"]
@@ -359,18 +398,24 @@ def test_tombstone_does_not_delete_a_key_that_was_written_again(shared_broker, a
     write(bootstrap, origin, "live", None)
     write(bootstrap, origin, "live", "again")
     for offset, key in enumerate(("gone", "live")):
-        write_letter(bootstrap, origin, offset=offset, key=key, value=None, reason="the value is null")
+        write_letter(
+            bootstrap, origin, offset=offset, key=key, value=None, reason="the value is null"
+        )
     request = RedriveRequest(origin + ".dlq")
     planned = plan(admin, request)
     at = TopicPartition(request.topic, 0)
     stays = WithheldLetter(at, 1, Identity(origin, 0, 1, 1_700_000_000_000), b"live", 0, 2)
     assert planned == Redriven({Target(origin, 0): 1}, 0, newer=1, examples=(stays,))
     assert execute(admin, request) == planned
-    assert [(record.key, record.value) for record in consume(bootstrap, origin)][3:] == [(b"gone", None)]
+    assert [(record.key, record.value) for record in consume(bootstrap, origin)][3:] == [
+        (b"gone", None)
+    ]
     assert [letter.record.key for letter in left(admin, request.topic)] == [b"live"]
     assert execute(admin, request).count == 0
     assert execute(admin, replace(request, overwrite_newer=True)).count == 1
-    assert [(record.key, record.value) for record in consume(bootstrap, origin)][4:] == [(b"live", None)]
+    assert [(record.key, record.value) for record in consume(bootstrap, origin)][4:] == [
+        (b"live", None)
+    ]
     assert left(admin, request.topic) == []
 
 
@@ -404,12 +449,19 @@ def test_several_bad_records_of_a_key_go_back_in_order(shared_broker, admin, ori
     request = RedriveRequest(origin + ".dlq")
     # One batch for each, and the rest in another run, as after a kill. Records that were sent back
     # count by their originals.
-    assert execute(admin, replace(request, limit=2, overwrite_newer=True), batch_records=1).count == 2
+    assert (
+        execute(admin, replace(request, limit=2, overwrite_newer=True), batch_records=1).count == 2
+    )
     assert execute(admin, request) == Redriven({Target(origin, 0): 1}, 0)
     assert values(bootstrap, origin)[3:] == [b"bad 0", b"bad 1", b"bad 2"]
     # They fail again: their next letters know the originals too, in any order.
     for offset, first in ((5, 2), (4, 1)):
-        about = {"offset": offset, "first": f"{origin}-0:{first}@1", "redriven": 1, "value": f"bad {first}"}
+        about = {
+            "offset": offset,
+            "first": f"{origin}-0:{first}@1",
+            "redriven": 1,
+            "value": f"bad {first}",
+        }
         write_letter(bootstrap, origin, **about)
     done = execute(admin, request)
     assert (done.count, done.newer) == (1, 1)
@@ -421,7 +473,12 @@ def test_newer_record_that_arrives_during_a_redrive_is_seen(
 ):
     bury(4)  # partitions 0 and 1 of the dead letters in turn: 0, 2, 1, 3
     write_letter(
-        shared_broker.bootstrap, origin, partition=1, key="k3", offset=3, timestamp=1_700_000_000_003
+        shared_broker.bootstrap,
+        origin,
+        partition=1,
+        key="k3",
+        offset=3,
+        timestamp=1_700_000_000_003,
     )
     scans = 0
     scan = NewestRecords.scan
@@ -430,7 +487,9 @@ def test_newer_record_that_arrives_during_a_redrive_is_seen(
         nonlocal scans
         scans += 1
         if scans == 2:  # after the survey, before the second transaction
-            for number in range(5):  # so far that the record has a greater offset than the letter says
+            for number in range(
+                5
+            ):  # so far that the record has a greater offset than the letter says
                 write(shared_broker.bootstrap, origin, "other" if number < 4 else "k3", "new")
         scan(self)
 
@@ -445,7 +504,10 @@ def test_another_topic_is_compared_by_time(shared_broker, admin, origin):
     bootstrap, other = shared_broker.bootstrap, origin + "-other"
     admin.topics.create(other, partitions=2, configs=FOR_EVER)
     with Producer(bootstrap) as producer:
-        for key, timestamp_ms in (("older", 1_700_000_000_000 - 1), ("newer", 1_700_000_000_000 + 1)):
+        for key, timestamp_ms in (
+            ("older", 1_700_000_000_000 - 1),
+            ("newer", 1_700_000_000_000 + 1),
+        ):
             producer.send(other, "there", key=key, timestamp_ms=timestamp_ms)
     for offset, key in enumerate(("older", "newer", "absent")):
         write_letter(bootstrap, origin, offset=offset, key=key)
@@ -529,16 +591,24 @@ def run_killed(bootstrap: str, topic: str, name: str, when: str, count: int) -> 
 
 
 def end(admin: Admin, origin: str, isolation: Isolation) -> int:
-    ends: dict[TopicPartition, Spec] = {TopicPartition(origin, number): "latest" for number in range(3)}
-    return sum(partition.offset for partition in admin.offsets.list(ends, isolation=isolation).values())
+    ends: dict[TopicPartition, Spec] = {
+        TopicPartition(origin, number): "latest" for number in range(3)
+    }
+    return sum(
+        partition.offset for partition in admin.offsets.list(ends, isolation=isolation).values()
+    )
 
 
-def test_redrive_killed_within_transactions_sends_everything_once(shared_broker, admin, origin, bury):
+def test_redrive_killed_within_transactions_sends_everything_once(
+    shared_broker, admin, origin, bury
+):
     total = 6_000
     bury(total)
     chance = random.Random(origin)
     for _ in range(3):
-        run_killed(shared_broker.bootstrap, origin + ".dlq", "send", "after", chance.randrange(1, 1_500))
+        run_killed(
+            shared_broker.bootstrap, origin + ".dlq", "send", "after", chance.randrange(1, 1_500)
+        )
         # Records that a read_committed reader does not see belong to the open transaction.
         assert end(admin, origin, "read_committed") < end(admin, origin, "read_uncommitted")
     execute(admin, RedriveRequest(origin + ".dlq"))

@@ -12,7 +12,12 @@ from millstream.client.producing.partitioners import STICKY_BYTES, Sticky, murmu
 from millstream.testing import Kafka
 
 # The results of org.apache.kafka.common.utils.Utils.murmur2, without the sign.
-KNOWN = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536, b"abc": 479470107}
+KNOWN = {
+    b"21": -973932308,
+    b"foobar": -790332482,
+    b"a-little-bit-long-string": -985981536,
+    b"abc": 479470107,
+}
 
 
 @pytest.mark.parametrize(("key", "hashed"), KNOWN.items())
@@ -78,5 +83,7 @@ def test_unknown_names_are_rejected(millstream: Kafka) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, None, "0", 4, True, 1.0])
 def test_invalid_partition_is_rejected(millstream: Kafka, wrong: object) -> None:
-    with pytest.raises(ClientError, match=f"the partitioner returned {wrong!r} for a record for 'orders'"):
+    with pytest.raises(
+        ClientError, match=f"the partitioner returned {wrong!r} for a record for 'orders'"
+    ):
         spread(millstream, lambda *_record: wrong, ["a"])

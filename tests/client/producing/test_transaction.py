@@ -104,12 +104,16 @@ def test_second_producer_fences_the_first(producer: Producer, topic: str):
         with second.transaction() as transaction:
             transaction.send(topic, "second")
         with pytest.raises(
-            ProducerFenced, match="another producer has started with the same transactional id; stop this one"
+            ProducerFenced,
+            match="another producer has started with the same transactional id; stop this one",
         ):
             producer.coordination.commit()
         with second.transaction() as transaction:
             transaction.send(topic, "still")
-    assert [record.value for record in consume(producer.connection.bootstrap, topic)] == [b"second", b"still"]
+    assert [record.value for record in consume(producer.connection.bootstrap, topic)] == [
+        b"second",
+        b"still",
+    ]
 
 
 def test_offsets_are_committed_with_the_results(admin: Admin, producer: Producer, topic: str):
@@ -135,13 +139,18 @@ def test_offsets_are_committed_with_the_results(admin: Admin, producer: Producer
 
 
 def test_producer_without_an_id_has_no_transactions(quick_broker):
-    with Producer(quick_broker.bootstrap) as producer, pytest.raises(ClientError, match="transactional_id"):
+    with (
+        Producer(quick_broker.bootstrap) as producer,
+        pytest.raises(ClientError, match="transactional_id"),
+    ):
         producer.transaction()
 
 
 def test_open_transaction_is_listed_and_described(admin: Admin, producer: Producer, topic: str):
     begin(producer, topic)
-    (listed,) = [transaction for transaction in admin.transactions.list() if transaction.id == topic]
+    (listed,) = [
+        transaction for transaction in admin.transactions.list() if transaction.id == topic
+    ]
     described = admin.transactions.get(topic)
     assert (described.state, described.open, described.timeout_ms) == ("Ongoing", True, 60_000)
     assert (listed.state, listed.producer_id) == ("Ongoing", described.producer_id)
@@ -164,9 +173,9 @@ def test_transactions_are_filtered(admin: Admin, producer: Producer, topic: str)
         ({"pattern": topic[:-3] + "..."}, True),
         ({"pattern": topic[:-3]}, False),
     ):
-        assert (topic in [transaction.id for transaction in admin.transactions.list(**filters)]) is shown, (
-            filters
-        )
+        assert (
+            topic in [transaction.id for transaction in admin.transactions.list(**filters)]
+        ) is shown, filters
     with pytest.raises(ClientError, match="'open' is not one of Empty, Ongoing"):
         admin.transactions.list(states=["open"])
     with pytest.raises(ClientError, match="is not a regular expression"):
@@ -181,7 +190,9 @@ def test_unknown_transactional_id_names_the_nearest(admin: Admin, producer: Prod
     assert topic in caught.value.hint
 
 
-def test_abort_ends_the_transaction_and_fences_its_producer(admin: Admin, producer: Producer, topic: str):
+def test_abort_ends_the_transaction_and_fences_its_producer(
+    admin: Admin, producer: Producer, topic: str
+):
     begin(producer, topic)
     assert admin.transactions.abort(topic).partitions == (TopicPartition(topic, 0),)
     assert not admin.transactions.get(topic).open
@@ -201,7 +212,11 @@ def test_hanging_transaction_is_found_and_ended(admin: Admin, producer: Producer
     now_ms = int(time.time() * 1000)
     assert admin.transactions.hanging([where], idle_ms=3_600_000, now_ms=now_ms) == []
     (hanging,) = admin.transactions.hanging([where], idle_ms=-60_000, now_ms=now_ms)
-    assert (hanging.producer_id, hanging.producer_epoch, hanging.start_offset) == (UNKNOWN_PRODUCER, 3, 0)
+    assert (hanging.producer_id, hanging.producer_epoch, hanging.start_offset) == (
+        UNKNOWN_PRODUCER,
+        3,
+        0,
+    )
     with pytest.raises(ClientError, match="2 transactions are open") as caught:
         admin.transactions.find(where)
     assert str(UNKNOWN_PRODUCER) in caught.value.hint
@@ -213,7 +228,10 @@ def test_hanging_transaction_is_found_and_ended(admin: Admin, producer: Producer
     ):
         admin.transactions.find(where, UNKNOWN_PRODUCER)
     producer.coordination.commit()
-    assert [record.value for record in consume(producer.connection.bootstrap, topic)] == [b"open", b"after"]
+    assert [record.value for record in consume(producer.connection.bootstrap, topic)] == [
+        b"open",
+        b"after",
+    ]
 
 
 def test_fenced_transaction_raises_only_producer_fenced(shared_broker, topic: str):
@@ -259,7 +277,9 @@ def test_poll_of_a_fenced_producer_raises_producer_fenced(shared_broker, topic: 
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["first", "after a transaction"])
-def test_send_outside_a_transaction_is_rejected_with_a_hint(shared_broker, topic: str, before: bool):
+def test_send_outside_a_transaction_is_rejected_with_a_hint(
+    shared_broker, topic: str, before: bool
+):
     with Producer(shared_broker.bootstrap, transactional_id=topic) as producer:
         if before:
             with producer.transaction() as transaction:

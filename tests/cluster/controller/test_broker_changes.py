@@ -67,7 +67,9 @@ def test_a_restart_without_a_controller_is_noticed_by_the_next_one():
         await world.partitions.brokers.reconcile()
         assert world.now == PartitionState(1, 5, (1, 2, 3)), "nobody was away"
         # The next controller reads another registration of broker 1 than the one before has stored.
-        world.state.publish([NodeData(znodes.broker_path(1), znodes.encode_broker(broker(1), now_ms=0), 99)])
+        world.state.publish(
+            [NodeData(znodes.broker_path(1), znodes.encode_broker(broker(1), now_ms=0), 99)]
+        )
         await world.partitions.brokers.reconcile()
         assert world.now == PartitionState(2, 6, (2, 3), 3, 1)
         assert world.state.image.brokers[1].epoch == world.state.image.broker_epochs[1] == 99
@@ -129,13 +131,18 @@ def test_report_of_an_earlier_process_is_ignored_after_a_restart():
         )
         asking = asyncio.ensure_future(feed.ask(report))
         await asyncio.sleep(0.01)
-        changing = asyncio.ensure_future(world.registered(broker(1), broker(2, epoch=99), broker(3)))
+        changing = asyncio.ensure_future(
+            world.registered(broker(1), broker(2, epoch=99), broker(3))
+        )
         await asyncio.sleep(0.01)
         world.state.lock.release()
         await asyncio.gather(asking, changing)
         assert world.state.image.brokers[2].epoch == 99
         assert world.state.image.stopping == frozenset()
-        assert await world.propose((1, 10), (3, 30), (2, 99), version=world.now.partition_epoch) == world.now
+        assert (
+            await world.propose((1, 10), (3, 30), (2, 99), version=world.now.partition_epoch)
+            == world.now
+        )
 
     on(test)
 

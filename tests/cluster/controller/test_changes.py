@@ -98,10 +98,14 @@ class World:
         self.settings_changed += NOT_A_TOPIC in changes
 
     async def create(self, *names: str, **more: Any) -> dict[str, Outcome]:
-        return await self.controller.create_topics([NewTopic(name, -1, -1) for name in names], **more)
+        return await self.controller.create_topics(
+            [NewTopic(name, -1, -1) for name in names], **more
+        )
 
     async def delete(self, *names: str) -> dict[str, Outcome]:
-        return await self.controller.delete_topics({name: self.image.topics[name].topic_id for name in names})
+        return await self.controller.delete_topics(
+            {name: self.image.topics[name].topic_id for name in names}
+        )
 
 
 def after_a_restart(disk: SimDisk) -> ClusterImage:
@@ -149,7 +153,9 @@ def test_validate_only_changes_nothing() -> None:
         world = await World().open()
         assert (await world.create("a", validate_only=True))["a"].code is ErrorCode.NONE
         await world.create("b")
-        assert (await world.controller.grow_topic("b", 5, None, validate_only=True)).code is ErrorCode.NONE
+        assert (
+            await world.controller.grow_topic("b", 5, None, validate_only=True)
+        ).code is ErrorCode.NONE
         return world
 
     world = asyncio.run(test())
@@ -240,7 +246,11 @@ def test_concurrent_changes_of_settings_are_all_kept() -> None:
             world.controller.set_topic_config("t", adding("segment.ms", "2")),
             world.controller.set_topic_config("t", adding("flush.ms", "3")),
         )
-        assert world.image.topic_configs["t"] == {"retention.ms": "1", "segment.ms": "2", "flush.ms": "3"}
+        assert world.image.topic_configs["t"] == {
+            "retention.ms": "1",
+            "segment.ms": "2",
+            "flush.ms": "3",
+        }
 
     asyncio.run(test())
 

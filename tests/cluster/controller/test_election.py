@@ -64,7 +64,9 @@ def test_a_broker_that_has_resigned_does_not_run_again(tmp_path: Path) -> None:
         assert not broker.broker.parts.member.state.active
 
 
-def candidate(store: Coordination, node: int, disk: str = "") -> tuple[ControllerState, ControllerElection]:
+def candidate(
+    store: Coordination, node: int, disk: str = ""
+) -> tuple[ControllerState, ControllerElection]:
     state = ControllerState(store)
     control = PartitionControl(state, unclean=lambda image, topic: False)
     address = "h", 9092 + node
@@ -144,7 +146,9 @@ def test_failed_read_of_the_brokers_is_repeated_at_the_next_look() -> None:
         state, election = candidate(store, 1)
         await election.look()
         broker = BrokerRegistration(2, (BrokerEndpoint("PLAINTEXT", "h", 9094),))
-        await theirs.multi([Create(znodes.broker_path(2), znodes.encode_broker(broker, now_ms=0), True)])
+        await theirs.multi(
+            [Create(znodes.broker_path(2), znodes.encode_broker(broker, now_ms=0), True)]
+        )
         election._on_brokers_changed()
         read = store.children
 

@@ -18,14 +18,18 @@ def nodes(*names: str) -> list[NodeData]:
     return [NodeData(f"/{name}", b"x") for name in names]
 
 
-def feed_test(test: Callable[[ControllerFeed], Awaitable[None]], whole: list[NodeData] | None = None) -> None:
+def feed_test(
+    test: Callable[[ControllerFeed], Awaitable[None]], whole: list[NodeData] | None = None
+) -> None:
     async def run() -> None:
         await test(ControllerFeed(7, lambda: iter(whole if whole is not None else [NOW])))
 
     asyncio.run(run())
 
 
-async def read(feed: ControllerFeed, position: int, *, epoch: int = 7, more: bool = False) -> FeedPage:
+async def read(
+    feed: ControllerFeed, position: int, *, epoch: int = 7, more: bool = False
+) -> FeedPage:
     return await feed.read(1, epoch, position, more_of_snapshot=more, wait_s=0)
 
 
@@ -55,7 +59,9 @@ def test_a_snapshot_comes_in_pages_followed_by_later_changes(monkeypatch: pytest
 
     async def test(feed: ControllerFeed) -> None:
         feed.publish(nodes("old"))
-        assert await read(feed, -1) == FeedPage(1, nodes("a", "b"), begins_snapshot=True, more_follows=True)
+        assert await read(feed, -1) == FeedPage(
+            1, nodes("a", "b"), begins_snapshot=True, more_follows=True
+        )
         feed.publish(nodes("new"))
         assert await read(feed, -1, more=True) == FeedPage(1, nodes("c"))
         assert await read(feed, 1) == FeedPage(2, nodes("new"))
@@ -144,7 +150,9 @@ def test_brokers_at_the_same_position_share_a_page():
         for broker in (1, 2):
             await feed.read(broker, 7, -1, more_of_snapshot=False, wait_s=0)
         feed.publish(nodes("a"))
-        pages = [await feed.read(broker, 7, 0, more_of_snapshot=False, wait_s=0) for broker in (1, 2)]
+        pages = [
+            await feed.read(broker, 7, 0, more_of_snapshot=False, wait_s=0) for broker in (1, 2)
+        ]
         assert pages[0] is pages[1]
         feed.publish(nodes("b"))
         assert await read(feed, 0) == FeedPage(2, nodes("a", "b"))
@@ -160,10 +168,14 @@ def test_brokers_that_start_together_share_a_snapshot(monkeypatch: pytest.Monkey
         feed.publish(nodes("new"))
         again = await feed.read(2, 7, -1, more_of_snapshot=False, wait_s=0)
         assert first is again
-        rest = [await feed.read(broker, 7, -1, more_of_snapshot=True, wait_s=0) for broker in (2, 1)]
+        rest = [
+            await feed.read(broker, 7, -1, more_of_snapshot=True, wait_s=0) for broker in (2, 1)
+        ]
         assert rest[0] is rest[1] and rest[0] == FeedPage(0, nodes("c"))
         # A broker that has applied the snapshot gets the changes since its start.
-        assert await feed.read(2, 7, 0, more_of_snapshot=False, wait_s=0) == FeedPage(1, nodes("new"))
+        assert await feed.read(2, 7, 0, more_of_snapshot=False, wait_s=0) == FeedPage(
+            1, nodes("new")
+        )
 
     feed_test(test, nodes("a", "b", "c"))
 
@@ -199,7 +211,9 @@ def test_changes_that_every_broker_has_applied_are_dropped(monkeypatch: pytest.M
         await ask(2, 6)
         assert len(feed._changes) == 4
         await ask(2, 10)
-        assert len(feed._changes) == 3, "the latest stay, for a broker that loses its session for a moment"
+        assert len(feed._changes) == 3, (
+            "the latest stay, for a broker that loses its session for a moment"
+        )
         feed.forget_broker(1)
         assert (await ask(1, 7)).nodes == nodes("n7", "n8", "n9")
         assert (await ask(3, 2)).begins_snapshot

@@ -24,7 +24,10 @@ def test_an_accepted_isr_is_the_next_partition_epoch():
         ({"epoch": 6}, ErrorCode.NOT_CONTROLLER),
         ({"version": 1}, ErrorCode.NOT_CONTROLLER),
         ({"version": -1}, ErrorCode.INVALID_UPDATE_VERSION),
-        ({"version": -1, "isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_UPDATE_VERSION),  # a replica once
+        (
+            {"version": -1, "isr": ((1, 10), (4, 40))},
+            ErrorCode.INVALID_UPDATE_VERSION,
+        ),  # a replica once
         ({"node": 2}, ErrorCode.INVALID_REQUEST),
         ({"isr": ((2, 20), (3, 30))}, ErrorCode.INVALID_REQUEST),  # without the leader
         ({"isr": ((1, 10), (4, 40))}, ErrorCode.INVALID_REQUEST),  # no replica

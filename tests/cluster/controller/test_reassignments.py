@@ -28,7 +28,9 @@ def test_reassignment_completes_when_the_new_replica_joins_the_isr():
         assert topic.assignment(0) == Assignment((4, 2, 3, 1), adding=(4,), removing=(1,))
         assert world.partitions.reassignments.in_progress(None) == {T0: topic.assignment(0)}
         outcome = await world.propose((1, 10), (2, 20), (3, 30), (4, 40), version=1)
-        assert outcome is ErrorCode.NEW_LEADER_ELECTED  # the leader that proposed it is no longer a replica
+        assert (
+            outcome is ErrorCode.NEW_LEADER_ELECTED
+        )  # the leader that proposed it is no longer a replica
         assert world.state.image.topics["t"].assignment(0) == Assignment((4, 2, 3))
         assert (world.now.leader, world.now.isr, world.now.leader_epoch) == (4, (2, 3, 4), 6)
         assert world.partitions.reassignments.in_progress(None) == {}
@@ -65,7 +67,9 @@ def test_reassigning_a_large_topic_writes_its_node_once_per_slice():
         world.term.feed.close()
         await world.registered(*(broker(node) for node in (1, 2, 3, 4)))
         count = 1200
-        new = NewTopic("large", -1, -1, assignment=tuple((index, (1, 2, 3)) for index in range(count)))
+        new = NewTopic(
+            "large", -1, -1, assignment=tuple((index, (1, 2, 3)) for index in range(count))
+        )
         controller = Controller(world.state, BrokerConfig({}), new_id=lambda: b"l" * 16)
         await controller.create_topics([new])
         write, nodes = world.store.multi, Counter[str]()
@@ -83,7 +87,8 @@ def test_reassigning_a_large_topic_writes_its_node_once_per_slice():
         assert len(topic.reassigning) == count
         isr = ((1, 10), (2, 20), (3, 30), (4, 40))
         requests = [
-            IsrRequest(topic.topic_id, i, 0, topic.states[i].partition_epoch, isr) for i in range(count)
+            IsrRequest(topic.topic_id, i, 0, topic.states[i].partition_epoch, isr)
+            for i in range(count)
         ]
         await world.partitions.isr.alter_partitions(1, 10, requests)
         topic = world.state.image.topics["large"]
@@ -128,7 +133,9 @@ def test_a_reassignment_can_be_cancelled():
         outcome = await world.partitions.reassignments.reassign({T0: None})
         assert outcome == {T0: None}
         assert world.state.image.topics["t"].assignment(0) == Assignment((1, 2))
-        refused = await world.partitions.reassignments.reassign({T0: None, TopicPartition("u", 0): (1,)})
+        refused = await world.partitions.reassignments.reassign(
+            {T0: None, TopicPartition("u", 0): (1,)}
+        )
         assert {tp: error.code for tp, error in refused.items() if error} == {
             T0: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
             TopicPartition("u", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -66,7 +66,9 @@ def test_a_change_finishes_when_its_caller_is_cancelled(what: str):
     async def test(world: World) -> None:
         asks = {
             "a proposal": lambda: world.propose((1, 10), (2, 20)),
-            "a failed directory": lambda: world.partitions.brokers.replicas_offline(1, 10, frozenset({T0})),
+            "a failed directory": lambda: world.partitions.brokers.replicas_offline(
+                1, 10, frozenset({T0})
+            ),
             "a stop": lambda: world.partitions.brokers.stop_broker(1, 10),
         }
         written, write = asyncio.Event(), world.store.multi

@@ -92,7 +92,9 @@ def test_an_interrupted_deletion_is_finished_by_the_next_controller(writes_befor
         await world.partitions.brokers.reconcile()
         assert "large" not in world.state.image.topics
         assert world.state.image.being_deleted == {"large": [topic_id]}
-        assert not [path for path in await world.store.load() if path.startswith(znodes.topic_path("large"))]
+        assert not [
+            path for path in await world.store.load() if path.startswith(znodes.topic_path("large"))
+        ]
 
     on(test)
 
@@ -142,7 +144,9 @@ def test_the_record_of_a_concurrent_deletion_is_kept() -> None:
 
 def test_colliding_names_are_rejected_even_in_one_request() -> None:
     async def test(world: World) -> None:
-        made = await controller_of(world).create_topics([NewTopic("a.b", 1, 1), NewTopic("a_b", 1, 1)])
+        made = await controller_of(world).create_topics(
+            [NewTopic("a.b", 1, 1), NewTopic("a_b", 1, 1)]
+        )
         assert [outcome.code for outcome in made.values()] == [
             ErrorCode.NONE,
             ErrorCode.INVALID_TOPIC_EXCEPTION,

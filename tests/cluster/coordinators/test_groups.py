@@ -46,7 +46,13 @@ class Topics:
 def driver_of(image: ClusterImage, racks: dict[int, str], partitions: int = 0) -> GroupDriver:
     topics: Any = Topics(partitions)
     return GroupDriver(
-        topics, image, SystemClock(), GroupSettings(), lambda: "id", lambda: 1_048_588, lambda: racks
+        topics,
+        image,
+        SystemClock(),
+        GroupSettings(),
+        lambda: "id",
+        lambda: 1_048_588,
+        lambda: racks,
     )
 
 
@@ -101,7 +107,9 @@ def test_leaders_and_isrs_are_not_part_of_the_view() -> None:
         before = driver.topics
         image.topics["unseen"] = TopicImage("unseen", ANEW, {0: (1,)})
         driver.topics_changed([Change("orders", 0)])  # examines no topic
-        driver.topics_changed([Change("orders"), NOT_A_TOPIC])  # a setting of the topic, and one of brokers
+        driver.topics_changed(
+            [Change("orders"), NOT_A_TOPIC]
+        )  # a setting of the topic, and one of brokers
         assert driver.topics is before
 
     run(story)
@@ -146,7 +154,9 @@ def commit(driver: GroupDriver, offset: int) -> asyncio.Future[Any]:
     context = GroupContext(8, "client", "host")
     return driver.host.call(
         0,
-        lambda shard, waiter, now_ms: shard.decide_offset_commit(request, context, waiter, now_ms=now_ms),
+        lambda shard, waiter, now_ms: shard.decide_offset_commit(
+            request, context, waiter, now_ms=now_ms
+        ),
     )
 
 
@@ -237,7 +247,9 @@ def test_a_loading_shard_learns_of_a_deletion_without_its_record(tmp_path: Path)
         image.being_deleted.clear()
         image.topics["more"] = TopicImage("more", ANEW, {0: (1,)})
         driver.topics_changed([Change("more")])
-        await until(lambda: driver.host.shards() and committed(driver) == [], "the end of the offset")
+        await until(
+            lambda: driver.host.shards() and committed(driver) == [], "the end of the offset"
+        )
         assert driver.topics.is_deleted(ORDERS)
         del image.topics["more"]
         driver.topics_changed([Change("more")])
@@ -250,7 +262,9 @@ def test_without_its_topic_no_broker_coordinates() -> None:
     async def story() -> None:
         driver = driver_of(image_of((1,)), {})
         with pytest.raises(ApiError) as refused:
-            driver.call("readers", GroupShard.decide_list, ListGroupsRequest(), GroupContext(0, "", ""))
+            driver.call(
+                "readers", GroupShard.decide_list, ListGroupsRequest(), GroupContext(0, "", "")
+            )
         assert refused.value.code is ErrorCode.NOT_COORDINATOR
 
     run(story)
@@ -273,7 +287,9 @@ def offsets_of(*groups: str) -> OffsetFetchRequest:
     )
 
 
-@pytest.mark.parametrize(("partitions", "shards"), [(50, 3), (1, 1)], ids=["of many shards", "of one shard"])
+@pytest.mark.parametrize(
+    ("partitions", "shards"), [(50, 3), (1, 1)], ids=["of many shards", "of one shard"]
+)
 def test_coordinators_of_many_groups_are_confirmed_together(partitions: int, shards: int) -> None:
     """Each may take as long as a follower's fetch waits."""
 

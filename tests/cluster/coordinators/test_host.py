@@ -14,7 +14,14 @@ from millstream.core.decisions import CoordinatorRecord, Decision
 from millstream.core.errors import ErrorCode as E
 from millstream.log.errors import StorageError
 from millstream.log.partition_log import PartitionLog
-from support.cluster.host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
+from support.cluster.host_world import (
+    CountingShard,
+    FaultyPartition,
+    World,
+    code_of,
+    new_log,
+    until,
+)
 
 
 @pytest.fixture
@@ -49,7 +56,12 @@ def test_effects_wait_until_the_high_watermark_passes(log: PartitionLog) -> None
         world.host.lead(partition)
         counted, looked = world.count("a"), world.look("a")
         await asyncio.sleep(0)
-        assert (counted.done(), looked.done(), world.sent, world.shard.seen) == (False, False, [], ["a"])
+        assert (counted.done(), looked.done(), world.sent, world.shard.seen) == (
+            False,
+            False,
+            [],
+            ["a"],
+        )
         again = world.count("a")
         partition.commit()
         assert (await counted, await looked, await again) == (1, 1, 2)
@@ -118,7 +130,9 @@ def test_a_rejected_transactional_append_does_not_reload_the_shard(log: Partitio
         world.host.lead(partition)
         await world.count("a")
         partition.fail = E.INVALID_PRODUCER_EPOCH
-        rejected = world.host.call(0, lambda shard, waiter, now: shard.decide_pending("p", waiter, 7))
+        rejected = world.host.call(
+            0, lambda shard, waiter, now: shard.decide_pending("p", waiter, 7)
+        )
         assert code_of(rejected) is E.INVALID_PRODUCER_EPOCH
         partition.fail = None
         assert (len(world.shards), world.shard.pending, await world.look("a")) == (1, {}, 1)
@@ -141,7 +155,11 @@ def test_a_loading_shard_responds_load_in_progress(log: PartitionLog) -> None:
         assert code_of(world.look("a", index=1)) is E.NOT_COORDINATOR
         world.host.run(0, lambda shard, now: 1 / 0)  # ignored while loading
         await until(lambda: not world.host.loading, "the shard to be read")
-        assert (world.shard.durable, world.shard.loaded, await world.look("a")) == ({"a": 500}, 1, 500)
+        assert (world.shard.durable, world.shard.loaded, await world.look("a")) == (
+            {"a": 500},
+            1,
+            500,
+        )
         world.host.close()
 
     asyncio.run(story())
@@ -157,7 +175,10 @@ def test_replay_restores_the_live_shard(log: PartitionLog) -> None:
             await first.count(name)
         for name, producer_id in (("kept", 7), ("dropped", 8), ("open", 9)):
             await first.host.call(
-                0, lambda shard, waiter, now, n=name, p=producer_id: shard.decide_pending(n, waiter, p)
+                0,
+                lambda shard, waiter, now, n=name, p=producer_id: shard.decide_pending(
+                    n, waiter, p
+                ),
             )
         for producer_id, commit in ((7, True), (8, False)):
             partition.append_marker(producer_id, commit=commit)
@@ -182,7 +203,9 @@ def test_a_marker_written_during_the_load_is_applied(log: PartitionLog) -> None:
     async def story() -> None:
         first = World()
         first.host.lead(FaultyPartition(log))
-        await first.host.call(0, lambda shard, waiter, now: shard.decide_pending("offset", waiter, 7))
+        await first.host.call(
+            0, lambda shard, waiter, now: shard.decide_pending("offset", waiter, 7)
+        )
         first.host.close()
         world, partition = World(), FaultyPartition(log)
         world.host.lead(partition)
@@ -195,7 +218,9 @@ def test_a_marker_written_during_the_load_is_applied(log: PartitionLog) -> None:
     asyncio.run(story())
 
 
-def test_an_unreadable_log_has_no_coordinator(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_log_has_no_coordinator(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         first = World()
         first.host.lead(FaultyPartition(log))
@@ -262,7 +287,7 @@ def test_shard_is_kept_by_the_same_leader_and_reloaded_by_another(log: Partition
     asyncio.run(story())
 
 
-# ---- timers --------------------------------------------------------------------------------------
+# ---- timers ----
 
 
 def test_a_timer_decides_once(log: PartitionLog) -> None:
@@ -270,7 +295,9 @@ def test_a_timer_decides_once(log: PartitionLog) -> None:
         world = World()
         world.host.lead(FaultyPartition(log))
         for at_ms in (now_ms() + 60_000, now_ms() + 5):  # armed again: the later time counts
-            await world.host.call(0, lambda shard, waiter, now, at=at_ms: shard.decide_arm("t", waiter, at))
+            await world.host.call(
+                0, lambda shard, waiter, now, at=at_ms: shard.decide_arm("t", waiter, at)
+            )
         await until(lambda: world.shard.durable, "the timer")
         await world.host.call(0, lambda shard, waiter, now: shard.decide_arm("u", waiter, now))
         await until(lambda: len(world.shard.fired) > 1, "the next timer")
@@ -286,13 +313,17 @@ def test_a_timer_whose_decision_fails_reloads_the_shard(log: PartitionLog) -> No
 
     async def story() -> None:
         escaped: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: escaped.append(context)
+        )
         world, partition = World(), FaultyPartition(log)
         world.host.lead(partition)
         await world.count("a")
         partition.fail = E.NOT_ENOUGH_REPLICAS
         await world.host.call(0, lambda shard, waiter, now: shard.decide_arm("t", waiter, now))
-        await until(lambda: len(world.shards) == 2 and not world.host.loading, "the shard to be read again")
+        await until(
+            lambda: len(world.shards) == 2 and not world.host.loading, "the shard to be read again"
+        )
         partition.fail = None
         assert (world.shard.durable, escaped) == ({"a": 1}, [])
         world.host.close()

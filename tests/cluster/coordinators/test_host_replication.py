@@ -13,7 +13,14 @@ from millstream.cluster.coordinators import host
 from millstream.core.decisions import CoordinatorRecord, Decision
 from millstream.core.errors import ErrorCode as E
 from millstream.log.partition_log import PartitionLog
-from support.cluster.host_world import CountingShard, FaultyPartition, World, code_of, new_log, until
+from support.cluster.host_world import (
+    CountingShard,
+    FaultyPartition,
+    World,
+    code_of,
+    new_log,
+    until,
+)
 
 MakePartition = Callable[[], FaultyPartition]
 
@@ -84,7 +91,9 @@ def test_a_timer_of_a_dropped_shard_does_not_fire(partition: MakePartition) -> N
         here.isr = (0,)
         shard = world.shard
         world.host.call(0, lambda shard, waiter, now_ms: shard.decide_arm("late", waiter, now_ms))
-        world.host.call(0, lambda shard, waiter, now_ms: shard.decide_arm("later", waiter, now_ms + 5))
+        world.host.call(
+            0, lambda shard, waiter, now_ms: shard.decide_arm("later", waiter, now_ms + 5)
+        )
         await until(lambda: shard.fired, "the first attempt")
         world.host.resign(0)
         fired = len(shard.fired)
@@ -149,7 +158,9 @@ def test_a_marker_is_not_visible_before_it_is_durable(partition: MakePartition) 
     async def story() -> None:
         world, here = World(), partition()
         world.host.lead(here)
-        pending = world.host.call(0, lambda shard, waiter, now_ms: shard.decide_pending("name", waiter, 7))
+        pending = world.host.call(
+            0, lambda shard, waiter, now_ms: shard.decide_pending("name", waiter, 7)
+        )
         here.commit()
         await pending
         here.append_marker(7, commit=True)

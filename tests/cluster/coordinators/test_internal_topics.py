@@ -49,7 +49,9 @@ class Made:
 
 def internal_topics(**settings: str) -> tuple[InternalTopics, Controller]:
     controller: Any = Controller()
-    config = BrokerConfig.from_texts({name.replace("_", "."): text for name, text in settings.items()})
+    config = BrokerConfig.from_texts(
+        {name.replace("_", "."): text for name, text in settings.items()}
+    )
     return InternalTopics(controller, config, controller), controller
 
 
@@ -140,7 +142,12 @@ def test_settings_shape_the_topics() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", [ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.REQUEST_TIMED_OUT]
+    "code",
+    [
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ],
 )
 def test_coordinator_is_not_available_if_creation_fails(code: ErrorCode) -> None:
     async def story() -> None:
@@ -193,8 +200,12 @@ def test_raising_min_isr_keeps_concurrent_changes() -> None:
     async def test(world: World) -> None:
         world.term.feed.close()  # no broker follows in this test
         control = RealController(world.state, BrokerConfig({}), new_id=lambda: b"i" * 16)
-        await control.create_topics([NewTopic(TRANSACTIONS, 1, 3, configs=(("cleanup.policy", "compact"),))])
-        housekeeping = ControllerHousekeeping(world.state, BrokerConfig({}), control, world.partitions)
+        await control.create_topics(
+            [NewTopic(TRANSACTIONS, 1, 3, configs=(("cleanup.policy", "compact"),))]
+        )
+        housekeeping = ControllerHousekeeping(
+            world.state, BrokerConfig({}), control, world.partitions
+        )
         async with world.state.lock:  # some other change
             operators = asyncio.ensure_future(
                 control.set_topic_config(

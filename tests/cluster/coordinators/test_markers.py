@@ -52,10 +52,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome(*indexes: int, commit: bool = True) -> SendMarkers:
-    return SendMarkers("id", 7, 3, 5, commit, tuple(TopicPartition("__counts", n) for n in indexes), 1)
+    return SendMarkers(
+        "id", 7, 3, 5, commit, tuple(TopicPartition("__counts", n) for n in indexes), 1
+    )
 
 
-def sender(partitions: dict[int, FaultyPartition], events: MarkerEvents = NO_LISTENER) -> MarkerSender:
+def sender(
+    partitions: dict[int, FaultyPartition], events: MarkerEvents = NO_LISTENER
+) -> MarkerSender:
     replicas: Any = Replicas(partitions)
     return MarkerSender(replicas, SystemClock(), events=events)
 
@@ -112,26 +116,34 @@ def markers(partition: FaultyPartition) -> list[tuple[int, int, bool, int]]:
         header = parse_header(data, position)
         marker = read_marker(bytes(data[position : position + header.size]))
         assert marker is not None
-        rows.append((header.producer_id, header.producer_epoch, marker.commit, marker.coordinator_epoch))
+        rows.append(
+            (header.producer_id, header.producer_epoch, marker.commit, marker.coordinator_epoch)
+        )
         position += header.size
     return rows
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_are_written_to_every_partition(partitions: dict[int, FaultyPartition], commit: bool) -> None:
+def test_markers_are_written_to_every_partition(
+    partitions: dict[int, FaultyPartition], commit: bool
+) -> None:
     async def story() -> None:
         done: list[str] = []
         events_seen: list[tuple[int, int, int, bool]] = []
 
         class Listener:
-            def marker_written(self, tp: TopicPartition, offset: int, producer_id: int, commit: bool) -> None:
+            def marker_written(
+                self, tp: TopicPartition, offset: int, producer_id: int, commit: bool
+            ) -> None:
                 events_seen.append((tp.partition, offset, producer_id, commit))
 
         made = sender(partitions, Listener())
         made.send(0, outcome(0, 1, commit=commit), lambda: done.append("done"))
         assert done == ["done"]
         assert events_seen == [(0, 0, 7, commit), (1, 0, 7, commit)]
-        assert [markers(partition) for partition in partitions.values()] == [[(7, 3, commit, 5)]] * 2
+        assert [markers(partition) for partition in partitions.values()] == [
+            [(7, 3, commit, 5)]
+        ] * 2
 
     asyncio.run(story())
 
@@ -224,10 +236,12 @@ def test_an_outcome_waits_until_its_markers_are_durable(
     asyncio.run(story())
 
 
-# ---- partitions that other brokers lead ----------------------------------------------------------
+# ---- partitions that other brokers lead ----
 
 
-async def sent(partitions: dict[int, FaultyPartition], elsewhere: Elsewhere, *indexes: int) -> list[str]:
+async def sent(
+    partitions: dict[int, FaultyPartition], elsewhere: Elsewhere, *indexes: int
+) -> list[str]:
     """Send markers; return once they are written, or the sender has given up."""
     replicas: Any = Replicas(partitions)
     replicas.is_deleted = lambda tp: tp.partition not in elsewhere.leaders
@@ -312,7 +326,9 @@ def test_a_fenced_coordinator_stops(partitions: dict[int, FaultyPartition]) -> N
     asyncio.run(story())
 
 
-def test_a_producer_with_a_newer_epoch_needs_no_marker(partitions: dict[int, FaultyPartition]) -> None:
+def test_a_producer_with_a_newer_epoch_needs_no_marker(
+    partitions: dict[int, FaultyPartition],
+) -> None:
     async def story() -> None:
         elsewhere = Elsewhere({2: 1})
         elsewhere.answers = [ErrorCode.INVALID_PRODUCER_EPOCH]

@@ -105,7 +105,9 @@ def test_ids_in_use_are_not_allocated_again() -> None:
     asyncio.run(test())
 
 
-def test_a_client_gets_a_retriable_error_without_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_gets_a_retriable_error_without_a_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Older Java producers end when InitProducerId is answered with NOT_CONTROLLER."""
     monkeypatch.setattr(client, "_PRODUCER_IDS_TIMEOUT_S", 0.0)
 

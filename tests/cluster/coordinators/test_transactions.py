@@ -80,7 +80,9 @@ class World:
         return asyncio.ensure_future(
             self.driver.call(
                 ID,
-                lambda shard, waiter, now_ms: shard.decide_init_producer_id(INIT, 5, waiter, now_ms=now_ms),
+                lambda shard, waiter, now_ms: shard.decide_init_producer_id(
+                    INIT, 5, waiter, now_ms=now_ms
+                ),
             )
         )
 
@@ -89,18 +91,23 @@ class World:
             transactional_id=ID, producer_id=producer[0], producer_epoch=producer[1], committed=True
         )
         return await self.driver.call(
-            ID, lambda shard, waiter, now_ms: shard.decide_end_txn(request, 5, waiter, now_ms=now_ms)
+            ID,
+            lambda shard, waiter, now_ms: shard.decide_end_txn(request, 5, waiter, now_ms=now_ms),
         )
 
     async def begun(self) -> tuple[int, int]:
         """A producer with an open transaction in the partition."""
         answer = await self.init()
         producer = answer.producer_id, answer.producer_epoch
-        assert await self.driver.verify(ID, *producer, [DATA], verify_only=False) == {DATA: ErrorCode.NONE}
+        assert await self.driver.verify(ID, *producer, [DATA], verify_only=False) == {
+            DATA: ErrorCode.NONE
+        }
         return producer
 
     def state_of(self) -> str:
-        ((_, shard),) = self.driver.host.shards() or [(0, TransactionShard(0, TransactionSettings()))]
+        ((_, shard),) = self.driver.host.shards() or [
+            (0, TransactionShard(0, TransactionSettings()))
+        ]
         known = shard.durable.get(ID)
         return known.state.title if known is not None else "none"
 
@@ -145,7 +152,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marker_sender, "_RETRY_S", 0.001)
 
 
-# ---- producer ids --------------------------------------------------------------------------------
+# ---- producer ids ----
 
 
 @pytest.mark.parametrize(
@@ -244,7 +251,7 @@ def test_close_cancels_allocations(world: Callable[[], World]) -> None:
     asyncio.run(story())
 
 
-# ---- markers -------------------------------------------------------------------------------------
+# ---- markers ----
 
 
 def test_the_next_shard_sends_the_markers_of_a_dropped_one(world: Callable[[], World]) -> None:
@@ -276,7 +283,10 @@ def test_markers_written_for_a_dropped_shard_are_ignored(world: Callable[[], Wor
         await here.end(producer)
         before = here.records()
         here.driver.host.run(
-            0, lambda shard, now_ms: shard.decide_markers_written(ID, producer[0], producer[1], now_ms=now_ms)
+            0,
+            lambda shard, now_ms: shard.decide_markers_written(
+                ID, producer[0], producer[1], now_ms=now_ms
+            ),
         )
         assert (here.records(), here.state_of()) == (before, "PrepareCommit")
         here.data.fail = None
@@ -301,7 +311,7 @@ def test_outcome_is_repeated_if_its_completion_cannot_be_written(
     asyncio.run(story())
 
 
-# ---- requests --------------------------------------------------------------------------------------
+# ---- requests ----
 
 
 def test_without_its_topic_no_broker_coordinates(world: Callable[[], World]) -> None:

@@ -44,7 +44,10 @@ class Source:
     """A controller whose responses may get lost: ``loses(number)`` decides for each."""
 
     def __init__(
-        self, epoch: int, loses: Callable[[int], bool] = lambda number: False, cluster: str = CLUSTER
+        self,
+        epoch: int,
+        loses: Callable[[int], bool] = lambda number: False,
+        cluster: str = CLUSTER,
     ) -> None:
         self.feed = ControllerFeed(epoch, lambda: everything(cluster))
         self.answers = 0
@@ -66,14 +69,19 @@ class Source:
             position=page.position,
             begins_snapshot=page.begins_snapshot,
             more_follows=page.more_follows,
-            nodes=[FeedNode(path=node.path, data=node.data, version=node.version) for node in page.nodes],
+            nodes=[
+                FeedNode(path=node.path, data=node.data, version=node.version)
+                for node in page.nodes
+            ],
         )
 
 
 class World:
     """A follower, the changes that it followed, and the controller that it finds."""
 
-    def __init__(self, source: Source, on_changes: Callable[[Sequence[Change]], Awaitable[None]]) -> None:
+    def __init__(
+        self, source: Source, on_changes: Callable[[Sequence[Change]], Awaitable[None]]
+    ) -> None:
         self.source = source
         self.image = ClusterImage()
 

@@ -41,7 +41,9 @@ def on(test: Callable[[SharedTree], Awaitable[None]]) -> None:
     async def run() -> None:
         async with asyncio.timeout(PATIENCE_S):
             tree = SharedTree()
-            await (await tree.open()).multi([Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER))])
+            await (await tree.open()).multi(
+                [Create(znodes.CLUSTER_ID, znodes.encode_cluster_id(CLUSTER))]
+            )
             await test(tree)
 
     asyncio.run(run())
@@ -101,7 +103,11 @@ def test_a_directory_is_not_claimed_for_the_id_of_another_broker(
     tree = SharedTree()
 
     def broker(directory: str, node: int) -> InProcessBroker:
-        settings = {"log.dirs": tmp_path / directory, "node.id": node, "zookeeper.session.timeout.ms": 300}
+        settings = {
+            "log.dirs": tmp_path / directory,
+            "node.id": node,
+            "zookeeper.session.timeout.ms": 300,
+        }
         return InProcessBroker(settings | {"zookeeper.connect": "zk:2181"}, coordination=tree.open)
 
     def new() -> list[str]:

@@ -21,7 +21,12 @@ from millstream.log import truncation
 from millstream.log.config import LogConfig
 from millstream.log.management.manager import LogManager
 from millstream.sim.world.disk import SimDisk, no_space
-from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from millstream.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from support.cluster.following_world import fetchers_before
 
 PATIENCE_S = 120.0

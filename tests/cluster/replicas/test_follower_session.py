@@ -12,7 +12,12 @@ from millstream.cluster.replicas.pending_sequences import PendingSequences
 from millstream.control.znodes import PartitionState
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
-from millstream.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from millstream.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from support.cluster.following_world import fetchers_before
 from support.cluster.host_world import new_log
 
@@ -45,7 +50,9 @@ class Leader:
             raise answer
         if isinstance(answer, ErrorCode):
             return FetchResponse(error_code=answer)
-        data = [PartitionData(partition_index=row, high_watermark=0, log_start_offset=0) for row in rows]
+        data = [
+            PartitionData(partition_index=row, high_watermark=0, log_start_offset=0) for row in rows
+        ]
         topics = [FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)]
         return FetchResponse(session_id=answer or 0, responses=topics)
 
@@ -59,7 +66,9 @@ def asked(directory: Path, *answers: Answer) -> list[tuple[int, int, int]]:
         fetchers = fetchers_before(leader)
         for index in range(PARTITIONS):
             tp = TopicPartition("orders", index)
-            partition = Partition(tp, TOPIC_ID, new_log(directory, index), PendingSequences(lambda: 0))
+            partition = Partition(
+                tp, TOPIC_ID, new_log(directory, index), PendingSequences(lambda: 0)
+            )
             partition.follow(PartitionState(1, 1, (0, 1)))
             fetchers.follow(partition)
         async with asyncio.timeout(PATIENCE_S):

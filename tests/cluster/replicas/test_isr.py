@@ -84,7 +84,9 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def managed(partition: Partition, ask: Callable[[Sequence[IsrRequest]], Awaitable[dict]]) -> IsrManager:
+def managed(
+    partition: Partition, ask: Callable[[Sequence[IsrRequest]], Awaitable[dict]]
+) -> IsrManager:
     return IsrManager(ask, led=lambda: [partition], max_lag_ms=lambda: MAX_LAG_MS)
 
 
@@ -178,7 +180,9 @@ def test_a_follower_beyond_the_leaders_log_end_is_rejected(tmp_path: Path) -> No
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("outcome", [{(bytes(16), 0): ErrorCode.NOT_CONTROLLER}, {}], ids=["a-row", "no-row"])
+@pytest.mark.parametrize(
+    "outcome", [{(bytes(16), 0): ErrorCode.NOT_CONTROLLER}, {}], ids=["a-row", "no-row"]
+)
 def test_an_undecided_proposal_is_retried_without_delaying_others(
     tmp_path: Path, outcome: dict[tuple[bytes, int], ErrorCode]
 ) -> None:

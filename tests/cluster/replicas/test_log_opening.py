@@ -72,7 +72,9 @@ def test_a_log_gets_its_topic_id_when_there_is_room(
             SystemClock(),
             log_configs=LogConfigs(image, config),
         )
-        disk.fault = lambda what, path: no_space(path) if file_names.PARTITION_METADATA in path else None
+        disk.fault = lambda what, path: (
+            no_space(path) if file_names.PARTITION_METADATA in path else None
+        )
         await manager.hosting.load()
         assert list(manager.replica_logs.offline()) == [TP]
         assert manager.replica(*TP).log is None

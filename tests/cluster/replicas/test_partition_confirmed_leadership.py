@@ -48,7 +48,12 @@ class Asked:
         self._version += 1
         state = PartitionState(0, 1, nodes, partition_epoch=self._version)
         self.partition.lead(
-            0, state, (0, 1, 2), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True
+            0,
+            state,
+            (0, 1, 2),
+            steady_ms=lambda: 0,
+            max_lag_ms=1000,
+            eligible=lambda node, epoch: True,
         )
 
     def fetched(self, node: int) -> None:
@@ -186,7 +191,8 @@ async def end_of(asked: Asked, epoch: int) -> EpochEndOffset:
     question = OffsetForLeaderEpochRequest(
         topics=[
             OffsetForLeaderTopic(
-                topic="orders", partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=epoch)]
+                topic="orders",
+                partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=epoch)],
             )
         ]
     )
@@ -195,7 +201,9 @@ async def end_of(asked: Asked, epoch: int) -> EpochEndOffset:
     return answer.topics[0].partitions[0]
 
 
-def test_a_deposed_leader_does_not_deny_a_later_epoch(story: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deposed_leader_does_not_deny_a_later_epoch(
+    story: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A consumer that has read in it would take that for a truncation, and reset its position."""
     monkeypatch.setattr(offset_for_leader_epoch, "_CONFIRM_S", 0.05)
 
@@ -216,7 +224,11 @@ def test_a_confirmed_leader_denies_a_later_epoch(story: Play) -> None:
                 asked.fetched(node)
             await asyncio.sleep(0)
         answer = asking.result()
-        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (ErrorCode.NONE, -1, -1)
+        assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (
+            ErrorCode.NONE,
+            -1,
+            -1,
+        )
 
     story(test)
 
@@ -232,7 +244,9 @@ def test_many_partitions_are_confirmed_together(tmp_path: Path) -> None:
             asked_partition.enter_idle(1, session)
         replicas = SimpleNamespace(leader=lambda topic, index: many[index].partition)
         rows = [OffsetForLeaderPartition(partition=index, leader_epoch=2) for index in range(10)]
-        question = OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic="orders", partitions=rows)])
+        question = OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic="orders", partitions=rows)]
+        )
         broker, context = SimpleNamespace(replicas=replicas), SimpleNamespace()
         asking = asyncio.ensure_future(offset_for_leader_epoch.handle(broker, context, question))  # type: ignore[arg-type]
         await asyncio.sleep(0)
@@ -250,7 +264,8 @@ def test_each_of_many_partitions_has_its_own_error(tmp_path: Path) -> None:
         alone.in_sync(0)
         asking = asyncio.ensure_future(
             unconfirmed_leaders(
-                [asked_partition.partition for asked_partition in (alone, replaced, silent)], timeout_s=0.05
+                [asked_partition.partition for asked_partition in (alone, replaced, silent)],
+                timeout_s=0.05,
             )
         )
         await asyncio.sleep(0)

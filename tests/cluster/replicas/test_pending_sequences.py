@@ -79,14 +79,24 @@ class Led:
         self._version += 1
         state = PartitionState(0, self._epoch, nodes, partition_epoch=self._version)
         self.partition.lead(
-            0, state, replicas, steady_ms=self._time, max_lag_ms=1000, eligible=lambda node, epoch: True
+            0,
+            state,
+            replicas,
+            steady_ms=self._time,
+            max_lag_ms=1000,
+            eligible=lambda node, epoch: True,
         )
 
     def alone(self) -> None:
         self.in_sync(0, replicas=(0,))
 
     def send(
-        self, sequence: int, *, epoch: int = 0, producer: int = PRODUCER, transactional: bool = False
+        self,
+        sequence: int,
+        *,
+        epoch: int = 0,
+        producer: int = PRODUCER,
+        transactional: bool = False,
     ) -> ErrorCode:
         batch = build_batch(
             [Record(0, 0, None, b"v")],
@@ -193,7 +203,9 @@ def test_a_rejected_batch_written_by_another_leader_is_not_pending(led: Led) -> 
     led.follows()
     assert led.send(1) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     log = led.partition.online_log
-    copied = build_batch([Record(0, 0, None, b"v")], producer_id=PRODUCER, producer_epoch=0, base_sequence=1)
+    copied = build_batch(
+        [Record(0, 0, None, b"v")], producer_id=PRODUCER, producer_epoch=0, base_sequence=1
+    )
     log.append(memoryview(bytearray(copied)), leader_epoch=1, now_ms=0, origin=Origin.CLIENT)
     led.leads_again()
     led.now_ms = HANDOVER_MS + 10
@@ -271,7 +283,9 @@ def test_a_batch_that_is_retried_stays_the_reason_for_later_ones(led: Led) -> No
 def test_a_batch_for_an_unknown_topic_id_explains_the_gap(led: Led) -> None:
     """The request named a topic id that this broker did not know yet."""
     first = ProducerBatch(ANOTHER, 0, 0)
-    led.pending.record_rejection(TOPIC_ID, TP.partition, first, ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
+    led.pending.record_rejection(
+        TOPIC_ID, TP.partition, first, ApiError(ErrorCode.UNKNOWN_TOPIC_ID)
+    )
     assert led.send(1, producer=ANOTHER) is ErrorCode.UNKNOWN_TOPIC_ID
     assert [led.send(n, producer=ANOTHER) for n in (0, 1)] == [ErrorCode.NONE] * 2
     assert not led.pending.any
@@ -284,7 +298,9 @@ def test_a_batch_rejected_by_the_previous_leader_is_awaited(led: Led, producer: 
     led.leads_again()
     first = 1 if producer == PRODUCER else 0
     behind = [first + 1, first + 2]
-    assert [led.send(n, producer=producer) for n in behind] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+    assert [led.send(n, producer=producer) for n in behind] == [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER
+    ] * 2
     assert [led.send(n, producer=producer) for n in (first, *behind)] == [ErrorCode.NONE] * 3
     assert led.send(99, producer=producer) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -294,7 +310,9 @@ def test_a_missing_batch_is_awaited_for_two_attempts(led: Led) -> None:
     led.follows()
     led.leads_again()
     for _ in range(2):
-        assert [led.send(5), led.send(5, producer=ANOTHER)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+        assert [led.send(5), led.send(5, producer=ANOTHER)] == [
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        ] * 2
     assert led.send(5) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     led.in_sync(0)
     assert led.send(5, producer=ANOTHER) is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -373,7 +391,9 @@ def test_a_rejection_behind_another_keeps_no_buffer(led: Led, producer: int) -> 
     led.follows()
     led.leads_again()
     buffer = bytearray(
-        build_batch([Record(0, 0, None, b"v")], producer_id=producer, producer_epoch=0, base_sequence=5)
+        build_batch(
+            [Record(0, 0, None, b"v")], producer_id=producer, producer_epoch=0, base_sequence=5
+        )
     )
     gc.disable()
     try:
@@ -386,7 +406,9 @@ def test_a_rejection_behind_another_keeps_no_buffer(led: Led, producer: int) -> 
 
 def test_a_rejection_keeps_neither_records_nor_buffer(led: Led) -> None:
     led.in_sync(0)
-    buffer = bytearray(build_batch([Record(0, 0, None, b"v")], producer_id=PRODUCER, base_sequence=1))
+    buffer = bytearray(
+        build_batch([Record(0, 0, None, b"v")], producer_id=PRODUCER, base_sequence=1)
+    )
     with pytest.raises(ApiError):
         led.partition.append(memoryview(buffer), now_ms=0, needs_all=True)
     assert led.pending.any

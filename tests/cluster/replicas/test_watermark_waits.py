@@ -34,14 +34,18 @@ def records(offset: int = 0) -> memoryview:
 @pytest.fixture
 def partition(tmp_path: Path) -> Partition:
     """A partition led here in epoch 1, with a record that the other replica does not have."""
-    made = Partition(TopicPartition("orders", 0), bytes(16), new_log(tmp_path), PendingSequences(lambda: 0))
+    made = Partition(
+        TopicPartition("orders", 0), bytes(16), new_log(tmp_path), PendingSequences(lambda: 0)
+    )
     lead(made, 1, 0)
     return made
 
 
 def lead(partition: Partition, epoch: int, version: int) -> None:
     state = PartitionState(0, epoch, (0, 1), partition_epoch=version)
-    partition.lead(0, state, (0, 1), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True)
+    partition.lead(
+        0, state, (0, 1), steady_ms=lambda: 0, max_lag_ms=1000, eligible=lambda node, epoch: True
+    )
 
 
 def append(partition: Partition) -> int:
@@ -102,7 +106,9 @@ def test_wait_succeeds_when_the_replicas_have_the_record(partition: Partition) -
     assert asyncio.run(story()) is ErrorCode.NONE
 
 
-@pytest.mark.parametrize("epoch, expected", [(2, ErrorCode.NONE), (3, ErrorCode.NOT_LEADER_OR_FOLLOWER)])
+@pytest.mark.parametrize(
+    "epoch, expected", [(2, ErrorCode.NONE), (3, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+)
 def test_wait_continues_in_the_next_epoch_of_the_same_leader(
     partition: Partition, epoch: int, expected: ErrorCode
 ) -> None:

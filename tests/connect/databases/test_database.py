@@ -1,4 +1,6 @@
-"""Tables of SQLite and PostgreSQL without Spark: rejected rows, keys, locked progress, positions."""
+"""Tables of SQLite and PostgreSQL without Spark: rejected rows, keys, locked
+progress, positions.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ def put(db: Database, *rows: tuple, key: tuple[str, ...] = ()) -> list[tuple[tup
     changes = [Change(row[:3], len(row) > 3) for row in rows]
     with db.connection.transaction():
         return [
-            (change.values, reason) for change, reason in db.writer.apply("things", COLUMNS, key, changes)
+            (change.values, reason)
+            for change, reason in db.writer.apply("things", COLUMNS, key, changes)
         ]
 
 
@@ -164,13 +167,19 @@ def test_columns_and_tables_may_have_any_name(shop: Shop) -> None:
         rows = [tuple(range(i, i + len(names))) for i in range(3)]
         key = ("a b", "100 %")
         with db.connection.transaction():
-            changes = [*map(Change, rows), Change(rows[0], deleted=True), Change((1, 7, 7, 7, 7, 6, 7))]
+            changes = [
+                *map(Change, rows),
+                Change(rows[0], deleted=True),
+                Change((1, 7, 7, 7, 7, 6, 7)),
+            ]
             assert not list(db.writer.apply(place, names, key, changes))
             db.writer.record_progress("p.flow", place, PROGRESS)
         end = db.reader.last_position(place, key)
         assert end is not None and db.reader.position_after(place, key, None, end, 1) is not None
         kinds = dict.fromkeys(names, "bigint")
-        read = [json.loads(row) for rows in db.reader.rows(place, kinds, key, None, end) for row in rows]
+        read = [
+            json.loads(row) for rows in db.reader.rows(place, kinds, key, None, end) for row in rows
+        ]
         assert [list(row) for row in read] == [names, names]
         assert [list(row.values()) for row in read] == [[1, 7, 7, 7, 7, 6, 7], list(rows[2])]
         assert not db.reader.has_null(place, "100 %d")
@@ -183,11 +192,16 @@ def test_values_are_stored_unchanged(shop: Shop) -> None:
     with db.connection.transaction():
         assert not list(
             db.writer.apply(
-                "kinds", ["a", "b"], (), [Change(("\\N\t\n'\"é", Decimal("1.10"))), Change((None, None))]
+                "kinds",
+                ["a", "b"],
+                (),
+                [Change(("\\N\t\n'\"é", Decimal("1.10"))), Change((None, None))],
             )
         )
     stored = shop.execute("SELECT a, b FROM kinds")
-    assert stored[0][0] == "\\N\t\n'\"é" and float(stored[0][1]) == 1.1 and stored[1] == (None, None)
+    assert (
+        stored[0][0] == "\\N\t\n'\"é" and float(stored[0][1]) == 1.1 and stored[1] == (None, None)
+    )
     db.connection.close()
 
 
@@ -221,7 +235,11 @@ def test_missing_table_fails_at_once(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("user", "database", "message"),
     [
-        ("guarded:wrong", "postgres", 'password authentication failed for user "guarded"; passwords belong'),
+        (
+            "guarded:wrong",
+            "postgres",
+            'password authentication failed for user "guarded"; passwords belong',
+        ),
         ("guarded", "postgres", "no password supplied; passwords belong"),
         ("tester", "shpo", 'database "shpo" does not exist; create the database first'),
         ("nobody", "postgres", 'role "nobody" does not exist'),
@@ -244,7 +262,9 @@ def test_permanent_rejection_of_a_server_fails_at_once_in_one_line(
 
 def test_missing_schema_fails_at_once(postgres_server: Postgres) -> None:
     db = connect(postgres_server.url)
-    with pytest.raises(PipelineError, match=r'schema "sales" does not exist.*; create the schema first'):
+    with pytest.raises(
+        PipelineError, match=r'schema "sales" does not exist.*; create the schema first'
+    ):
         db.writer.create_progress_table("sales.orders")
     db.connection.close()
 

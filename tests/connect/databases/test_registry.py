@@ -44,7 +44,9 @@ def test_unknown_url_is_rejected_with_the_forms_of_all_databases() -> None:
     assert all(kind.url_form in str(raised.value.hint) for kind in registry.KINDS)
 
 
-@pytest.mark.parametrize("url", ["postgresql://db/shop", "sqlite://host/shop.db", "sqlite:///", "x:y"])
+@pytest.mark.parametrize(
+    "url", ["postgresql://db/shop", "sqlite://host/shop.db", "sqlite:///", "x:y"]
+)
 def test_url_without_a_file_is_rejected(url: str) -> None:
     with pytest.raises(AddressError, match="does not name a file"):
         file_path(url)

@@ -34,17 +34,24 @@ def test_csv_follows_rfc_4180_and_other_lines_are_errors(spark: Any, tmp_path: P
     for name, content in CSV.items():
         (tmp_path / name).write_bytes(content)
     rows = files(str(tmp_path), format="csv", schema="id int, name string").rows(spark)
-    query = rows.writeStream.format("memory").queryName("csv_rows").trigger(availableNow=True).start()
+    query = (
+        rows.writeStream.format("memory").queryName("csv_rows").trigger(availableNow=True).start()
+    )
     assert query.awaitTermination(120)
     found = {row.id: (row.name, row._error) for row in spark.table("csv_rows").collect()}
     fine = {id: name for id, (name, error) in found.items() if error is None}
     lines = {9: "a", 11: "c", 12: "d", 13: "a", 16: "d"}
     assert fine == {1: 'say "hi", x', 2: "two\nlines", 3: "back\\slash", 4: "a\\", 8: "ok"} | lines
     assert "a quote is open" in found[5][1] and "not text in this encoding" in found[7][1]
-    assert "the line ends with" in found[10][1] and "as many values as there are columns" in found[14][1]
+    assert (
+        "the line ends with" in found[10][1]
+        and "as many values as there are columns" in found[14][1]
+    )
 
 
-def csv_rows(spark: Any, directory: Path, lines: list[str], schema: str, **options: Any) -> list[Any]:
+def csv_rows(
+    spark: Any, directory: Path, lines: list[str], schema: str, **options: Any
+) -> list[Any]:
     """Return the rows of one file in order; each has its number in the column ``id``."""
     (directory / "x.csv").write_text("\n".join(lines) + "\n")
     rows = files(str(directory), format="csv", schema=schema, **options).rows(spark)
@@ -66,7 +73,14 @@ def test_csv_empty_text_is_quoted_and_null_is_not(spark: Any, tmp_path: Path) ->
 
 def test_csv_reasons_name_the_column_and_records_hold_the_line(spark: Any, tmp_path: Path) -> None:
     schema = "id int, s string NOT NULL, n int, d decimal(10,3)"
-    lines = ["id;s;n;d", "1;'a;b';x;1.5", "2;;1;1.5", "3;a;1;1.2345", "4; a ;3000000000;1", "5;a;1;1;2"]
+    lines = [
+        "id;s;n;d",
+        "1;'a;b';x;1.5",
+        "2;;1;1.5",
+        "3;a;1;1.2345",
+        "4; a ;3000000000;1",
+        "5;a;1;1;2",
+    ]
     rows = csv_rows(spark, tmp_path, lines, schema, sep=";", quote="'")
     assert [row._error for row in rows[:4]] == [
         "column 'n': 'x' is not int, or out of its range",
@@ -118,7 +132,9 @@ def test_parquet_types_unknown_to_spark_are_read_as_wider_types(tmp_path: Path) 
             "plain": pa.array([at], pa.timestamp("us")),
         }
     )
-    path = write(tmp_path / "day=2026-03-01" / "a%20b=__HIVE_DEFAULT_PARTITION__" / "x.parquet", table)
+    path = write(
+        tmp_path / "day=2026-03-01" / "a%20b=__HIVE_DEFAULT_PARTITION__" / "x.parquet", table
+    )
     (tmp_path / "cut.parquet").write_bytes(b"PAR1 no")
     schema = schema_in(str(tmp_path))
     assert schema.simpleString() == (
@@ -126,12 +142,19 @@ def test_parquet_types_unknown_to_spark_are_read_as_wider_types(tmp_path: Path) 
         "day:string,a b:string>"
     )
     (row,) = read(tmp_path, schema, path)
-    assert (row["small"], row["large"], row["text"], row["time"]) == (255, 2**64 - 1, "x", "12:00:01.000000")
+    assert (row["small"], row["large"], row["text"], row["time"]) == (
+        255,
+        2**64 - 1,
+        "x",
+        "12:00:01.000000",
+    )
     assert (row["zoned"], row["plain"]) == (at.replace(tzinfo=UTC), at)
     assert (row["day"], row["a b"], row["_error"]) == ("2026-03-01", None, None)
 
     old = write(
-        tmp_path / "old" / "int96.parquet", table.select(["zoned"]), use_deprecated_int96_timestamps=True
+        tmp_path / "old" / "int96.parquet",
+        table.select(["zoned"]),
+        use_deprecated_int96_timestamps=True,
     )
     assert schema_in(str(old.parent)).simpleString() == "struct<zoned:timestamp>"
     assert read(old.parent, schema_in(str(old.parent)), old)[0]["zoned"] == at.replace(tzinfo=UTC)
@@ -149,7 +172,9 @@ def test_parquet_rows_that_do_not_fit_are_single_errors(tmp_path: Path) -> None:
 
 
 def test_directory_without_a_readable_parquet_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PipelineError, match=r"has no Parquet file to take the schema from; give schema="):
+    with pytest.raises(
+        PipelineError, match=r"has no Parquet file to take the schema from; give schema="
+    ):
         schema_in(str(tmp_path))
     (tmp_path / "a.parquet").write_bytes(b"")
     with pytest.raises(

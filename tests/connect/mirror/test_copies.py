@@ -36,7 +36,9 @@ class TestRows:
             {"offset": list(range(10, 10 + len(headers))), "headers": headers},
             schema=pa.schema([("offset", pa.int64()), ("headers", HEADERS)]),
         )
-        found = [row.source for row in rows_of(batch.slice(1), "east", "t", TopicPartition("east.t", 1))]
+        found = [
+            row.source for row in rows_of(batch.slice(1), "east", "t", TopicPartition("east.t", 1))
+        ]
         assert found == [None, None, 40, 40, None, None, None, None]
         assert rows_of(batch, "east", "t", TopicPartition("east.t", 1))[0] == Row(10, 40)
 
@@ -51,4 +53,8 @@ class TestRows:
         )
         partition = TopicPartition("east.t", 1)
         assert [row.source for row in rows_of(batch, "east", "t", partition, "new")] == [None, 0, 1]
-        assert rows_of(batch, "east", "t", partition) == [Row(0, 7, "old"), Row(1, 0, "new"), Row(2, 1, "")]
+        assert rows_of(batch, "east", "t", partition) == [
+            Row(0, 7, "old"),
+            Row(1, 0, "new"),
+            Row(2, 1, ""),
+        ]

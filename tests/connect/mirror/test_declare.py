@@ -16,10 +16,14 @@ from millstream.pipelines import Pipeline
 class TestDeclarations:
     def test_both_directions_are_flows_and_one_leads_shared_topics(self) -> None:
         pipeline = Pipeline("m", bootstrap="e:1")
-        forth, back = mirror(pipeline, "e=e:1", "w=w:2", topics="orders", both=True, naming="identity")
+        forth, back = mirror(
+            pipeline, "e=e:1", "w=w:2", topics="orders", both=True, naming="identity"
+        )
         assert [*pipeline.flows] == ["e-to-w", "w-to-e"]
         assert (forth.leads, back.leads) == (True, False)
-        assert all(direction.leads for direction in directions("e=e:1", "w=w:2", topics="t", both=True))
+        assert all(
+            direction.leads for direction in directions("e=e:1", "w=w:2", topics="t", both=True)
+        )
         assert (back.source, back.target) == (forth.target, forth.source)
 
     def test_clusters_have_a_name_or_get_one(self) -> None:
@@ -40,7 +44,9 @@ class TestDeclarations:
             ({"source": "e=h:x"}, "is not host:port"),
         ],
     )
-    def test_invalid_declaration_is_rejected(self, options: dict[str, object], message: str) -> None:
+    def test_invalid_declaration_is_rejected(
+        self, options: dict[str, object], message: str
+    ) -> None:
         arguments = {"source": "e=h:1", "target": "w=i:1", "topics": "orders"} | options
         with pytest.raises(ClientError, match=re.escape(message)):
             directions(**arguments)  # type: ignore[arg-type]

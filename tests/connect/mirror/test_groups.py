@@ -79,7 +79,9 @@ class TestGroups:
         for committed, expected in ((1, 2), (2, 5), (3, 6)):
             world.a.groups.alter(world.group, {TopicPartition(f"b.{world.topic}", 0): committed})
             sync.run()
-            assert world.b.groups.committed(world.group) == {TopicPartition(world.topic, 0): expected}
+            assert world.b.groups.committed(world.group) == {
+                TopicPartition(world.topic, 0): expected
+            }
 
     def test_unread_records_of_a_shared_topic_are_not_skipped(self, world: World) -> None:
         """a: its 0, 1, b's 0, its 3. b: its 0, a's 0 and 1, its 3."""
@@ -97,4 +99,6 @@ class TestGroups:
             sync = world.groups(both=True, naming="identity", groups=f"{world.group}-{committed}")
             world.a.groups.alter(f"{world.group}-{committed}", {partition: committed})
             sync.run()
-            assert world.b.groups.committed(f"{world.group}-{committed}") == {partition: offset}, committed
+            assert world.b.groups.committed(f"{world.group}-{committed}") == {partition: offset}, (
+                committed
+            )

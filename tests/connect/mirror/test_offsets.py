@@ -38,7 +38,9 @@ class Partition:
 
 @st.composite
 def partitions(draw: st.DrawFn) -> tuple[list[Row], Bounds]:
-    """Copies in order, with gaps on both sides (markers, compaction) and other records in between."""
+    """Copies in order, with gaps on both sides (markers, compaction) and other
+    records in between.
+    """
     rows, offset, source = [], draw(st.integers(0, 5)), draw(st.integers(0, 5))
     begin = offset
     for _ in range(draw(st.integers(0, 30))):
@@ -98,14 +100,18 @@ class TestOffsets:
     ) -> None:
         rows, bounds = drawn
         originals = [row.offset for row in rows if row.source is None and row.offset >= at]
-        assert first_original(Partition(rows, seed), bounds, at) == (originals[0] if originals else None)
+        assert first_original(Partition(rows, seed), bounds, at) == (
+            originals[0] if originals else None
+        )
 
     def test_long_partition_takes_few_reads(self) -> None:
         log = Partition([Row(offset, offset * 3) for offset in range(100_000)])
         assert find_copy(log, Bounds(0, 100_000), 150_001).first == Copy(150_003, 50_001)
         assert log.reads < 20
         near = Partition([Row(offset + 7, offset) for offset in range(100_000)])
-        assert find_copy(near, Bounds(0, 100_007), 60_000, Copy(50_000, 50_007)).first == Copy(60_000, 60_007)
+        assert find_copy(near, Bounds(0, 100_007), 60_000, Copy(50_000, 50_007)).first == Copy(
+            60_000, 60_007
+        )
         assert near.reads == 1, "without gaps the first guess is right"
 
     def test_offsets_only_advance_and_are_sent_once(self) -> None:

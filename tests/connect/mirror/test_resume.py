@@ -21,7 +21,9 @@ class TestResuming:
         assert direction.starting == f'{{"{world.topic}": {{"0": 6, "1": -2}}}}'
 
     def test_recreated_topic_starts_at_the_beginning(self, world: World) -> None:
-        """Its offsets start over, so resuming after the copies of the old topic would skip records."""
+        """Its offsets start over, so resuming after the copies of the old topic
+        would skip records.
+        """
         world.copy([0, 1, 5])
         source, target = TopicPartition(world.topic, 0), TopicPartition(f"a.{world.topic}", 0)
         world.a.groups.alter(world.group, {source: 1})

@@ -27,5 +27,8 @@ class TestSettings:
         assert not plan_topic(single, many, brokers=1, follow_settings=True)
 
     def test_second_direction_of_a_shared_topic_keeps_settings(self) -> None:
-        source, target = TopicState(1, 1, {"retention.ms": "1"}), TopicState(1, 1, {"retention.ms": "2"})
+        source, target = (
+            TopicState(1, 1, {"retention.ms": "1"}),
+            TopicState(1, 1, {"retention.ms": "2"}),
+        )
         assert not plan_topic(source, target, brokers=1, follow_settings=False)

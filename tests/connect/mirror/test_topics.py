@@ -23,7 +23,10 @@ class TestTopics:
         sync = TopicSync(world.direction(), world.a, world.b, remarks.append)
         sync.ensure({name: 2})
         assert len(world.b.topics.get(f"a.{name}").partitions) == 2
-        assert world.b.configs.overrides("topic", f"a.{name}") == {"cleanup.policy": "compact", **TIMES}
+        assert world.b.configs.overrides("topic", f"a.{name}") == {
+            "cleanup.policy": "compact",
+            **TIMES,
+        }
         world.a.topics.add_partitions(name, 5)
         world.a.configs.alter("topic", name, {"retention.ms": "5"}, delete=["cleanup.policy"])
         sync.ensure({name: 5})

@@ -16,7 +16,9 @@ A, B, C = (letter.encode() * 16 for letter in "abc")
 Target = Mapping[str, Partitions]
 
 
-def spec(*topics: bytes, target: Partitions | None = None, instance: str | None = None) -> MemberSpec:
+def spec(
+    *topics: bytes, target: Partitions | None = None, instance: str | None = None
+) -> MemberSpec:
     return MemberSpec(frozenset(topics), instance, target or {})
 
 
@@ -37,7 +39,7 @@ def moved(before: Mapping[str, MemberSpec], after: Target) -> int:
     return sum(len(places(before[name].target) - places(after.get(name, {}))) for name in before)
 
 
-# ---- range ----------------------------------------------------------------------------------------------------
+# ---- range ----
 
 
 def test_range_gives_neighbours_and_one_more_to_the_first() -> None:
@@ -66,7 +68,11 @@ def test_range_counts_only_those_that_want_the_topic() -> None:
 
 def test_range_puts_static_members_first_by_instance() -> None:
     members = {"a": spec(A), "z": spec(A, instance="i1"), "y": spec(A, instance="i2")}
-    assert assign_range(members, {A: 3}) == {"z": parts(a={0}), "y": parts(a={1}), "a": parts(a={2})}
+    assert assign_range(members, {A: 3}) == {
+        "z": parts(a={0}),
+        "y": parts(a={1}),
+        "a": parts(a={2}),
+    }
 
 
 def test_range_with_more_members_than_partitions_leaves_some_without() -> None:
@@ -74,12 +80,15 @@ def test_range_with_more_members_than_partitions_leaves_some_without() -> None:
     assert assign_range(members, {A: 1}) == {"m1": parts(a={0}), "m2": {}, "m3": {}}
 
 
-# ---- uniform --------------------------------------------------------------------------------------------------
+# ---- uniform ----
 
 
 def test_uniform_spreads_every_topic() -> None:
     members = {"m1": spec(A, B), "m2": spec(A, B)}
-    assert assign_uniform(members, {A: 2, B: 2}) == {"m1": parts(a={0}, b={0}), "m2": parts(a={1}, b={1})}
+    assert assign_uniform(members, {A: 2, B: 2}) == {
+        "m1": parts(a={0}, b={0}),
+        "m2": parts(a={1}, b={1}),
+    }
 
 
 def test_uniform_leaves_a_balanced_group_as_it_is() -> None:
@@ -146,20 +155,23 @@ def test_nobody_and_nothing(assignor: str) -> None:
     assert ASSIGNORS[assignor]({"m1": spec()}, {}) == {"m1": {}}
 
 
-# ---- for all --------------------------------------------------------------------------------------------------
+# ---- for all ----
 
 TOPICS = [letter.encode() * 16 for letter in "abcd"]
 
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[dict[str, MemberSpec], dict[bytes, int]]:
-    """Members with any subscriptions, whose past is an assignment: every partition with one of them at most, wanted or not."""
+    """Members with any subscriptions, whose past is an assignment: every partition with one of them
+    at most, wanted or not.
+    """
     counts = {topic: draw(st.integers(0, 8)) for topic in TOPICS[: draw(st.integers(1, 4))]}
     size = draw(st.integers(1, 6))
     alike = draw(st.booleans())
     everything = frozenset(counts)
     wanted = [
-        everything if alike else draw(st.frozensets(st.sampled_from(sorted(counts)))) for _ in range(size)
+        everything if alike else draw(st.frozensets(st.sampled_from(sorted(counts))))
+        for _ in range(size)
     ]
     targets: list[dict[bytes, set[int]]] = [{} for _ in range(size)]
     for topic in TOPICS:
@@ -173,7 +185,9 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, MemberSpec], dict[bytes, int]]:
         )
         for number in range(size)
     }
-    return members, {topic: counts[topic] for topic in counts if any(topic in row for row in wanted)}
+    return members, {
+        topic: counts[topic] for topic in counts if any(topic in row for row in wanted)
+    }
 
 
 @settings(deadline=None, max_examples=200)
@@ -185,7 +199,9 @@ def test_every_partition_goes_to_one_member_that_wants_it(
     target = ASSIGNORS[assignor](members, counts)
     assert set(target) == set(members)
     assigned = [place for partitions in target.values() for place in places(partitions)]
-    assert sorted(assigned) == sorted((t, index) for t, count in counts.items() for index in range(count))
+    assert sorted(assigned) == sorted(
+        (t, index) for t, count in counts.items() for index in range(count)
+    )
     assert all(set(partitions) <= members[name].topics for name, partitions in target.items())
 
 
@@ -212,7 +228,9 @@ def _reachable(name: str, members: Mapping[str, MemberSpec], target: Target) -> 
 
 @settings(deadline=None, max_examples=200)
 @given(groups())
-def test_uniform_asked_again_changes_nothing(group: tuple[dict[str, MemberSpec], dict[bytes, int]]) -> None:
+def test_uniform_asked_again_changes_nothing(
+    group: tuple[dict[str, MemberSpec], dict[bytes, int]],
+) -> None:
     members, counts = group
     target = assign_uniform(members, counts)
     again = {name: MemberSpec(row.topics, None, target[name]) for name, row in members.items()}
@@ -263,7 +281,9 @@ def test_uniform_with_different_subscriptions_is_as_even_as_when_everybody_is_lo
 
 
 def test_a_crowd_with_different_subscriptions_is_even_within_each_topic() -> None:
-    """Everybody that has more than others want is looked at once, not once for each of the others."""
+    """Everybody that has more than others want is looked at once, not once for
+    each of the others.
+    """
     members = {f"a{index:04}": spec(A) for index in range(1500)}
     members |= {f"b{index:04}": spec(B) for index in range(1500)}
     members["c"] = spec(A, B)

@@ -1,4 +1,7 @@
-"""JoinGroup: who is let in, under which id, and when the next generation begins. Whole decisions."""
+"""JoinGroup: who is let in, under which id, and when the next generation begins.
+
+Whole decisions.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,14 @@ def test_a_new_member_must_come_back_with_the_id_it_is_given() -> None:
     assert decide(new_shard(), join()) == Decision(
         (empty_record(),),
         (
-            SetClassicGroup(GROUP, ClassicGroup(GROUP, since_ms=NOW, pending=frozenset({"client-1"}))),
+            SetClassicGroup(
+                GROUP, ClassicGroup(GROUP, since_ms=NOW, pending=frozenset({"client-1"}))
+            ),
             Arm(("session", GROUP, "client-1"), NOW + SESSION_MS),
-            Reply("w", JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="client-1")),
+            Reply(
+                "w",
+                JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="client-1"),
+            ),
         ),
     )
 
@@ -109,7 +117,9 @@ def test_a_decision_changes_nothing_until_its_effects_are_performed() -> None:
     assert shard.state.classic[GROUP].pending == {"client-1"}
 
 
-def test_the_initial_delay_is_extended_while_members_come_and_ends_at_the_rebalance_timeout() -> None:
+def test_the_initial_delay_is_extended_while_members_come_and_ends_at_the_rebalance_timeout() -> (
+    None
+):
     host = TinyHost(settings=GroupSettings(group_initial_rebalance_delay_ms=3_000))
     first = host.send("join", join(rebalance_ms=7_000), 3)
     for _ in range(2):
@@ -154,7 +164,12 @@ def test_when_the_last_member_has_joined_all_are_answered_and_the_leader_gets_th
         leader="a",
         unsynced=frozenset({"a", "b"}),
     )
-    about = {"generation_id": 5, "protocol_type": "consumer", "protocol_name": "range", "leader": "a"}
+    about = {
+        "generation_id": 5,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "leader": "a",
+    }
     listed = [JoinGroupResponseMember(member_id=name, metadata=RANGE[0][1]) for name in ("a", "b")]
     assert decide(shard_with(group), join("b")) == Decision(
         effects=(
@@ -211,7 +226,9 @@ def test_a_rejoin_that_may_change_the_assignment_rebalances(
 
 
 def test_a_member_that_lost_its_answer_gets_it_again_before_the_sync() -> None:
-    group = group_of(member("a"), member("b"), state=State.COMPLETING_REBALANCE, leader="a", generation=2)
+    group = group_of(
+        member("a"), member("b"), state=State.COMPLETING_REBALANCE, leader="a", generation=2
+    )
     listed = [JoinGroupResponseMember(member_id=name, metadata=RANGE[0][1]) for name in ("a", "b")]
     answer = JoinGroupResponse(
         generation_id=2,
@@ -277,4 +294,6 @@ def test_every_transition_of_a_group_is_in_the_table() -> None:
     group = group_of(member("a"))
     with pytest.raises(AssertionError):
         group.transition_to(State.COMPLETING_REBALANCE, NOW)
-    assert all(State.DEAD in after for state, after in NEXT_STATES.items() if state is not State.DEAD)
+    assert all(
+        State.DEAD in after for state, after in NEXT_STATES.items() if state is not State.DEAD
+    )

@@ -1,4 +1,6 @@
-"""Static members (KIP-345): a restart within the session costs no rebalance; of two with one instance id the older is fenced."""
+"""Static members (KIP-345): a restart within the session costs no rebalance; of two with one
+instance id the older is fenced.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ def test_a_static_member_whose_protocols_change_the_choice_rebalances() -> None:
 
 def test_a_static_member_that_restarts_between_join_and_sync_rebalances() -> None:
     """The leader knows it under its old id: its assignment would reach nobody."""
-    group = two_static(leader="other", state=State.COMPLETING_REBALANCE, unsynced=frozenset({"old", "other"}))
+    group = two_static(
+        leader="other", state=State.COMPLETING_REBALANCE, unsynced=frozenset({"old", "other"})
+    )
     group.put(member("other", instance_id="two", sync="ws"))
     decision = shard_with(group).decide_join(join(instance="one"), context(9), "w", now_ms=NOW)
     assert decision.effects[0].group.state is State.PREPARING_REBALANCE
@@ -154,7 +158,8 @@ def test_the_older_of_two_with_one_instance_id_is_fenced_everywhere() -> None:
     assert host.ask("leave", leave((old, "one")), 5).members[0].error_code == fenced
     assert host.ask("heartbeat", heartbeat(old, 1), 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert (
-        host.ask("heartbeat", heartbeat(new, 1, instance="none"), 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+        host.ask("heartbeat", heartbeat(new, 1, instance="none"), 4).error_code
+        == ErrorCode.UNKNOWN_MEMBER_ID
     )
 
 
@@ -182,7 +187,9 @@ def test_a_failed_append_leaves_the_old_static_member_in_place() -> None:
     assert host.ask("heartbeat", heartbeat(old, 1, instance="one"), 4).error_code == ErrorCode.NONE
 
 
-def test_a_static_member_that_restarts_during_a_rebalance_is_not_fenced_by_a_new_coordinator() -> None:
+def test_a_static_member_that_restarts_during_a_rebalance_is_not_fenced_by_a_new_coordinator() -> (
+    None
+):
     """Its new id is in the log at once, though the rebalance it takes part in is not."""
     host = TinyHost()
     waiters = [host.send("join", join(instance=name), 5) for name in ("one", "two")]
@@ -196,18 +203,25 @@ def test_a_static_member_that_restarts_during_a_rebalance_is_not_fenced_by_a_new
     assert host.answers[parked].generation_id == 2
     host.crash()
     group = host.shard.state.classic[GROUP]
-    assert (group.state, group.generation, group.instances) == (State.STABLE, 1, {"one": one, "two": again})
+    assert (group.state, group.generation, group.instances) == (
+        State.STABLE,
+        1,
+        {"one": one, "two": again},
+    )
     assert (
         host.ask("heartbeat", heartbeat(again, 2, instance="two"), 4).error_code
         == ErrorCode.ILLEGAL_GENERATION
     )
     assert (
-        host.ask("heartbeat", heartbeat(two, 1, instance="two"), 4).error_code == ErrorCode.FENCED_INSTANCE_ID
+        host.ask("heartbeat", heartbeat(two, 1, instance="two"), 4).error_code
+        == ErrorCode.FENCED_INSTANCE_ID
     )
     assert host.ask("sync", sync(again, 1, instance="two"), 5).assignment == b"2"
 
 
-def test_a_static_member_that_comes_back_after_its_session_is_not_fenced_by_a_new_coordinator() -> None:
+def test_a_static_member_that_comes_back_after_its_session_is_not_fenced_by_a_new_coordinator() -> (
+    None
+):
     host = TinyHost()
     waiters = [
         host.send("join", join(instance=name, session_ms=ms), 5)

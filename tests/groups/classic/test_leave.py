@@ -6,7 +6,11 @@ from millstream.core.decisions import Arm, Decision, Disarm, Reply
 from millstream.core.errors import ErrorCode
 from millstream.groups.classic.states import State
 from millstream.groups.effects import SetClassicGroup
-from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
+from millstream.wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberResponse,
+)
 from support.groups.classic import NOW, shard_with
 from support.groups.world import (
     GROUP,
@@ -24,13 +28,21 @@ from support.groups.world import (
 
 def test_several_leave_at_once_each_with_its_own_answer() -> None:
     shard = shard_with(group_of(member("a"), member("b"), member("c"), leader="a"))
-    decision = shard.decide_leave(leave(("a", None), ("x", None), ("b", None)), context(5), "w", now_ms=NOW)
+    decision = shard.decide_leave(
+        leave(("a", None), ("x", None), ("b", None)), context(5), "w", now_ms=NOW
+    )
     left = group_of(
-        member("c"), state=State.PREPARING_REBALANCE, previous=State.STABLE, since_ms=NOW, leader="c"
+        member("c"),
+        state=State.PREPARING_REBALANCE,
+        previous=State.STABLE,
+        since_ms=NOW,
+        leader="c",
     )
     results = [
         MemberResponse(member_id="a", group_instance_id=None),
-        MemberResponse(member_id="x", group_instance_id=None, error_code=ErrorCode.UNKNOWN_MEMBER_ID),
+        MemberResponse(
+            member_id="x", group_instance_id=None, error_code=ErrorCode.UNKNOWN_MEMBER_ID
+        ),
         MemberResponse(member_id="b", group_instance_id=None),
     ]
     assert decision == Decision(
@@ -51,7 +63,9 @@ def test_before_v3_one_member_leaves_and_the_error_is_the_answers_own() -> None:
     )
     answer = LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
     assert unknown == Decision(effects=(Reply("w", answer),))
-    known = shard.decide_leave(LeaveGroupRequest(group_id=GROUP, member_id="a"), context(0), "w", now_ms=NOW)
+    known = shard.decide_leave(
+        LeaveGroupRequest(group_id=GROUP, member_id="a"), context(0), "w", now_ms=NOW
+    )
     assert known.effects[-1] == Reply("w", LeaveGroupResponse())
 
 

@@ -96,7 +96,9 @@ def test_a_member_that_never_syncs_is_out_after_the_rebalance_timeout() -> None:
 
 
 def test_a_lost_assignment_is_told_to_nobody() -> None:
-    """The leader's record is appended but not replicated when the coordinator moves: the old generation is back."""
+    """The leader's record is appended but not replicated when the coordinator moves: the old
+    generation is back.
+    """
     host = TinyHost()
     leader, follower = stable_group(host, 2)
     for member_id in (leader, follower):

@@ -40,7 +40,9 @@ def test_a_heartbeat_during_a_rebalance_renews_the_session_too() -> None:
     )
 
 
-def test_a_pending_member_is_forgotten_after_its_session_and_the_others_need_not_wait_for_it() -> None:
+def test_a_pending_member_is_forgotten_after_its_session_and_the_others_need_not_wait_for_it() -> (
+    None
+):
     host = TinyHost()
     leader, follower = stable_group(host, 2)
     pending = host.ask("join", join(), 9).member_id

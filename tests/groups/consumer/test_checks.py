@@ -10,7 +10,15 @@ import pytest
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from millstream.wire.messages.delete_groups import DeleteGroupsRequest
-from support.groups.consumer_world import SETTINGS, ConsumerHost, beat, id_of, join, leave, topics_of
+from support.groups.consumer_world import (
+    SETTINGS,
+    ConsumerHost,
+    beat,
+    id_of,
+    join,
+    leave,
+    topics_of,
+)
 from support.groups.world import commit, fetch, heartbeat, sync, txn_commit
 from support.groups.world import join as classic_join
 
@@ -19,9 +27,12 @@ ORDERS = id_of("orders")
 
 @pytest.fixture
 def host() -> ConsumerHost:
-    """Members ``m1`` and the static ``m2`` (``i2``), who have handed over; ``m1`` went from epoch 2 to 3."""
+    """Members ``m1`` and the static ``m2`` (``i2``), who have handed over; ``m1`` went from epoch 2
+    to 3.
+    """
     host = ConsumerHost(
-        topics=topics_of(1, orders=4, trips=2), settings=replace(SETTINGS, group_consumer_max_size=2)
+        topics=topics_of(1, orders=4, trips=2),
+        settings=replace(SETTINGS, group_consumer_max_size=2),
     )
     host.beat(join("m1", "orders"))
     host.beat(join("m2", "orders", instance_id="i2"))
@@ -66,7 +77,10 @@ REFUSED: dict[str, tuple[Any, E]] = {
     "instance id of another": (beat("m3", 3, instance_id="i2"), E.FENCED_INSTANCE_ID),
     "instance id of another, leaving": (leave("m3", instance_id="i2"), E.FENCED_INSTANCE_ID),
     "unknown instance id": (leave("m1", -2, instance_id="i9"), E.UNKNOWN_MEMBER_ID),
-    "no regular expression": (beat("m1", 3, subscribed_topic_regex="("), E.INVALID_REGULAR_EXPRESSION),
+    "no regular expression": (
+        beat("m1", 3, subscribed_topic_regex="("),
+        E.INVALID_REGULAR_EXPRESSION,
+    ),
     "a look-ahead": (beat("m1", 3, subscribed_topic_regex="(?=a)"), E.INVALID_REGULAR_EXPRESSION),
 }
 
@@ -95,13 +109,17 @@ def test_an_unknown_member_where_there_is_room(host: ConsumerHost) -> None:
     assert host.beat(beat("m9", 3)).error_code == E.UNKNOWN_MEMBER_ID
 
 
-# ---- offsets --------------------------------------------------------------------------------------------------
+# ---- offsets ----
 
 ONE = {("orders", 0): 5}
 COMMITS: dict[str, tuple[Any, int, E]] = {
     "the epoch": (commit(ONE, "m1", 3), 9, E.NONE),
     "an older epoch, had since then": (commit(ONE, "m1", 2), 9, E.NONE),
-    "an older epoch, not had since then": (commit({("orders", 2): 5}, "m1", 2), 9, E.STALE_MEMBER_EPOCH),
+    "an older epoch, not had since then": (
+        commit({("orders", 2): 5}, "m1", 2),
+        9,
+        E.STALE_MEMBER_EPOCH,
+    ),
     "before it had it": (commit({("orders", 2): 5}, "m2", 2), 9, E.STALE_MEMBER_EPOCH),
     "a later epoch": (commit(ONE, "m1", 4), 9, E.STALE_MEMBER_EPOCH),
     "an unknown member": (commit(ONE, "m9", 3), 9, E.UNKNOWN_MEMBER_ID),
@@ -142,7 +160,9 @@ def test_transactional_commits(host: ConsumerHost, case: str) -> None:
         ("", -1, E.UNKNOWN_MEMBER_ID),
     ],
 )
-def test_fetches_of_offsets(host: ConsumerHost, member_id: str | None, epoch: int, error: E) -> None:
+def test_fetches_of_offsets(
+    host: ConsumerHost, member_id: str | None, epoch: int, error: E
+) -> None:
     request = fetch(("orders", 0))
     request.member_id, request.member_epoch = member_id, epoch
     assert host.ask("offset_fetch", request, 9).error_code == error
@@ -159,7 +179,7 @@ def test_an_empty_group_takes_commits_of_nobody_and_may_be_deleted(host: Consume
     assert "readers" not in host.shard.state.consumer
 
 
-# ---- others ---------------------------------------------------------------------------------------------------
+# ---- others ----
 
 
 def test_describing_groups_that_are_not_there(host: ConsumerHost) -> None:

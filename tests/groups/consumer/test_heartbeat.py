@@ -80,7 +80,7 @@ def all_of(indexes: range, epoch: int) -> dict[int, int]:
     return dict.fromkeys(indexes, epoch)
 
 
-# ---- joining --------------------------------------------------------------------------------------------------
+# ---- joining ----
 
 
 def test_the_first_member_gets_everything(host: ConsumerHost) -> None:
@@ -105,7 +105,9 @@ def test_the_first_member_gets_everything(host: ConsumerHost) -> None:
 
 def test_a_heartbeat_that_changes_nothing_writes_nothing(host: ConsumerHost) -> None:
     host.beat(join("m1", "orders"))
-    assert decide(host, beat("m1", 2)) == Decision((), (arm_session("m1"), Reply("w", told("m1", 2))))
+    assert decide(host, beat("m1", 2)) == Decision(
+        (), (arm_session("m1"), Reply("w", told("m1", 2)))
+    )
 
 
 def test_a_member_without_subscription_is_in_the_first_epoch(host: ConsumerHost) -> None:
@@ -124,7 +126,7 @@ def test_topics_that_do_not_exist_yet_are_assigned_once_they_do(host: ConsumerHo
     assert host.beat(beat("m1", 2)) == told("m1", 3, {id_of("soon"): [0]})
 
 
-# ---- handing over ---------------------------------------------------------------------------------------------
+# ---- handing over ----
 
 
 def test_a_partition_moves_only_after_it_was_given_back(host: ConsumerHost) -> None:
@@ -133,7 +135,11 @@ def test_a_partition_moves_only_after_it_was_given_back(host: ConsumerHost) -> N
     assert host.group().members["m2"].current.state is MemberState.UNRELEASED_PARTITIONS
 
     revoking = Current(
-        2, 2, MemberState.UNREVOKED_PARTITIONS, {ORDERS: all_of(range(2), 2)}, {ORDERS: {2: 2, 3: 2}}
+        2,
+        2,
+        MemberState.UNREVOKED_PARTITIONS,
+        {ORDERS: all_of(range(2), 2)},
+        {ORDERS: {2: 2, 3: 2}},
     )
     assert decide(host, beat("m1", 2)) == Decision(
         (records.current(GROUP, "m1", revoking),),
@@ -206,7 +212,7 @@ def test_most_members_choose_the_assignor(host: ConsumerHost) -> None:
     assert host.group().epoch == 3
 
 
-# ---- time between assignments ---------------------------------------------------------------------------------
+# ---- time between assignments ----
 
 
 def unhurried(**own: GroupOverrides) -> ConsumerHost:
@@ -242,7 +248,7 @@ def test_a_clock_that_went_back_is_waited_for_unless_there_is_no_interval() -> N
     assert host.beat(beat("m2", 2)).member_epoch == 3
 
 
-# ---- topics ---------------------------------------------------------------------------------------------------
+# ---- topics ----
 
 
 @pytest.mark.parametrize("subscription", [{"regex": "ord.*"}, {}], ids=["regex", "names"])
@@ -291,7 +297,9 @@ def test_a_group_without_regexes_has_nothing_to_resolve(host: ConsumerHost) -> N
 
 def test_partitions_in_other_racks_are_assigned_anew(host: ConsumerHost) -> None:
     host.beat(join("m1", "orders"))
-    moved = TopicsView({"orders": TopicInfo(ORDERS, 4, (("a",), ("a",), ("a",), ("b",)))}, version=2)
+    moved = TopicsView(
+        {"orders": TopicInfo(ORDERS, 4, (("a",), ("a",), ("a",), ("b",)))}, version=2
+    )
     host.change_topics(moved)
     assert host.beat(beat("m1", 2)).member_epoch == 3
 
@@ -305,7 +313,7 @@ def test_a_regex_of_several_is_forgotten_with_the_last(host: ConsumerHost) -> No
     assert host.group().regexes == {}
 
 
-# ---- leaving --------------------------------------------------------------------------------------------------
+# ---- leaving ----
 
 
 def test_the_last_member_leaves_an_empty_group(host: ConsumerHost) -> None:
@@ -350,7 +358,7 @@ def test_a_static_member_that_stays_away_is_out(host: ConsumerHost) -> None:
     assert host.group().is_empty
 
 
-# ---- after a crash --------------------------------------------------------------------------------------------
+# ---- after a crash ----
 
 
 def test_a_loaded_group_goes_on_where_it_was(host: ConsumerHost) -> None:
@@ -383,7 +391,7 @@ def test_a_group_too_large_for_one_batch_is_refused() -> None:
     assert list(host.group().members) == taken_in
 
 
-# ---- what is told of groups -----------------------------------------------------------------------------------
+# ---- what is told of groups ----
 
 
 def test_a_group_is_listed_and_described(host: ConsumerHost) -> None:
@@ -395,7 +403,9 @@ def test_a_group_is_listed_and_described(host: ConsumerHost) -> None:
         groups=[listed]
     )
     has = Assignment(
-        topic_partitions=[TopicPartitions(topic_id=ORDERS, topic_name="orders", partitions=[0, 1, 2, 3])]
+        topic_partitions=[
+            TopicPartitions(topic_id=ORDERS, topic_name="orders", partitions=[0, 1, 2, 3])
+        ]
     )
     described = DescribedGroup(
         group_id=GROUP,
@@ -419,7 +429,9 @@ def test_a_group_is_listed_and_described(host: ConsumerHost) -> None:
         ],
     )
     request = ConsumerGroupDescribeRequest(group_ids=[GROUP])
-    assert host.ask("consumer_describe", request, 1) == ConsumerGroupDescribeResponse(groups=[described])
+    assert host.ask("consumer_describe", request, 1) == ConsumerGroupDescribeResponse(
+        groups=[described]
+    )
 
 
 def test_the_heartbeat_interval_is_the_brokers() -> None:

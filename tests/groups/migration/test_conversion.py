@@ -49,14 +49,18 @@ def classic(*owned: int, name: str = "range") -> list[tuple[str, bytes]]:
 
 
 def new_host(**settings: Any) -> ConsumerHost:
-    return ConsumerHost(topics=topics_of(1, orders=4, trips=2), settings=replace(SETTINGS, **settings))
+    return ConsumerHost(
+        topics=topics_of(1, orders=4, trips=2), settings=replace(SETTINGS, **settings)
+    )
 
 
 def classic_group(host: ConsumerHost, *shares: bytes, instance: str | None = None) -> list[str]:
     """A stable classic group with these assignments; the ids of its members, leader first."""
     protocols = classic()
     waiters = [
-        host.send("join", join(protocols=protocols, instance=instance if not number else None), VERSION)
+        host.send(
+            "join", join(protocols=protocols, instance=instance if not number else None), VERSION
+        )
         for number in range(len(shares))
     ]
     while waiters[0] in host.waiting:
@@ -72,7 +76,7 @@ def classic_group(host: ConsumerHost, *shares: bytes, instance: str | None = Non
     return ids
 
 
-# ---- up -------------------------------------------------------------------------------------------------------
+# ---- up ----
 
 
 def test_a_classic_group_becomes_a_consumer_group_when_a_member_joins_with_its_protocol() -> None:
@@ -91,7 +95,8 @@ def test_a_classic_group_becomes_a_consumer_group_when_a_member_joins_with_its_p
     assert host.timers[("consumer-session", GROUP, old)] == host.now_ms + SESSION_MS
     assert ("session", GROUP, old) not in host.timers
 
-    # The classic members are told to join again; what one of them gives back goes to the new member.
+    # The classic members are told to join again; what one of them gives back goes to the new
+    # member.
     kept = [*_follow(host, old, [0, 1]), *_follow(host, other, [2, 3])]
     (row,) = host.beat(beat("m1", 2)).assignment.topic_partitions
     assert sorted([*kept, *row.partitions]) == [0, 1, 2, 3]
@@ -102,7 +107,10 @@ def test_a_classic_group_becomes_a_consumer_group_when_a_member_joins_with_its_p
 def _follow(host: ConsumerHost, member_id: str, owned: list[int]) -> list[int]:
     """A classic, cooperative member follows from generation 1 into epoch 2; what it has then."""
     for _ in range(2):
-        assert host.ask("heartbeat", heartbeat(member_id, 1), VERSION).error_code == E.REBALANCE_IN_PROGRESS
+        assert (
+            host.ask("heartbeat", heartbeat(member_id, 1), VERSION).error_code
+            == E.REBALANCE_IN_PROGRESS
+        )
     generation = 1
     while generation == 1:
         answer = host.ask("join", join(member_id, protocols=classic(*owned)), VERSION)
@@ -139,7 +147,9 @@ def test_an_upgrade_may_be_switched_off(policy: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "share", [assignment(0, user_data=b"mine"), b"\0", b"\xff\xff"], ids=["user data", "short", "version"]
+    "share",
+    [assignment(0, user_data=b"mine"), b"\0", b"\xff\xff"],
+    ids=["user data", "short", "version"],
 )
 def test_what_cannot_be_taken_over_stays_classic(share: bytes) -> None:
     host = new_host()
@@ -157,12 +167,14 @@ def test_a_group_of_others_than_consumers_stays_classic() -> None:
 def test_a_static_classic_member_comes_back_with_the_consumer_protocol() -> None:
     host = new_host()
     old, other = classic_group(host, assignment(0, 1), assignment(2, 3), instance="i1")
-    assert host.beat(consumer_join("m1", "orders", instance_id="i1")) == told("m1", 1, {ORDERS: [0, 1]})
+    assert host.beat(consumer_join("m1", "orders", instance_id="i1")) == told(
+        "m1", 1, {ORDERS: [0, 1]}
+    )
     assert set(host.group().members) == {"m1", other}
     assert old not in host.group().members
 
 
-# ---- in between -----------------------------------------------------------------------------------------------
+# ---- in between ----
 
 
 def mixed(host: ConsumerHost) -> str:
@@ -174,7 +186,10 @@ def mixed(host: ConsumerHost) -> str:
     assert read(host.ask("sync", sync(member_id, 3), VERSION).assignment) == {}
     host.beat(beat("m1", 2))
     host.beat(beat("m1", 2, {ORDERS: [0, 1]}))
-    assert host.ask("heartbeat", heartbeat(member_id, 3), VERSION).error_code == E.REBALANCE_IN_PROGRESS
+    assert (
+        host.ask("heartbeat", heartbeat(member_id, 3), VERSION).error_code
+        == E.REBALANCE_IN_PROGRESS
+    )
     host.ask("join", join(member_id, protocols=classic()), 4)
     assert read(host.ask("sync", sync(member_id, 3), VERSION).assignment) == {"orders": [2, 3]}
     assert host.group().state is GroupState.STABLE
@@ -200,7 +215,10 @@ def test_a_classic_member_that_is_called_must_join_in_time() -> None:
     host.beat(consumer_join("m2", "orders"))
     called_at = host.now_ms
     for _ in range(13):
-        assert host.ask("heartbeat", heartbeat(member_id, 3), VERSION).error_code == E.REBALANCE_IN_PROGRESS
+        assert (
+            host.ask("heartbeat", heartbeat(member_id, 3), VERSION).error_code
+            == E.REBALANCE_IN_PROGRESS
+        )
         for name in {"m1", "m2"} & set(host.group().members):
             host.beat(beat(name, host.group().members[name].current.epoch))
         assert host.timers[("consumer-join", GROUP, member_id)] == called_at + 60_000
@@ -237,7 +255,10 @@ BAD = {
         lambda m: ("join", join("m9", protocols=[("range", b"\0")])),
         E.INCONSISTENT_GROUP_PROTOCOL,
     ),
-    "join, put out but owning": (lambda m: ("join", join("m9", protocols=classic(0))), E.UNKNOWN_MEMBER_ID),
+    "join, put out but owning": (
+        lambda m: ("join", join("m9", protocols=classic(0))),
+        E.UNKNOWN_MEMBER_ID,
+    ),
     "join, unknown instance": (
         lambda m: ("join", join("m9", instance="i9", protocols=classic())),
         E.UNKNOWN_MEMBER_ID,
@@ -259,10 +280,13 @@ def test_what_classic_members_may_not(case: str) -> None:
 def test_classic_members_may_be_kept_out() -> None:
     host = new_host(group_consumer_migration_policy="disabled")
     host.beat(consumer_join("m1", "orders"))
-    assert host.ask("join", join("m9", protocols=classic()), 5).error_code == E.INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        host.ask("join", join("m9", protocols=classic()), 5).error_code
+        == E.INCONSISTENT_GROUP_PROTOCOL
+    )
 
 
-# ---- down -----------------------------------------------------------------------------------------------------
+# ---- down ----
 
 
 def check_classic(host: ConsumerHost, member_id: str) -> None:
@@ -270,10 +294,16 @@ def check_classic(host: ConsumerHost, member_id: str) -> None:
     assert GROUP not in host.shard.state.consumer
     assert set(group.members) == {member_id}
     assert group.state is State.PREPARING_REBALANCE
-    assert not [key for key in host.timers if isinstance(key, tuple) and str(key[0]).startswith("consumer")]
+    assert not [
+        key for key in host.timers if isinstance(key, tuple) and str(key[0]).startswith("consumer")
+    ]
     assert replay(host.log, new_consumer_shard(SETTINGS, host.topics)).durable == host.shard.durable
     answer = host.ask("join", join(member_id, protocols=classic()), VERSION)
-    assert (answer.error_code, answer.leader, answer.generation_id) == (0, member_id, group.generation + 1)
+    assert (answer.error_code, answer.leader, answer.generation_id) == (
+        0,
+        member_id,
+        group.generation + 1,
+    )
 
 
 def test_with_the_last_consumer_member_the_group_becomes_classic_again() -> None:

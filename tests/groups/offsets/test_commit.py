@@ -43,7 +43,9 @@ def test_a_simple_consumer_commits_without_a_group() -> None:
 def test_a_members_commit_renews_its_session() -> None:
     shard = new_shard()
     shard.perform(SetClassicGroup(GROUP, group_of(member("a"))))
-    decision = shard.decide_offset_commit(commit({ORDERS_0: 1}, "a", 1), context(8), "w", now_ms=NOW)
+    decision = shard.decide_offset_commit(
+        commit({ORDERS_0: 1}, "a", 1), context(8), "w", now_ms=NOW
+    )
     assert decision.records == (offset_record(0, 1),)
     assert decision.effects[0] == Arm(("session", GROUP, "a"), NOW + SESSION_MS)
 
@@ -91,7 +93,9 @@ def test_metadata_too_large_fails_its_partition_alone() -> None:
 
 def test_a_commit_too_large_for_a_batch_is_refused_whole() -> None:
     host = TinyHost(settings=GroupSettings(max_message_bytes=10_000))
-    answer = host.ask("offset_commit", commit({("orders", n): 1 for n in range(4)}, metadata="m" * 4_000), 8)
+    answer = host.ask(
+        "offset_commit", commit({("orders", n): 1 for n in range(4)}, metadata="m" * 4_000), 8
+    )
     codes = {row.error_code for row in answer.topics[0].partitions}
     assert codes == {ErrorCode.UNKNOWN_SERVER_ERROR}
     assert host.log == []

@@ -27,7 +27,9 @@ def test_offsets_of_a_transaction_are_appended_as_part_of_it() -> None:
         txn_commit({ORDERS_0: 9}, producer_id=7, producer_epoch=3), context(3), "w", now_ms=NOW
     )
     told = TxnOffsetCommitResponseTopic(
-        name="orders", topic_id=ORDERS_ID, partitions=[TxnOffsetCommitResponsePartition(partition_index=0)]
+        name="orders",
+        topic_id=ORDERS_ID,
+        partitions=[TxnOffsetCommitResponsePartition(partition_index=0)],
     )
     assert decision == Decision(
         (offset_record(0, 9),),
@@ -67,7 +69,9 @@ def test_of_a_plain_and_a_transactional_commit_the_later_record_wins() -> None:
 def test_a_pending_offset_is_unstable_until_every_transaction_on_it_has_ended() -> None:
     host = TinyHost()
     for producer_id in (7, 8):
-        host.ask("txn_offset_commit", txn_commit({ORDERS_0: producer_id}, producer_id=producer_id), 3)
+        host.ask(
+            "txn_offset_commit", txn_commit({ORDERS_0: producer_id}, producer_id=producer_id), 3
+        )
     host.marker(8, commit=True)
     assert offsets_of(host, ORDERS_0, stable=True) == [-ErrorCode.UNSTABLE_OFFSET_COMMIT]
     host.marker(7, commit=True)

@@ -42,7 +42,11 @@ def test_a_group_is_deleted_with_its_offsets() -> None:
     host.ask("txn_offset_commit", txn_commit({("trips", 0): 1}, only, 1), 3)
     deletion = DeleteGroupsRequest(groups_names=[GROUP, "unknown", GROUP])
     codes = [row.error_code for row in host.ask("delete", deletion, 2).results]
-    assert codes == [ErrorCode.NON_EMPTY_GROUP, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.NON_EMPTY_GROUP]
+    assert codes == [
+        ErrorCode.NON_EMPTY_GROUP,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.NON_EMPTY_GROUP,
+    ]
     host.ask("leave", leave((only, None)), 3)
     codes = [row.error_code for row in host.ask("delete", deletion, 2).results]
     assert codes == [ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.GROUP_ID_NOT_FOUND]

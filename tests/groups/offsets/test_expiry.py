@@ -58,7 +58,9 @@ def test_offsets_of_a_simple_group_expire_one_by_one() -> None:
 
 def test_topics_a_stable_group_does_not_read_any_more_expire() -> None:
     host = TinyHost()
-    waiter = host.send("join", join(session_ms=1_800_000, protocols=(("range", subscription("trips")),)), 3)
+    waiter = host.send(
+        "join", join(session_ms=1_800_000, protocols=(("range", subscription("trips")),)), 3
+    )
     host.pass_time(3_000)
     only = host.answers[waiter].member_id
     host.ask("sync", sync(only, 1, {}), 3)
@@ -86,7 +88,9 @@ def test_an_offset_does_not_expire_under_an_open_transaction() -> None:
     assert offsets_of(host, ORDERS_0) == [-1]
 
 
-def test_an_empty_group_without_offsets_goes_with_the_next_round_unless_somebody_is_about_to_join() -> None:
+def test_an_empty_group_without_offsets_goes_with_the_next_round_unless_somebody_is_about_to_join() -> (
+    None
+):
     host = TinyHost()
     host.pass_time(CHECK_MS - 1_000)
     pending = host.ask("join", join(), 9).member_id

@@ -44,7 +44,9 @@ def test_null_topics_mean_all_that_was_committed() -> None:
     host = TinyHost()
     host.ask("offset_commit", commit({ORDERS_0: 1, ("trips", 1): 2}), 8)
     answer = host.ask("offset_fetch", fetch(), 8)
-    assert [(topic.name, [row.committed_offset for row in topic.partitions]) for topic in answer.topics] == [
+    assert [
+        (topic.name, [row.committed_offset for row in topic.partitions]) for topic in answer.topics
+    ] == [
         ("orders", [1]),
         ("trips", [2]),
     ]
@@ -63,10 +65,16 @@ def test_fetches_by_id_know_a_topic_from_its_successor_of_the_same_name() -> Non
     (topic,) = host.ask("offset_fetch", by_id(ORDERS_ID), 10).topics
     assert (topic.topic_id, topic.partitions[0].committed_offset) == (ORDERS_ID, 5)
     (unknown,) = host.ask("offset_fetch", by_id(new_id), 10).topics
-    assert (unknown.topic_id, unknown.partitions[0].error_code) == (new_id, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert (unknown.topic_id, unknown.partitions[0].error_code) == (
+        new_id,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    )
     host.shard.state.topics = TopicsView({"orders": TopicInfo(new_id, 4)})
     (renewed,) = host.ask("offset_fetch", by_id(new_id), 10).topics
-    assert (renewed.partitions[0].error_code, renewed.partitions[0].committed_offset) == (ErrorCode.NONE, -1)
+    assert (renewed.partitions[0].error_code, renewed.partitions[0].committed_offset) == (
+        ErrorCode.NONE,
+        -1,
+    )
 
 
 def finished(steps: Steps[T]) -> T:
@@ -88,7 +96,9 @@ def test_the_shape_of_one_group_before_v8() -> None:
     host = TinyHost()
     host.ask("offset_commit", commit({ORDERS_0: 5}, metadata="m"), 8)
     row = OffsetFetchResponsePartition(partition_index=0, committed_offset=5, metadata="m")
-    expected = OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name="orders", partitions=[row])])
+    expected = OffsetFetchResponse(
+        topics=[OffsetFetchResponseTopic(name="orders", partitions=[row])]
+    )
     assert finished(single(host.ask("offset_fetch", request, 7), request, 7)) == expected
     assert finished(one_group(OffsetFetchRequest(group_id=GROUP, topics=None))).topics is None
 

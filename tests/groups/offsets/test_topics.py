@@ -23,7 +23,9 @@ from support.groups.world import (
     txn_commit,
 )
 
-WITHOUT_ORDERS = TopicsView({"trips": TopicInfo(TRIPS_ID, 2)}, version=2, deleted=frozenset({ORDERS_ID}))
+WITHOUT_ORDERS = TopicsView(
+    {"trips": TopicInfo(TRIPS_ID, 2)}, version=2, deleted=frozenset({ORDERS_ID})
+)
 
 
 def test_offsets_of_a_deleted_topic_go_with_it() -> None:
@@ -34,7 +36,9 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
         shard.apply(record)
     sweep = Sweep(deleted=((GROUP, "orders", ORDERS_ID),))
     decision = shard.on_topics_changed(WITHOUT_ORDERS, now_ms=NOW)
-    assert decision == Decision(effects=(SetTopics(WITHOUT_ORDERS), sweep, Arm(expiry.SWEEP_TIMER, NOW)))
+    assert decision == Decision(
+        effects=(SetTopics(WITHOUT_ORDERS), sweep, Arm(expiry.SWEEP_TIMER, NOW))
+    )
     shard.perform(sweep)
     assert shard.decide_timeout(expiry.SWEEP_TIMER, now_ms=NOW) == Decision(
         (offset_tombstone(GROUP, "orders", 0), offset_tombstone(GROUP, "orders", 1)), (Sweep(),)
@@ -42,7 +46,9 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
 
 
 def test_the_offsets_of_a_topic_that_nobody_has_deleted_stay() -> None:
-    """It is missing in the metadata without a note, as its logs are left alone for: it may be back."""
+    """It is missing in the metadata without a note, as its logs are left alone
+    for: it may be back.
+    """
     host = TinyHost()
     host.ask("offset_commit", commit({ORDERS_0: 5}), 8)
     host.change_topics(TopicsView({"trips": TopicInfo(TRIPS_ID, 2)}, version=2))
@@ -83,7 +89,9 @@ def test_pending_offsets_of_a_deleted_topic_go_too() -> None:
     assert host.shard.durable == ({}, ({}, {}), {})
 
 
-def test_a_deleted_topic_of_many_groups_takes_many_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_topic_of_many_groups_takes_many_small_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(expiry, "_MAX_BYTES", 300)
     host = TinyHost()
     for number in range(20):

@@ -1,4 +1,6 @@
-"""The cleaner over real logs: what it cleans, what it remembers, and what others may do to a log meanwhile."""
+"""The cleaner over real logs: what it cleans, what it remembers, and what others may do to a log
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +189,10 @@ def test_tombstones_go_when_their_horizon_is_reached(tmp_path: Path):
 
 
 COMPACT_DELETE = replace(
-    COMPACT, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=HOUR_MS, segment_bytes=200
+    COMPACT,
+    cleanup_policy=frozenset({"compact", "delete"}),
+    retention_ms=HOUR_MS,
+    segment_bytes=200,
 )
 
 
@@ -280,7 +285,9 @@ def test_producers_are_the_same_after_a_restart_from_the_cleaned_log_alone(tmp_p
     os.unlink(tmp_path / "recovery-point-offset-checkpoint")
     store.open()
     assert store.producers() == before
-    assert store.put(("a", "next"), pid=1) == store.log().log_end_offset - 1, "the next sequence is accepted"
+    assert store.put(("a", "next"), pid=1) == store.log().log_end_offset - 1, (
+        "the next sequence is accepted"
+    )
     store.close()
 
 
@@ -320,7 +327,9 @@ MEANWHILE: dict[str, Callable[[Store], Any]] = {
     "truncated to nothing": lambda store: store.log().truncate_fully_and_start_at(100),
     "retention": lambda store: delete_first_segment(store),
     "deleted": lambda store: store.manager.delete(TP),
-    "directory failed": lambda store: store.manager.failures.fail_directory(store.directories[0], "test"),
+    "directory failed": lambda store: store.manager.failures.fail_directory(
+        store.directories[0], "test"
+    ),
 }
 
 
@@ -345,17 +354,23 @@ def test_round_is_dropped_when_the_log_changes_under_it(tmp_path: Path, what: st
     assert log.cleaned_offset <= 3
     if TP in store.manager.logs:
         assert store.leftovers() == []
-        expected = {"retention": list(range(5, 12)), "truncated to nothing": []}.get(what, [0, 1, 2])
+        expected = {"retention": list(range(5, 12)), "truncated to nothing": []}.get(
+            what, [0, 1, 2]
+        )
         assert offsets(store.read()) == expected
         worker.after = lambda job: None
         store.fill(rounds=2)
         assert clean(store, worker) is not None
         assert len(offsets(store.read())) == 4
-    assert not os.path.exists(directory) or not any(name.endswith(".swap") for name in os.listdir(directory))
+    assert not os.path.exists(directory) or not any(
+        name.endswith(".swap") for name in os.listdir(directory)
+    )
     store.crash()
 
 
-@pytest.mark.parametrize("what", ["truncated into the cleaned range", "truncated to nothing", "retention"])
+@pytest.mark.parametrize(
+    "what", ["truncated into the cleaned range", "truncated to nothing", "retention"]
+)
 def test_swap_is_taken_back_when_the_log_changes_while_it_is_staged(tmp_path: Path, what: str):
     store = Store(tmp_path)
     store.fill()
@@ -408,14 +423,17 @@ def test_abort_stops_the_child_and_leaves_the_log_as_it_was(tmp_path: Path):
 
 
 @pytest.mark.parametrize("stage", ["map", "group"])
-def test_killed_child_leaves_the_log_as_it_was_and_a_later_round_succeeds(tmp_path: Path, stage: str):
+def test_killed_child_leaves_the_log_as_it_was_and_a_later_round_succeeds(
+    tmp_path: Path, stage: str
+):
     store = Store(tmp_path)
     last = store.fill(rounds=20, keys=20)
     log = store.log()
     before = store.read()
     speed = 10.0
     if stage == "group":
-        # Only the last closed segment is dirty: the first walk takes half a second, the second one ten.
+        # Only the last closed segment is dirty: the first walk takes half a second, the second one
+        # ten.
         log.cleaned_offset = log.segments[-2].base_offset
         speed = log.size / 10
 
@@ -426,7 +444,9 @@ def test_killed_child_leaves_the_log_as_it_was_and_a_later_round_succeeds(tmp_pa
         )
         async with asyncio.TaskGroup() as group:
             task = group.create_task(cleaner.run_once(store.now_ms))
-            await until(lambda: worker.pid is not None if stage == "map" else bool(store.leftovers()))
+            await until(
+                lambda: worker.pid is not None if stage == "map" else bool(store.leftovers())
+            )
             os.kill(worker.pid or 0, signal.SIGKILL)
         assert task.result() is None
         assert (store.read(), store.leftovers(), cleaner.uncleanable) == (before, [], {})

@@ -1,4 +1,6 @@
-"""The process or the machine dies at any step of a cleaning: nothing is lost, and cleaning goes on after the restart."""
+"""The process or the machine dies at any step of a cleaning: nothing is lost, and cleaning goes on
+after the restart.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ COPIED = ("rename", "unlink", "sync_dir", "write_bytes", "write_atomic", "sync_f
 
 
 class CopyingFiles(RealFiles):
-    """Copies the whole data directory after every change of it, once told to: what a death there would leave."""
+    """Copies the whole data directory after every change of it, once told to: what a death there
+    would leave.
+    """
 
     def __init__(self, source: Path, target: Path) -> None:
         self.source, self.target = source, target
@@ -51,7 +55,9 @@ class CopyingFiles(RealFiles):
 
 
 def write_log(store: Store) -> None:
-    """Segments that will be joined, segments that will be split, transactions, tombstones and producers."""
+    """Segments that will be joined, segments that will be split, transactions, tombstones and
+    producers.
+    """
     for number in range(4):
         store.put(*((f"k{key}", f"{number}-{key}") for key in range(6)))
         store.put((f"t{number}", "x"), pid=1, txn=True)
@@ -64,7 +70,10 @@ def write_log(store: Store) -> None:
 
 
 def check(
-    store: Store, original: dict[int, Record], expected: dict[str, str | None], ends: tuple[int, int]
+    store: Store,
+    original: dict[int, Record],
+    expected: dict[str, str | None],
+    ends: tuple[int, int],
 ) -> None:
     assert store.manager.offline == {}
     log = store.log()

@@ -1,4 +1,6 @@
-"""Cleaning a log: what stays of records, tombstones, transactions and producers, and how the files come out."""
+"""Cleaning a log: what stays of records, tombstones, transactions and producers, and how the files
+come out.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_rewritten_batch_keeps_codec_offsets_times_and_headers(log: LogFiles, co
 @pytest.mark.parametrize("codec", list(Codec))
 def test_append_time_survives_rewriting_and_a_delete_horizon(log: LogFiles, codec: Codec):
     log.put(("a", "1"), ("b", "1"), ("c", None), codec=codec, timestamp=START_MS, timestamp_type=1)
-    log.put(("a", "2"), ("d", "2"), ("e", "2"), codec=codec, timestamp=START_MS + 9, timestamp_type=1)
+    log.put(
+        ("a", "2"), ("d", "2"), ("e", "2"), codec=codec, timestamp=START_MS + 9, timestamp_type=1
+    )
     log.put(("d", "3"), timestamp=START_MS + 10)
     log.roll()
     log.clean(NOW_MS)
@@ -236,7 +240,11 @@ def test_emptied_aborted_batch_keeps_marker_and_index_entry(log: LogFiles):
     log.roll()
     for hours in (0, 48, 96):
         log.clean(NOW_MS + hours * HOUR_MS, active=log.active_producers())
-    assert [(b.header.base_offset, b.header.count) for b in log.batches()] == [(0, 0), (abort, 1), (2, 1)]
+    assert [(b.header.base_offset, b.header.count) for b in log.batches()] == [
+        (0, 0),
+        (abort, 1),
+        (2, 1),
+    ]
     assert [(entry.producer_id, entry.last_offset) for entry in log.aborted()] == [(1, abort)]
 
 
@@ -401,14 +409,21 @@ def test_small_segments_are_joined_up_to_the_segment_size(log: LogFiles):
 
 
 def test_groups_respect_index_sizes_and_the_span_of_offsets():
-    def groups(*segments: tuple[int, int], indexes: list[tuple[int, int]] | None = None, end: int = 10**12):
-        job = CleanJob("", (), 0, Retention(0, 0, end, {}, {}), segment_bytes=100, segment_index_bytes=20)
+    def groups(
+        *segments: tuple[int, int], indexes: list[tuple[int, int]] | None = None, end: int = 10**12
+    ):
+        job = CleanJob(
+            "", (), 0, Retention(0, 0, end, {}, {}), segment_bytes=100, segment_index_bytes=20
+        )
         sources = [SourceSegment(*segment) for segment in segments]
         made = group_segments(sources, indexes or [(0, 0)] * len(sources), job)
         return [[segment.base_offset for segment in group] for group in made]
 
     assert groups((0, 50), (10, 50), (20, 1), end=30) == [[0, 10], [20]]
-    assert groups((0, 1), (10, 1), (20, 1), indexes=[(8, 0), (16, 0), (1, 0)], end=30) == [[0], [10, 20]]
+    assert groups((0, 1), (10, 1), (20, 1), indexes=[(8, 0), (16, 0), (1, 0)], end=30) == [
+        [0],
+        [10, 20],
+    ]
     assert groups((0, 1), (10, 1), indexes=[(0, 12), (0, 12)], end=30) == [[0], [10]]
     assert groups((0, 1), (10, 1), end=2**31) == [[0, 10]]
     assert groups((0, 1), (10, 1), end=2**31 + 1) == [[0], [10]]
@@ -553,7 +568,9 @@ def test_an_index_that_is_wrong_costs_time_and_no_records(log: LogFiles, positio
 def test_large_batches_are_read_several_at_once_and_a_huge_one_by_itself(tmp_path: Path):
     sizes = [3_000, 3_000, 40_000_000, 3_000, 1_000_000, 1_000_000, 1_000_000]
     path = tmp_path / "0.log"
-    path.write_bytes(b"".join(build_batch([Record(0, START_MS, b"k", bytes(size))]) for size in sizes))
+    path.write_bytes(
+        b"".join(build_batch([Record(0, START_MS, b"k", bytes(size))]) for size in sizes)
+    )
     file = RealFiles().open(str(path))
     read: list[int] = []
 

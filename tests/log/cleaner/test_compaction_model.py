@@ -1,7 +1,9 @@
-"""Cleaning against a model: whatever was written and however often it is cleaned, readers end with the same values.
+"""Cleaning against a model: whatever was written and however often it is cleaned, readers end with
+the same values.
 
-Hypothesis writes a log (plain, idempotent and transactional producers, tombstones, every codec, segments of any
-length), then cleans it in rounds at different times and with maps of different sizes, with more writes between.
+Hypothesis writes a log (plain, idempotent and transactional producers, tombstones, every codec,
+segments of any length), then cleans it in rounds at different times and with maps of different
+sizes, with more writes between.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Model:
     def clean(self, plan: dict[str, Any]) -> None:
         self.now_ms += plan["after_hours"] * HOUR_MS
         expected = last_values(self.log.read_committed())
-        touched = [b.header for b in self.log.batches() if b.header.base_offset < self.log.cleanable_end]
+        touched = [
+            b.header for b in self.log.batches() if b.header.base_offset < self.log.cleanable_end
+        ]
         before = self.log.producers()
         active = {p: a for p, a in self.log.active_producers().items() if p not in plan["expired"]}
         options = {"dedupe_buffer_bytes": 24 * plan["keys"], "load_factor": 1.0}
@@ -101,7 +105,9 @@ class Model:
         assert all(last < base for (_, last), (base, _) in pairwise(spans))
 
     def check_values(self, expected: dict[bytes, Record]) -> None:
-        """The last value of every key is still there; a deletion may be forgotten after its time."""
+        """The last value of every key is still there; a deletion may be forgotten
+        after its time.
+        """
         found = last_values(self.log.read_committed())
         for key, record in expected.items():
             if record.value is not None:
@@ -129,7 +135,9 @@ def last_values(records: Sequence[Record]) -> dict[bytes, Record]:
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.lists(st.tuples(writes, rounds), min_size=1, max_size=5), st.booleans())
 def test_readers_end_with_the_same_values_however_a_log_is_cleaned(
@@ -143,11 +151,21 @@ def test_readers_end_with_the_same_values_however_a_log_is_cleaned(
             model.clean(plan)
         if finish:
             model.write(
-                [("end", FIRST_TXN, True), ("end", SECOND_TXN, False), ("roll",), *batches_of_all_keys()]
+                [
+                    ("end", FIRST_TXN, True),
+                    ("end", SECOND_TXN, False),
+                    ("roll",),
+                    *batches_of_all_keys(),
+                ]
             )
             log.roll()
             for hours in (0, 25, 25, 25):
-                whole = {"after_hours": hours, "keys": 1000, "segment_bytes": 1 << 30, "expired": set()}
+                whole = {
+                    "after_hours": hours,
+                    "keys": 1000,
+                    "segment_bytes": 1 << 30,
+                    "expired": set(),
+                }
                 model.clean(whole)
             stored = [record.key for record in log.records()]
             assert sorted(stored) == sorted(key.encode() for key in KEYS), (
@@ -210,7 +228,9 @@ def test_offset_map_answers_as_a_dict_whether_packed_or_not(memory_bytes: int):
         if not latest.add(later.offsets, later.keys):
             assert room <= 10, "only a full map refuses"
             break
-        expected |= {key: at for at, key in zip(offsets, keys, strict=True) if key is not None and at >= 25}
+        expected |= {
+            key: at for at, key in zip(offsets, keys, strict=True) if key is not None and at >= 25
+        }
         offset += 11
     assert len(latest) >= len(expected)
     assert {key: latest.get(key, -1) for key in expected}.keys() == expected.keys()

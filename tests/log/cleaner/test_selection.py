@@ -30,7 +30,12 @@ class Closed:
 def facts(*segments: Closed, **changes: object) -> LogFacts:
     """Segments of ten offsets each; the active one follows, and everything is stable."""
     active = 10 * len(segments)
-    given = {"active_base_offset": active, "log_end_offset": active + 5, "stable_end": active, **changes}
+    given = {
+        "active_base_offset": active,
+        "log_end_offset": active + 5,
+        "stable_end": active,
+        **changes,
+    }
     return LogFacts(TP, segments, 0, 0, 0, 0, -1)._replace(**given)  # type: ignore[arg-type]
 
 
@@ -60,7 +65,9 @@ def test_everything_clean_is_not_due():
     assert span(made) == (50, 50, 500, 0) and not made.due
 
 
-@pytest.mark.parametrize(("stable_end", "end"), [(49, 40), (40, 40), (39, 30), (5, 0), (0, 0), (1000, 50)])
+@pytest.mark.parametrize(
+    ("stable_end", "end"), [(49, 40), (40, 40), (39, 30), (5, 0), (0, 0), (1000, 50)]
+)
 def test_segment_with_the_first_unstable_offset_is_not_cleaned(stable_end: int, end: int):
     made = measure(facts(*FIVE, stable_end=stable_end), NOW_MS)
     assert (made.end_offset, made.dirty_bytes) == (end, 10 * end)
@@ -100,7 +107,9 @@ def test_records_without_time_are_never_overdue():
 def test_impossible_checkpoint_makes_the_whole_log_dirty(cleaned: int):
     made = measure(facts(*FIVE, cleaned_offset=cleaned, log_start_offset=20), NOW_MS)
     assert made.checkpoint_wrong and made.first_dirty_offset == 20
-    assert not measure(facts(*FIVE, cleaned_offset=20, log_start_offset=20), NOW_MS).checkpoint_wrong
+    assert not measure(
+        facts(*FIVE, cleaned_offset=20, log_start_offset=20), NOW_MS
+    ).checkpoint_wrong
 
 
 def test_ratio_must_be_above_the_wanted_one():
@@ -110,10 +119,18 @@ def test_ratio_must_be_above_the_wanted_one():
 
 
 def test_dirtiest_of_those_that_are_due_is_chosen():
-    def candidate(number: int, clean_bytes: int, dirty_bytes: int, overdue_ms: int = 0) -> Cleanable:
-        return Cleanable(TopicPartition("t", number), 0, 1, clean_bytes, dirty_bytes, overdue_ms, 0.5)
+    def candidate(
+        number: int, clean_bytes: int, dirty_bytes: int, overdue_ms: int = 0
+    ) -> Cleanable:
+        return Cleanable(
+            TopicPartition("t", number), 0, 1, clean_bytes, dirty_bytes, overdue_ms, 0.5
+        )
 
-    dirty, dirtier, overdue = candidate(0, 10, 30), candidate(1, 10, 90), candidate(2, 99, 1, overdue_ms=5)
+    dirty, dirtier, overdue = (
+        candidate(0, 10, 30),
+        candidate(1, 10, 90),
+        candidate(2, 99, 1, overdue_ms=5),
+    )
     assert choose([dirty, dirtier, overdue]) == dirtier
     assert choose([candidate(3, 60, 40), overdue]) == overdue
     assert choose([candidate(3, 60, 40), candidate(4, 0, 0, overdue_ms=5)]) is None

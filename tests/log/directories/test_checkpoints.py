@@ -54,7 +54,9 @@ def test_a_missing_or_empty_checkpoint_has_no_entries(tmp_path: Path) -> None:
         ("0\n2\norders 0 1\norders one 2\n", "line 4"),
     ],
 )
-def test_damaged_checkpoint_is_reported_with_its_line(tmp_path: Path, text: str, reason: str) -> None:
+def test_damaged_checkpoint_is_reported_with_its_line(
+    tmp_path: Path, text: str, reason: str
+) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_text(text)
     with pytest.raises(CorruptFile, match=reason) as told:

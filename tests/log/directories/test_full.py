@@ -1,4 +1,6 @@
-"""Directories whose disk is full: noted with the first refused write, and cleared when there is room for good."""
+"""Directories whose disk is full: noted with the first refused write, and cleared when there is
+room for good.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from millstream.wire.records.batch import Record, build_batch
 
 
 def opened(disk: SimDisk, *directories: str, events: LogEvents | None = None) -> LogManager:
-    logs = LogManager(disk, directories, config_for=lambda topic: LogConfig(), clock=lambda: 0, events=events)
+    logs = LogManager(
+        disk, directories, config_for=lambda topic: LogConfig(), clock=lambda: 0, events=events
+    )
     logs.open()
     logs.identify("cluster", 0)
     return logs

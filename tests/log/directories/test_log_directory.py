@@ -1,4 +1,6 @@
-"""Whether a directory may lack records: only when it is new, or its machine went down while it was in use, until somebody has taken note."""
+"""Whether a directory may lack records: only when it is new, or its machine went down while it was
+in use, until somebody has taken note.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Moving replicas between data directories: nothing is lost, appends go on, crashes leave one whole replica."""
+"""Moving replicas between data directories: nothing is lost, appends go on, crashes leave one whole
+replica.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,11 @@ NO_DELAY = ManagerSettings(delete_delay_ms=0)
 def filled(made: LogManager, directory: str, batches: int = 200) -> PartitionLog:
     log = made.create(TP, uuid.UUID(int=3), directory=directory)
     for number in range(batches):
-        append(log, batch(2, size=30, producer_id=5, epoch=0, sequence=2 * number), leader_epoch=number // 50)
+        append(
+            log,
+            batch(2, size=30, producer_id=5, epoch=0, sequence=2 * number),
+            leader_epoch=number // 50,
+        )
     append(log, batch(1, producer_id=6, epoch=0, sequence=0, transactional=True), leader_epoch=9)
     append_marker(log, 6, 0, commit=False, leader_epoch=9)
     log.advance_high_watermark(log.log_end_offset)
@@ -48,7 +54,9 @@ def filled(made: LogManager, directory: str, batches: int = 200) -> PartitionLog
 async def moved(
     made: LogManager, log: PartitionLog, target: str, during: Callable[[], None] | None = None
 ) -> None:
-    """Run a move to its end; `during` is called while it copies, and often enough before the copy takes the log's place."""
+    """Run a move to its end; `during` is called while it copies, and often enough before the copy
+    takes the log's place.
+    """
     housekeeping = Housekeeping(made)
     if during is not None:
         housekeeping.blocking = _interrupted(housekeeping.blocking, during)
@@ -61,7 +69,9 @@ async def moved(
 
 
 def _interrupted(blocking: Blocking, during: Callable[[], None]) -> Blocking:
-    """Waits for the disk during which a lot happens, also where a busy machine gives the loop no turn meanwhile."""
+    """Waits for the disk during which a lot happens, also where a busy machine gives the loop no
+    turn meanwhile.
+    """
 
     async def wait(job: Callable[[], None]) -> None:
         await blocking(job)
@@ -242,7 +252,9 @@ class Died(BaseException):
 
 
 class Follower:
-    """A log as a follower has it, and what ought to be in it: batches that it was sent, without those that were cut away."""
+    """A log as a follower has it, and what ought to be in it: batches that it was sent, without
+    those that were cut away.
+    """
 
     def __init__(self, made: LogManager, log: PartitionLog, seed: int) -> None:
         self.made = made
@@ -328,8 +340,12 @@ def test_follower_keeps_its_records_during_relocation(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 @pytest.mark.parametrize("power_cut", [False, True])
-def test_follower_killed_during_relocation_keeps_acknowledged_records(seed: int, power_cut: bool) -> None:
-    """All of it where the process dies, what was flushed where the machine does; nothing that was cut away comes back in its place."""
+def test_follower_killed_during_relocation_keeps_acknowledged_records(
+    seed: int, power_cut: bool
+) -> None:
+    """All of it where the process dies, what was flushed where the machine does; nothing that was
+    cut away comes back in its place.
+    """
     disk = SimDisk(seed)
     made = manager(disk, ["/one", "/two"], config=SMALL, settings=NO_DELAY)
     follower = Follower(made, filled(made, "/one", batches=60), seed)
@@ -390,7 +406,9 @@ def test_a_partition_that_is_deleted_right_after_its_move_leaves_nothing(tmp_pat
     assert TP not in made.logs and not made.moves.left_behind
     for item in made.deletes.take_due(NOW_MS):
         item.remove(made.files)
-    assert not [name for path in (one, two) for name in os.listdir(path) if name.startswith("orders")]
+    assert not [
+        name for path in (one, two) for name in os.listdir(path) if name.startswith("orders")
+    ]
     made.close(broker_epoch=1)
 
 
@@ -492,7 +510,9 @@ def test_a_directory_that_fails_when_it_is_left_costs_nothing_but_itself() -> No
     log = filled(made, "/one")
 
     def broken(operation: str, path: str) -> OSError | None:
-        return OSError(errno.EIO, "broken", path) if operation == "sync" and path == "/one" else None
+        return (
+            OSError(errno.EIO, "broken", path) if operation == "sync" and path == "/one" else None
+        )
 
     disk.fault = broken
     asyncio.run(moved(made, log, "/two"))

@@ -1,4 +1,6 @@
-"""Damaged files of a partition: indexes are rebuilt, damaged batches are refused, nothing wrong is served."""
+"""Damaged files of a partition: indexes are rebuilt, damaged batches are refused, nothing wrong is
+served.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,17 @@ from millstream.log.partition_log import PartitionLog
 from millstream.log.recovery import opening
 from millstream.log.segments.open_files import OpenFiles
 from millstream.ports.files import RealFiles
-from support.log.world import NOW_MS, TP, append, append_marker, batch, manager, new_log, read_all, split
+from support.log.world import (
+    NOW_MS,
+    TP,
+    append,
+    append_marker,
+    batch,
+    manager,
+    new_log,
+    read_all,
+    split,
+)
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=200)
 BASE_OFFSET = 7  # the last byte of a batch's base offset
@@ -60,7 +72,9 @@ def filled(directory: Path) -> PartitionLog:
     return log
 
 
-def opened(log: PartitionLog, *, clean: bool, verify_reads: bool = True, log_start: int = 0) -> PartitionLog:
+def opened(
+    log: PartitionLog, *, clean: bool, verify_reads: bool = True, log_start: int = 0
+) -> PartitionLog:
     return opening.load(
         LogHost(RealFiles()),
         OpenFiles(),
@@ -79,7 +93,7 @@ def file_of(log: PartitionLog, kind: str, number: int = 1) -> Path:
     return Path(log.segments[number].path(kind))
 
 
-# ---- indexes ------------------------------------------------------------------------------------------------
+# ---- indexes ----
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
@@ -90,7 +104,10 @@ def test_damaged_transaction_index_is_rebuilt(
 ) -> None:
     log = filled(tmp_path)
     log.close()
-    aborted, path = log.aborted_transactions(0, log.log_end_offset), file_of(log, ".txnindex", number)
+    aborted, path = (
+        log.aborted_transactions(0, log.log_end_offset),
+        file_of(log, ".txnindex", number),
+    )
     good = path.read_bytes()
     DAMAGES[damage](path)
     with caplog.at_level(logging.WARNING):
@@ -103,10 +120,15 @@ def test_damaged_transaction_index_is_rebuilt(
 
 @pytest.mark.parametrize("kind", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_offset_and_time_indexes_are_rebuilt(tmp_path: Path, kind: str, damage: str) -> None:
+def test_damaged_offset_and_time_indexes_are_rebuilt(
+    tmp_path: Path, kind: str, damage: str
+) -> None:
     log = filled(tmp_path)
     log.close()
-    batches, times = [raw for _, raw in read_all(log)], [log.timestamp_search(t)() for t in (None, NOW_MS)]
+    batches, times = (
+        [raw for _, raw in read_all(log)],
+        [log.timestamp_search(t)() for t in (None, NOW_MS)],
+    )
     for number in range(len(log.segments)):
         path = file_of(log, kind, number)
         if path.stat().st_size > 12:
@@ -163,11 +185,13 @@ def test_lost_topic_id_is_restored(tmp_path: Path, damage: str) -> None:
     assert path.read_bytes() == good
 
 
-# ---- batches ------------------------------------------------------------------------------------------------
+# ---- batches ----
 
 
 def offsets_served(log: PartitionLog) -> tuple[list[int], list[int]]:
-    """(offsets of the batches that are served, offsets at which a read is refused), from start to end."""
+    """(offsets of the batches that are served, offsets at which a read is refused), from start to
+    end.
+    """
     served, refused, offset = [], [], log.log_start_offset
     while offset < log.log_end_offset:
         try:
@@ -186,7 +210,9 @@ def offsets_served(log: PartitionLog) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("byte", [BASE_OFFSET, RECORD], ids=["base offset", "record"])
 @pytest.mark.parametrize("number", [0, 1, -1])
-def test_damaged_batch_is_refused_and_all_others_are_served(tmp_path: Path, byte: int, number: int) -> None:
+def test_damaged_batch_is_refused_and_all_others_are_served(
+    tmp_path: Path, byte: int, number: int
+) -> None:
     log = filled(tmp_path)
     log.close()
     batches = [(header, segment) for segment in log.segments for _, header in segment.batches()]
@@ -206,7 +232,9 @@ def test_damaged_batch_is_refused_and_all_others_are_served(tmp_path: Path, byte
 def test_batches_are_verified_once_and_in_a_thread(tmp_path: Path) -> None:
     log = filled(tmp_path)
     append(log, batch(1))
-    assert log.read(0, 100, upto=9, may_block=False).slice is not None, "what was just appended is not"
+    assert log.read(0, 100, upto=9, may_block=False).slice is not None, (
+        "what was just appended is not"
+    )
     log.close()
     again = opened(log, clean=True)
     with pytest.raises(ColdRead):
@@ -266,7 +294,13 @@ def test_unflushed_batch_with_a_lost_offset_is_truncated(tmp_path: Path, number:
     position, header = list(log.segments[0].batches())[number]
     flip(file_of(log, ".log", 0), position + 5)  # far ahead
     again = opening.load(
-        LogHost(RealFiles()), OpenFiles(), log.directory, TP, LogConfig(), clean=False, now_ms=NOW_MS
+        LogHost(RealFiles()),
+        OpenFiles(),
+        log.directory,
+        TP,
+        LogConfig(),
+        clean=False,
+        now_ms=NOW_MS,
     )
     assert again.log_end_offset == header.base_offset
 
@@ -284,7 +318,7 @@ def test_damaged_swap_takes_partition_offline_and_removes_nothing(tmp_path: Path
     assert {name.name: name.read_bytes() for name in Path(log.directory).iterdir()} == before
 
 
-# ---- what the manager makes of it -----------------------------------------------------------------------------
+# ---- what the manager makes of it ----
 
 OTHER = TopicPartition("other", 0)
 
@@ -306,7 +340,9 @@ def reopened(tmp_path: Path, logs, events: LogEvents | None = None):  # type: ig
     return manager(RealFiles(), [str(tmp_path / "data")], config=SMALL, events=events)
 
 
-@pytest.mark.parametrize("name", ["00000000000000000000.log", "leader-epoch-checkpoint", "index-checksums"])
+@pytest.mark.parametrize(
+    "name", ["00000000000000000000.log", "leader-epoch-checkpoint", "index-checksums"]
+)
 def test_unreadable_file_takes_only_its_partition_offline(tmp_path: Path, name: str) -> None:
     logs = two_logs(tmp_path)
     logs.close(broker_epoch=1)
@@ -360,7 +396,13 @@ def test_replica_with_damage_goes_offline_if_another_is_in_sync(
 @pytest.mark.parametrize(
     ("damage", "clean"),
     # After a kill the file may be newer than its checksum, so that one alone proves nothing.
-    [("flipped", True), ("missing", True), ("missing", False), ("garbage", True), ("garbage", False)],
+    [
+        ("flipped", True),
+        ("missing", True),
+        ("missing", False),
+        ("garbage", True),
+        ("garbage", False),
+    ],
 )
 def test_damaged_leader_epochs_are_read_from_the_batches(
     tmp_path: Path, damage: str, clean: bool, caplog: pytest.LogCaptureFixture

@@ -28,7 +28,9 @@ OFTEN = HousekeepingSettings(*([1] * len(HousekeepingSettings._fields)))
 
 @asynccontextmanager
 async def running(
-    logs: LogManager, settings: HousekeepingSettings | None = None, **options: Callable[..., Awaitable[None]]
+    logs: LogManager,
+    settings: HousekeepingSettings | None = None,
+    **options: Callable[..., Awaitable[None]],
 ) -> AsyncIterator[Housekeeping]:
     housekeeping = Housekeeping(logs, settings or HousekeepingSettings(), **options)  # type: ignore[arg-type]
     task = asyncio.create_task(housekeeping.run())
@@ -75,7 +77,9 @@ def test_a_flush_makes_everything_durable_and_many_waiters_share_one(tmp_path: P
             append(log, batch(1))
             first = asyncio.create_task(housekeeping.flush(log))
             await asyncio.sleep(0)
-            append(log, batch(1))  # perhaps after the first flush began: then the next one covers it
+            append(
+                log, batch(1)
+            )  # perhaps after the first flush began: then the next one covers it
             await asyncio.gather(first, housekeeping.flush(log))
             assert log.recovery_point == 3
             assert syncs in (2, 3)
@@ -177,14 +181,18 @@ def test_retention_deletion_and_checkpoints_happen_by_themselves(tmp_path: Path)
             logs.delete(doomed)
             logs.wake()
             await until(lambda: log.log_start_offset > 20)
-            await until(lambda: not [n for n in os.listdir(log.directory) if n.endswith(".deleted")])
+            await until(
+                lambda: not [n for n in os.listdir(log.directory) if n.endswith(".deleted")]
+            )
             await until(lambda: not [n for n in os.listdir(data) if n.startswith("doomed")])
             for name, value in (
                 (file_names.RECOVERY_POINTS, log.log_end_offset),
                 (file_names.LOG_STARTS, log.log_start_offset),
                 (file_names.HIGH_WATERMARKS, log.high_watermark),
             ):
-                await until(lambda n=name, v=value: offsets(data, n).get(TP) == v or not logs.wake())  # type: ignore[misc]
+                await until(
+                    lambda n=name, v=value: offsets(data, n).get(TP) == v or not logs.wake()
+                )  # type: ignore[misc]
 
     asyncio.run(story())
     logs.close(broker_epoch=None)
@@ -249,7 +257,9 @@ def test_a_log_deleted_during_its_flush_does_no_harm(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_does_not_end_it() -> None:
-    """It would end the broker. Indexes that cannot be written stay in memory, where everything else of an idle log goes."""
+    """It would end the broker. Indexes that cannot be written stay in memory, where everything else
+    of an idle log goes.
+    """
     disk = SimDisk(1)
     logs = manager(disk, ["/a"], config=LogConfig(index_interval_bytes=1, retention_ms=1))
     log = logs.create(TP, ID)

@@ -1,4 +1,6 @@
-"""All logs of a broker: directories, locks, failures, checkpoints, deletion, clean and unclean stops."""
+"""All logs of a broker: directories, locks, failures, checkpoints, deletion, clean and unclean
+stops.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def test_a_new_directory_is_made_and_identified(tmp_path: Path) -> None:
 
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     made(tmp_path).close(broker_epoch=1)
-    logs = LogManager(RealFiles(), dirs(tmp_path), config_for=lambda topic: LogConfig(), clock=lambda: NOW_MS)
+    logs = LogManager(
+        RealFiles(), dirs(tmp_path), config_for=lambda topic: LogConfig(), clock=lambda: NOW_MS
+    )
     logs.open()
     with pytest.raises(LogDirError, match="belongs to the cluster cluster, not to other"):
         logs.identify("other", 1)
@@ -206,7 +210,8 @@ def test_no_checkpoint_claims_more_than_is_left_of_a_log() -> None:
     logs.get(TP).truncate_to(4)  # type: ignore[union-attr]
     (log_dir,) = logs.online_dirs()
     assert {
-        log_dir.largest_claim(name, TP) for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS)
+        log_dir.largest_claim(name, TP)
+        for name in (file_names.RECOVERY_POINTS, file_names.HIGH_WATERMARKS)
     } == {4}
 
 
@@ -270,7 +275,11 @@ def test_failed_directory_takes_only_its_partitions_offline() -> None:
     assert len(logs.logs) == 2
     assert told[0][0] == "/one"
     assert victim in told[0][1]
-    for call in (lambda: logs.get(victim), lambda: append(held, batch(1)), lambda: held.read(0, 100, upto=1)):
+    for call in (
+        lambda: logs.get(victim),
+        lambda: append(held, batch(1)),
+        lambda: held.read(0, 100, upto=1),
+    ):
         with pytest.raises(ApiError) as error:
             call()
         assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -321,7 +330,9 @@ def test_a_full_disk_refuses_appends_and_takes_them_again_later() -> None:
     filled(logs)
     log = logs.logs[TP]
     before = [raw for _, raw in read_all(log)]
-    disk.fault = lambda operation, path: no_space(path) if operation in ("append", "write") else None
+    disk.fault = lambda operation, path: (
+        no_space(path) if operation in ("append", "write") else None
+    )
     for _ in range(3):
         with pytest.raises(ApiError) as error:
             append(log, batch(1))
@@ -369,7 +380,9 @@ def test_one_damaged_partition_is_offline_by_itself_and_stays_so(tmp_path: Path)
         assert error.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "records are missing" in again.offline[TP] or "at byte" in again.offline[TP]
         assert os.stat(path).st_size == 100
-        again.close(broker_epoch=4)  # a clean stop must not make the next start trust the damaged log
+        again.close(
+            broker_epoch=4
+        )  # a clean stop must not make the next start trust the damaged log
 
 
 def test_removed_files_take_only_their_partition_offline(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Idempotence and transactions as one partition sees them: sequences, epochs, markers, snapshots."""
+"""Idempotence and transactions as one partition sees them: sequences, epochs,
+markers, snapshots.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,16 @@ MAX = 2**31 - 1
 
 
 def header(
-    sequence: int, count: int = 1, *, producer_id: int = 7, epoch: int = 0, transactional: bool = False
+    sequence: int,
+    count: int = 1,
+    *,
+    producer_id: int = 7,
+    epoch: int = 0,
+    transactional: bool = False,
 ) -> BatchHeader:
-    raw = batch(count, producer_id=producer_id, epoch=epoch, sequence=sequence, transactional=transactional)
+    raw = batch(
+        count, producer_id=producer_id, epoch=epoch, sequence=sequence, transactional=transactional
+    )
     return parse_header(raw)
 
 
@@ -32,7 +41,12 @@ class World:
         self.end = 0
 
     def send(
-        self, sequence: int, count: int = 1, *, origin: Origin = Origin.CLIENT, **options: int | bool
+        self,
+        sequence: int,
+        count: int = 1,
+        *,
+        origin: Origin = Origin.CLIENT,
+        **options: int | bool,
     ) -> tuple[int, bool]:
         """(base offset, whether it was a resend)."""
         one = header(sequence, count, **options)  # type: ignore[arg-type]
@@ -261,7 +275,9 @@ def test_a_v2_producer_without_state_begins_at_zero() -> None:
 
 @pytest.mark.parametrize("commit", [False, True], ids=["aborted", "committed"])
 def test_sequences_of_ended_transaction_are_refused(commit: bool) -> None:
-    """librdkafka reuses sequences after an abort; the batch must not count as a duplicate of the aborted one."""
+    """librdkafka reuses sequences after an abort; the batch must not count as a duplicate of the
+    aborted one.
+    """
     world = World()
     world.send(0, 5, transactional=True)
     world.mark(commit=commit)
@@ -297,7 +313,9 @@ def test_retry_within_open_transaction_is_a_duplicate() -> None:
 
 
 def test_batches_behind_a_refused_one_get_the_same_error() -> None:
-    """The first batch waits for the coordinator; the second must not slip in as the first of the transaction."""
+    """The first batch waits for the coordinator; the second must not slip in as the first of the
+    transaction.
+    """
     world = World()
     world.send(0, 5, transactional=True)
     world.mark(commit=False)
@@ -319,7 +337,9 @@ def test_ended_transaction_is_remembered_across_the_sequence_wrap() -> None:
 
 
 def test_new_epoch_after_an_ended_transaction_starts_at_zero() -> None:
-    """KIP-360: the epoch that a client gets after UNKNOWN_PRODUCER_ID. KIP-890: the epoch of the marker."""
+    """KIP-360: the epoch that a client gets after UNKNOWN_PRODUCER_ID. KIP-890: the epoch of the
+    marker.
+    """
     bumped = World()
     bumped.send(0, 5, transactional=True)
     bumped.mark(commit=False)
@@ -408,7 +428,9 @@ def test_a_restored_batch_that_wrapped_is_recognised() -> None:
 
 def test_a_snapshot_file_has_kafkas_bytes() -> None:
     entry = SnapshotEntry(5, 2, 10, 100, 3, 1_700_000_000_000, 4, -1)
-    body = struct.pack(">i", 1) + struct.pack(">qhiqiqiq", 5, 2, 10, 100, 3, 1_700_000_000_000, 4, -1)
+    body = struct.pack(">i", 1) + struct.pack(
+        ">qhiqiqiq", 5, 2, 10, 100, 3, 1_700_000_000_000, 4, -1
+    )
     data = snapshot.encode([entry])
     assert data == struct.pack(">hI", 1, crc32c(body)) + body
     assert snapshot.decode(data) == [entry]

@@ -1,4 +1,6 @@
-"""Opening logs after anything: torn tails, missing and damaged files, flushed data that is gone, swaps cut short."""
+"""Opening logs after anything: torn tails, missing and damaged files, flushed data that is gone,
+swaps cut short.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,11 @@ def opened(
 def filled(directory: Path, batches: int = 40) -> PartitionLog:
     log = new_log(directory, SMALL)
     for number in range(batches):
-        append(log, batch(2, size=20, producer_id=3, epoch=0, sequence=2 * number), leader_epoch=number // 10)
+        append(
+            log,
+            batch(2, size=20, producer_id=3, epoch=0, sequence=2 * number),
+            leader_epoch=number // 10,
+        )
     append(log, batch(1, producer_id=4, epoch=0, sequence=0, transactional=True), leader_epoch=9)
     append_marker(log, 4, 0, commit=False, leader_epoch=9)
     append(log, batch(1, producer_id=5, epoch=0, sequence=0, transactional=True), leader_epoch=9)
@@ -106,7 +112,9 @@ def test_a_cleanly_closed_log_is_opened_with_a_few_small_reads(tmp_path: Path) -
     again = opening.load(LogHost(Counting()), OpenFiles(), log.directory, TP, SMALL, clean=True)
     assert again.log_end_offset == log.log_end_offset
     assert len(reads) <= 7
-    assert not [path for path in reads if path.endswith(".log") and "00000000000000000000.log" in path]
+    assert not [
+        path for path in reads if path.endswith(".log") and "00000000000000000000.log" in path
+    ]
 
 
 @pytest.mark.parametrize("torn", [1, 12, 61, 100])
@@ -173,13 +181,19 @@ def test_a_lost_end_of_a_segment_that_has_a_successor_is_no_gap_in_the_log(tmp_p
 
 
 @pytest.mark.parametrize("left", [0, 1])
-def test_the_lost_end_of_a_segment_of_a_compacted_topic_is_no_gap_either(tmp_path: Path, left: int) -> None:
-    """Where the power was lost: a replica with a hole would pass for a whole one. The leader has what is cut."""
+def test_the_lost_end_of_a_segment_of_a_compacted_topic_is_no_gap_either(
+    tmp_path: Path, left: int
+) -> None:
+    """Where the power was lost: a replica with a hole would pass for a whole one. The leader has
+    what is cut.
+    """
     log = filled(tmp_path)
     victim = log.segments[1]
     position, header = list(victim.batches())[left]
     os.truncate(victim.path(file_names.LOG), position)
-    again = opened(log, config=replace(SMALL, cleanup_policy=frozenset({"compact"})), power_lost=True)
+    again = opened(
+        log, config=replace(SMALL, cleanup_policy=frozenset({"compact"})), power_lost=True
+    )
     assert again.log_end_offset == header.base_offset
     assert len(again.segments) == 2
 
@@ -207,12 +221,16 @@ def test_damage_in_flushed_data_keeps_the_partition_offline_and_every_byte(tmp_p
     log.close()
     path = damage_first_segment(log)
     os.unlink(log.segments[0].path(file_names.OFFSET_INDEX))
-    sizes = {name: os.stat(os.path.join(log.directory, name)).st_size for name in files_of(log, ".log")}
+    sizes = {
+        name: os.stat(os.path.join(log.directory, name)).st_size for name in files_of(log, ".log")
+    }
     for clean in (True, False):
         with pytest.raises(CorruptLog, match="checksum") as told:
             opened(log, clean=clean, recovery_point=log.log_end_offset)
         assert path in str(told.value)
-    assert {n: os.stat(os.path.join(log.directory, n)).st_size for n in files_of(log, ".log")} == sizes
+    assert {
+        n: os.stat(os.path.join(log.directory, n)).st_size for n in files_of(log, ".log")
+    } == sizes
 
 
 def test_log_shorter_than_recovery_point_stays_offline(
@@ -258,7 +276,9 @@ def test_missing_indexes_and_snapshots_are_rebuilt(
     if clean:
         log.close()
     kept = {
-        name: Path(log.directory, name).read_bytes() for kind in kinds[:2] for name in files_of(log, kind)
+        name: Path(log.directory, name).read_bytes()
+        for kind in kinds[:2]
+        for name in files_of(log, kind)
     }
     for kind in kinds:
         for name in files_of(log, kind):
@@ -363,8 +383,9 @@ def test_recovery_begins_at_the_recovery_point(tmp_path: Path) -> None:
 
 
 def test_batch_with_a_lost_offset_is_truncated(tmp_path: Path) -> None:
-    """A power cut took the few bytes of it that shared a sector with what had been flushed. Its checksum does not cover them, and its offset seems
-    to lie below the recovery point."""
+    """A power cut took the few bytes of it that shared a sector with what had been flushed. Its
+    checksum does not cover them, and its offset seems to lie below the recovery point.
+    """
     log = filled(tmp_path)
     log.flush()
     flushed, position = log.recovery_point, log.segments[-1].size
@@ -383,14 +404,18 @@ def test_batch_with_a_lost_offset_is_truncated(tmp_path: Path) -> None:
 
 
 def cleaned_copy(log: PartitionLog, suffix: str) -> tuple[int, Callable[[], list[int]]]:
-    """The second and third segment merged into one, as compaction leaves it; its base, and how to read the bases."""
+    """The second and third segment merged into one, as compaction leaves it; its base, and how to
+    read the bases.
+    """
     one, two = log.segments[1], log.segments[2]
     data = Path(one.path(file_names.LOG)).read_bytes() + Path(two.path(file_names.LOG)).read_bytes()
     stem = os.path.join(log.directory, file_names.segment_name(one.base_offset))
     Path(stem + file_names.LOG + suffix).write_bytes(data)
     Path(stem + file_names.OFFSET_INDEX + suffix).write_bytes(b"")
     Path(stem + file_names.TIME_INDEX + suffix).write_bytes(b"")
-    return one.base_offset, lambda: [file_names.segment_base(n) or 0 for n in files_of(log, file_names.LOG)]
+    return one.base_offset, lambda: [
+        file_names.segment_base(n) or 0 for n in files_of(log, file_names.LOG)
+    ]
 
 
 def test_a_swap_that_was_staged_is_completed(tmp_path: Path) -> None:
@@ -437,7 +462,9 @@ def test_files_marked_as_deleted_are_removed(tmp_path: Path) -> None:
 
 
 def test_zeros_in_place_of_an_aborted_transaction_are_none(tmp_path: Path) -> None:
-    """What a power cut leaves of an entry that was not synced. Readers would skip what the first producer of all has committed."""
+    """What a power cut leaves of an entry that was not synced. Readers would skip what the first
+    producer of all has committed.
+    """
     log = new_log(tmp_path, SMALL)
 
     def abort(sequence: int) -> None:

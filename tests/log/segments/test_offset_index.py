@@ -24,19 +24,35 @@ def test_an_offset_index_has_kafkas_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("offset", "position"),
-    [(0, 0), (100, 0), (108, 0), (109, 500), (118, 500), (119, 900), (138, 900), (139, 1700), (10**12, 1700)],
+    [
+        (0, 0),
+        (100, 0),
+        (108, 0),
+        (109, 500),
+        (118, 500),
+        (119, 900),
+        (138, 900),
+        (139, 1700),
+        (10**12, 1700),
+    ],
 )
 def test_a_search_begins_at_or_before_the_offset(offset: int, position: int) -> None:
     assert offsets().position_of(offset) == position
 
 
-@pytest.mark.parametrize(("position", "floor"), [(0, 0), (499, 0), (500, 500), (1699, 900), (9999, 1700)])
+@pytest.mark.parametrize(
+    ("position", "floor"), [(0, 0), (499, 0), (500, 500), (1699, 900), (9999, 1700)]
+)
 def test_the_last_batch_that_begins_at_or_before_a_position(position: int, floor: int) -> None:
     assert offsets().position_floor(position) == floor
 
 
-@pytest.mark.parametrize(("offset", "left"), [(100, 0), (109, 0), (110, 1), (119, 1), (139, 2), (140, 3)])
-def test_truncating_an_offset_index_drops_batches_that_hold_the_offset(offset: int, left: int) -> None:
+@pytest.mark.parametrize(
+    ("offset", "left"), [(100, 0), (109, 0), (110, 1), (119, 1), (139, 2), (140, 3)]
+)
+def test_truncating_an_offset_index_drops_batches_that_hold_the_offset(
+    offset: int, left: int
+) -> None:
     index = OffsetIndex.parse(offsets().encode(), 100)
     index.truncate(offset)
     assert len(index) == left == index.written

@@ -109,7 +109,9 @@ def test_a_low_limit_of_open_files_costs_no_partition(tmp_path: Path) -> None:
 
 
 def test_append_to_idle_log_with_too_many_open_files_is_atomic() -> None:
-    """The batch was in the file, and the log ended before it: the next one got the same offset, and a restart cut it away."""
+    """The batch was in the file, and the log ended before it: the next one got the same offset, and
+    a restart cut it away.
+    """
     disk = SimDisk(1)
     logs = manager(disk, ["/a"], config=LogConfig(index_interval_bytes=100))
     log = logs.create(TP, uuid.UUID(int=9))
@@ -123,7 +125,9 @@ def test_append_to_idle_log_with_too_many_open_files_is_atomic() -> None:
     logs.pool.sweep()
 
     def fault(what: str, path: str) -> OSError | None:
-        return OSError(errno.EMFILE, "too many open files", path) if path.endswith("index") else None
+        return (
+            OSError(errno.EMFILE, "too many open files", path) if path.endswith("index") else None
+        )
 
     disk.fault = fault
     for sequence in range(10, 20):

@@ -26,7 +26,8 @@ def test_a_time_index_has_kafkas_bytes_and_only_growing_times() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timestamp", "offset"), [(0, 100), (999, 100), (1000, 109), (1499, 109), (1500, 119), (9999, 139)]
+    ("timestamp", "offset"),
+    [(0, 100), (999, 100), (1000, 109), (1499, 109), (1500, 119), (9999, 139)],
 )
 def test_a_search_by_time_begins_at_or_before_it(timestamp: int, offset: int) -> None:
     assert times().offset_of(timestamp) == offset

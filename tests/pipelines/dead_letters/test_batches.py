@@ -49,7 +49,12 @@ def test_dead_letters_of_two_flows_are_written_once(
     send(bootstrap, topic_name, [{"id": str(number), "n": number} for number in range(50)])
     with Producer(bootstrap) as producer:
         producer.send(
-            topic_name, BAD[2], key=b"\xff", headers=headers, partition=1, timestamp_ms=1_700_000_000_123
+            topic_name,
+            BAD[2],
+            key=b"\xff",
+            headers=headers,
+            partition=1,
+            timestamp_ms=1_700_000_000_123,
         )
         producer.send(topic_name, None, partition=0)
     targets = {"lake": parquet(str(tmp_path / "lake")), "copy": to_topic(f"{topic_name}-out")}
@@ -61,13 +66,20 @@ def test_dead_letters_of_two_flows_are_written_once(
     tombstone, bad = letters(bootstrap, topic_name)
     assert (tombstone.record.key, tombstone.record.value, tombstone.partition) == (None, None, 0)
     assert tombstone.reason == "the value is null"
-    assert (bad.record.key, bad.record.value, bad.topic, bad.partition) == (b"\xff", BAD[2], topic_name, 1)
+    assert (bad.record.key, bad.record.value, bad.topic, bad.partition) == (
+        b"\xff",
+        BAD[2],
+        topic_name,
+        1,
+    )
     assert (bad.timestamp_ms, bad.pipeline, bad.flow) == (1_700_000_000_123, topic_name, "copy")
     assert bad.redriven == 2
     assert bad.headers == (("trace", b"\x00\xff"),)
     assert bad.reason == "field 'n': \"many\" is text, not int"
     # The owner is the flow that writes a topic, and it stays the owner.
-    assert json.loads((tmp_path / "cp" / topic_name / ".letters.json").read_text()) == {"rows": "copy"}
+    assert json.loads((tmp_path / "cp" / topic_name / ".letters.json").read_text()) == {
+        "rows": "copy"
+    }
     send(bootstrap, topic_name, BAD[:1])
     run_once(pipeline, spark, tmp_path / "cp", only=["lake"])
     assert len(letters(bootstrap, topic_name)) == 2, "they wait for their owner"
@@ -180,7 +192,9 @@ def test_dead_letters_follow_keyless_rows_in_the_same_partition(
     pipeline.sql("copy", "SELECT nullif(id, '') AS id, n FROM rows", to=to_topic(out, key="id"))
     run_once(pipeline, spark, tmp_path)
     assert received(bootstrap, out) == [{"id": "a", "n": 1}]
-    assert values(letters(bootstrap, topic_name)) == sorted([*BAD, *(b'{"n":%d}' % n for n in range(5))])
+    assert values(letters(bootstrap, topic_name)) == sorted(
+        [*BAD, *(b'{"n":%d}' % n for n in range(5))]
+    )
 
 
 def test_stateful_flow_that_reads_twice_writes_dead_letters_once(
@@ -254,7 +268,7 @@ def test_dead_letters_of_a_removed_flow_continue_where_it_ended(
     assert len(records(bootstrap, f"{topic_name}-2")) == 1
 
 
-# ---- decisions --------------------------------------------------------------------------------
+# ---- decisions ----
 
 
 def test_owner_of_dead_letters() -> None:
@@ -266,7 +280,9 @@ def test_owner_of_dead_letters() -> None:
     pipeline.sql("after", "SELECT * FROM joined", to=to_topic("after"))
     flows = list(pipeline.flows.values())
 
-    def plan(owners: dict[str, str], *started: str, only: str = "") -> tuple[dict[str, str], list[str], Any]:
+    def plan(
+        owners: dict[str, str], *started: str, only: str = ""
+    ) -> tuple[dict[str, str], list[str], Any]:
         chosen = [flow for flow in flows if only in flow.name]
         planned = plan_dead_letters(pipeline, chosen, owners, lambda name: name in started)
         owned = {name: owner.flow for name, owner in planned.owned.items()}
@@ -275,7 +291,11 @@ def test_owner_of_dead_letters() -> None:
     assert plan({}) == ({"orders": "joined", "joined": "after"}, ["dlq.customers"], {})
     assert plan({}, only="lake") == ({"orders": "lake"}, [], {})
     # The owner stays the owner, even if it does not run now.
-    assert plan({"orders": "lake"}, "lake", only="joined") == ({"orders": "lake"}, ["dlq.customers"], {})
+    assert plan({"orders": "lake"}, "lake", only="joined") == (
+        {"orders": "lake"},
+        ["dlq.customers"],
+        {},
+    )
     # A separate query continues, whatever owner is stored.
     assert plan({"orders": "lake"}, "dlq.orders")[1] == ["dlq.orders", "dlq.customers"]
     # Flows that have started would skip the records that they have already read.
@@ -390,5 +410,9 @@ def test_records_are_fetched_by_offset(shared_broker: LocalBroker, topic_name: s
     assert [(record.offset, record.value) for record in fetched] == [
         (offset, b"%d" % offset) for offset in offsets
     ]
-    assert [(span.start, span.end) for span in spans(place, offsets)] == [(0, 2), (700, 701), (1_500, 2_000)]
+    assert [(span.start, span.end) for span in spans(place, offsets)] == [
+        (0, 2),
+        (700, 701),
+        (1_500, 2_000),
+    ]
     assert list(spans(place, [])) == []

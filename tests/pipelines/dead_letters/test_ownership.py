@@ -144,7 +144,7 @@ def test_dead_letters_continue_when_the_owner_stops_reading(
     assert len(received(bootstrap, f"{topic_name}-2")) == 4
 
 
-# ---- streams whose start depends on the time ----------------------------------------------------
+# ---- streams whose start depends on the time ----
 
 
 def late_pipeline(name: str, bootstrap: str, *more: str, **stream: Any) -> Pipeline:
@@ -178,7 +178,9 @@ def test_owner_that_starts_late_misses_no_bad_record(
     send(bootstrap, topic_name, [b"bad, before anything started"])
     options: dict[str, Any] = {}
     if how == "time":
-        options = {"source": {"startingTimestamp": 1 << 45, "startingOffsetsByTimestampStrategy": "latest"}}
+        options = {
+            "source": {"startingTimestamp": 1 << 45, "startingOffsetsByTimestampStrategy": "latest"}
+        }
     pipeline = late_pipeline(topic_name, bootstrap, **options)
     tries: list[str] = []
     start_query = Queries._query
@@ -189,7 +191,9 @@ def test_owner_that_starts_late_misses_no_bad_record(
             if len(tries) == 1:
                 raise RuntimeError("not yet")
             if len(tries) == 2:
-                wait_until(lambda: had_batch(tmp_path, topic_name, "second"), "second's first batch")
+                wait_until(
+                    lambda: had_batch(tmp_path, topic_name, "second"), "second's first batch"
+                )
                 send(bootstrap, topic_name, [BAD[0], {"id": "a", "n": 1}])
                 wait_until(lambda: ids(bootstrap, f"{topic_name}-second") == ["a"], "second's row")
         return start_query(queries, frames, flow, writer)
@@ -199,7 +203,9 @@ def test_owner_that_starts_late_misses_no_bad_record(
         wait_until(lambda: had_batch(tmp_path, topic_name, "first"), "first's first batch")
         send(bootstrap, topic_name, [BAD[1], {"id": "b", "n": 1}])
         for flow in ("first", "second"):
-            wait_until(lambda flow=flow: "b" in ids(bootstrap, f"{topic_name}-{flow}"), f"{flow}'s row")
+            wait_until(
+                lambda flow=flow: "b" in ids(bootstrap, f"{topic_name}-{flow}"), f"{flow}'s row"
+            )
     run_once(pipeline, spark, tmp_path)
     assert values(letters(bootstrap, topic_name)) == sorted(BAD[:2])
     assert len(tries) == 3

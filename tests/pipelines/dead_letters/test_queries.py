@@ -53,13 +53,22 @@ def letters(bootstrap: str, topic: str) -> list[DeadLetter]:
     return sorted(rejected, key=lambda letter: (letter.partition or 0, letter.offset or 0))
 
 
-def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic: str, write_dead_letters):
-    headers = [("trace", b"\x00\xff"), ("trace", None), ("dlq.redriven", b"2"), ("dlq.reason", b"of old")]
+def test_bad_records_are_kept_with_reason_and_origin(
+    shared_broker, admin, topic: str, write_dead_letters
+):
+    headers = [
+        ("trace", b"\x00\xff"),
+        ("trace", None),
+        ("dlq.redriven", b"2"),
+        ("dlq.reason", b"of old"),
+    ]
     bad = b'{"id":"a","amount":1.239}'
     with Producer(shared_broker.bootstrap) as producer:
         for number in range(50):
             producer.send(topic, f'{{"id":"{number}"}}', partition=number % 2)
-        producer.send(topic, bad, key=b"\xff", headers=headers, partition=1, timestamp_ms=1_700_000_000_123)
+        producer.send(
+            topic, bad, key=b"\xff", headers=headers, partition=1, timestamp_ms=1_700_000_000_123
+        )
         producer.send(topic, b"\xff\x00", partition=0)
         producer.send(topic, None, partition=0)
         # half of a surrogate pair
@@ -69,7 +78,14 @@ def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic
     write_dead_letters()
     rows = letters(shared_broker.bootstrap, topic)
     assert [
-        (letter.record.key, letter.record.value, letter.topic, letter.partition, letter.offset, letter.reason)
+        (
+            letter.record.key,
+            letter.record.value,
+            letter.topic,
+            letter.partition,
+            letter.offset,
+            letter.reason,
+        )
         for letter in rows
     ] == [
         (None, b"\xff\x00", topic, 0, 25, "not UTF-8: byte 0xff at position 0"),
@@ -97,14 +113,19 @@ def test_bad_records_are_kept_with_reason_and_origin(shared_broker, admin, topic
     assert last.headers == (("trace", b"\x00\xff"), ("trace", None))
 
 
-def test_bad_records_are_written_once_and_redriven_once(shared_broker, admin, topic: str, write_dead_letters):
+def test_bad_records_are_written_once_and_redriven_once(
+    shared_broker, admin, topic: str, write_dead_letters
+):
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, "one", partition=0)
     write_dead_letters()
     with Producer(shared_broker.bootstrap) as producer:
         producer.send(topic, "two", partition=1)
     write_dead_letters()
-    assert [letter.record.value for letter in letters(shared_broker.bootstrap, topic)] == [b"one", b"two"]
+    assert [letter.record.value for letter in letters(shared_broker.bootstrap, topic)] == [
+        b"one",
+        b"two",
+    ]
     assert execute(admin, RedriveRequest(topic + ".dlq")).count == 2
     # The records are still bad, and the count shows it.
     write_dead_letters()

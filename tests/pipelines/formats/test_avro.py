@@ -41,9 +41,13 @@ def test_avro_records_become_columns_despite_bad_values(spark):
     assert fields(rows[0]) == ORDER | {"at": at}
     assert fields(rows[-1]) == ORDER | {"at": at, "n": 7}
     assert [row["_error"] is None for row in rows] == [True, *[False] * 7, True]
-    assert rows[1]["_error"] == f"not a record of the Avro schema: its {len(good) - 1} bytes are truncated"
     assert (
-        rows[2]["_error"] == f"not a record of the Avro schema: 2 of {len(good) + 2} bytes are not part of it"
+        rows[1]["_error"]
+        == f"not a record of the Avro schema: its {len(good) - 1} bytes are truncated"
+    )
+    assert (
+        rows[2]["_error"]
+        == f"not a record of the Avro schema: 2 of {len(good) + 2} bytes are not part of it"
     )
     assert rows[7]["_error"] == "the value is null"
     assert bytes(rows[1]["_record"]["value"]) == good[:-1]
@@ -79,7 +83,11 @@ def test_avro_rows_are_written_with_a_derived_schema(spark):
 
 
 def test_avro_schemas_without_spark_types_are_rejected(tmp_path: Path, spark):
-    itself = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+    itself = {
+        "type": "record",
+        "name": "Node",
+        "fields": [{"name": "next", "type": ["null", "Node"]}],
+    }
     union = {"type": "record", "name": "U", "fields": [{"name": "u", "type": ["string", "int"]}]}
     for words, schema in (
         ("the Avro record Node contains itself .at next.", itself),

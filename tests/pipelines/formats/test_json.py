@@ -33,7 +33,10 @@ GOOD: dict[bytes, dict[str, Any]] = {
     b'{"id":"a","b":true,"day":"2026-02-28"}': {"b": True, "day": dt.date(2026, 2, 28)},
     b'{"id":"a","bin":"YWI="}': {"bin": bytearray(b"ab")},
     b'{"id":"a","s":{"c":1,"e":0.5,"other":"x"}}': {"s": {"c": 1, "e": Decimal("0.5")}},
-    b'{"id":"a","a":[1,null,3],"m":{"k":5,"j":null}}': {"a": [1, None, 3], "m": {"k": 5, "j": None}},
+    b'{"id":"a","a":[1,null,3],"m":{"k":5,"j":null}}': {
+        "a": [1, None, 3],
+        "m": {"k": 5, "j": None},
+    },
     b'{"id":"a","ss":[{"c":1,"d":0.25},{}]}': {
         "ss": [{"c": 1, "d": Decimal("0.25")}, {"c": None, "d": None}]
     },
@@ -83,14 +86,26 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a","n":3000000000}', "field 'n': 3000000000 is out of the range of int"),
     (b'{"id":"a","big":9223372036854775808}', "out of the range of bigint"),
     (b'{"id":"a","d":1.239}', "field 'd': 1.239 has more than the 2 decimals of decimal(12,2)"),
-    (b'{"id":"a","d":0.30000000000000004}', "field 'd': 0.30000000000000004 has more than the 2 decimals"),
-    (b'{"id":"a","d":12345678901.1}', "field 'd': 12345678901.1 is out of the range of decimal(12,2)"),
+    (
+        b'{"id":"a","d":0.30000000000000004}',
+        "field 'd': 0.30000000000000004 has more than the 2 decimals",
+    ),
+    (
+        b'{"id":"a","d":12345678901.1}',
+        "field 'd': 12345678901.1 is out of the range of decimal(12,2)",
+    ),
     (b'{"id":"a","d":"x"}', "field 'd': \"x\" is text, not decimal(12,2)"),
     # Numbers that would keep Java busy for hours.
     (b'{"id":"a","d":1e999999999}', "field 'd': 1E+999999999 is out of the range of decimal(12,2)"),
     (b'{"id":"a","d":1E-999999999}', "field 'd': 1E-999999999 has more than the 2 decimals"),
-    (b'{"id":"a","d":"1e+0999999999"}', "field 'd': 1e+0999999999 is out of the range of decimal(12,2)"),
-    (b'{"id":"a","ss":[{},{"d":1.5e999999999}]}', "field 'ss[1].d': 1.5E+999999999 is out of the range"),
+    (
+        b'{"id":"a","d":"1e+0999999999"}',
+        "field 'd': 1e+0999999999 is out of the range of decimal(12,2)",
+    ),
+    (
+        b'{"id":"a","ss":[{},{"d":1.5e999999999}]}',
+        "field 'ss[1].d': 1.5E+999999999 is out of the range",
+    ),
     (b'{"id":"a","x":1e400}', "field 'x': 1E+400 is out of the range of double"),
     (b'{"id":"a","x":NaN}', "not JSON: NaN is not a number"),
     (b'{"id":"a","other":-Infinity}', "not JSON: -Infinity is not a number"),
@@ -103,9 +118,18 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"id":"a\\ud83d"}', "has half of a surrogate pair"),
     (b'{"id":"a","m":{"\\ude00":1}}', "has half of a surrogate pair"),
     (b'{"id":1.10}', "field 'id': 1.10 is a number that a text field would change"),
-    (b'{"id":{"a":0.12345678901234567}}', "0.12345678901234567 is a number that a text field would change"),
-    (b'{"id":"a","t":"2026-02-28T10:00:00.123456789Z"}', "has nanoseconds, but a timestamp has micro"),
-    (b'{"id":"a","t":"10:00:00"}', "field 't': \"10:00:00\" is not a timestamp with a complete date"),
+    (
+        b'{"id":{"a":0.12345678901234567}}',
+        "0.12345678901234567 is a number that a text field would change",
+    ),
+    (
+        b'{"id":"a","t":"2026-02-28T10:00:00.123456789Z"}',
+        "has nanoseconds, but a timestamp has micro",
+    ),
+    (
+        b'{"id":"a","t":"10:00:00"}',
+        "field 't': \"10:00:00\" is not a timestamp with a complete date",
+    ),
     (b'{"id":"a","t":"2026-02"}', "is not a timestamp with a complete date"),
     (b'{"id":"a","t":18446744073710}', "numbers are seconds since 1970"),
     (
@@ -148,7 +172,10 @@ def decode(spark) -> Decode:
         columns: list[str] | None = None,
         **options: Any,
     ) -> list[Any]:
-        rows = [(index, None if value is None else bytearray(value)) for index, value in enumerate(values)]
+        rows = [
+            (index, None if value is None else bytearray(value))
+            for index, value in enumerate(values)
+        ]
         records = spark.createDataFrame(rows, "offset bigint, value binary").repartition(1)
         more = {} if tombstones is None else {"tombstones": tombstones}
         decoded = value_format("json", schema, **options).decode(records, **more)
@@ -166,7 +193,9 @@ def test_valid_values_become_columns(decode: Decode):
         seen = row.asDict(recursive=True)
         assert seen.pop("_error") is None, value
         assert bytes(seen.pop("_record")["value"]) == value
-        assert {name: error for name, error in seen.items() if error is not None} == {"id": "a"} | GOOD[value]
+        assert {name: error for name, error in seen.items() if error is not None} == {
+            "id": "a"
+        } | GOOD[value]
 
 
 def test_invalid_values_are_errors_and_not_nulls(decode: Decode):
@@ -198,9 +227,7 @@ def test_check_names_its_field_without_the_explanation(decode: Decode):
 
 
 def test_not_null_is_checked_inside_nested_fields(decode: Decode):
-    schema = (
-        "s struct<c: int NOT NULL>, ss array<struct<c: int NOT NULL>>, m map<string, struct<c: int NOT NULL>>"
-    )
+    schema = "s struct<c: int NOT NULL>, ss array<struct<c: int NOT NULL>>, m map<string, struct<c: int NOT NULL>>"
     good = [b"{}", b'{"s":{"c":1},"ss":[{"c":1},null],"m":{"k":{"c":1}}}']
     bad = [b'{"s":{}}', b'{"ss":[{"c":1},{}]}', b'{"m":{"k":{"c":null}}}']
     rows = decode(schema, good + bad)
@@ -231,16 +258,23 @@ def test_null_value_is_an_error_unless_kept_or_dropped(decode: Decode, tombstone
 
 def test_fields_may_have_names_of_record_columns(decode: Decode):
     value = b'{"key":"k","value":"v","timestamp":"2026-03-01T12:00:00Z","a.b":1,"end`":2}'
-    (row,) = decode("key string, value string, timestamp timestamp, `a.b` int, `end``` int", [value])
+    (row,) = decode(
+        "key string, value string, timestamp timestamp, `a.b` int, `end``` int", [value]
+    )
     assert (row["key"], row["value"], row["a.b"], row["end`"]) == ("k", "v", 1, 2)
     assert bytes(row._record.value) == value
 
 
 def test_times_follow_the_timestamp_format(decode: Decode):
     rows = decode(
-        "t timestamp", [b'{"t":"01.03.2026 12:30"}', b'{"t":"soon"}'], timestampFormat="dd.MM.yyyy HH:mm"
+        "t timestamp",
+        [b'{"t":"01.03.2026 12:30"}', b'{"t":"soon"}'],
+        timestampFormat="dd.MM.yyyy HH:mm",
     )
-    assert [(row._error is None, row.t and row.t.minute) for row in rows] == [(True, 30), (False, None)]
+    assert [(row._error is None, row.t and row.t.minute) for row in rows] == [
+        (True, 30),
+        (False, None),
+    ]
 
 
 def test_value_is_parsed_once(spark):
@@ -294,7 +328,9 @@ def test_key_is_bytes_text_or_an_object(spark):
         b'{"n":1,"s":"x"}',
         None,
     ]
-    with pytest.raises(PipelineError, match=r"the key column 'ss' does not exist; did you mean 's'"):
+    with pytest.raises(
+        PipelineError, match=r"the key column 'ss' does not exist; did you mean 's'"
+    ):
         format.encode(rows, key="ss")
 
 
@@ -317,12 +353,16 @@ def test_invalid_declarations_are_rejected_with_a_hint(spark):
 
 
 def test_map_keys_must_be_strings(spark):
-    read = spark.createDataFrame([(bytearray(b'{"m":{"1":"a"},"s":[{"n":{"x":{}}}]}'),)], "value binary")
+    read = spark.createDataFrame(
+        [(bytearray(b'{"m":{"1":"a"},"s":[{"n":{"x":{}}}]}'),)], "value binary"
+    )
     decoded = value_format(
         "json", "m map<string,string>, s array<struct<n: map<string,map<string,int>>>>"
     ).decode(read)
     assert decoded.select("m").collect()[0].m == {"1": "a"}
     for schema in ("m map<int,string>", "s array<struct<n: map<string,map<int,string>>>>"):
-        with pytest.raises(PipelineError, match="map<int,string>, but keys are strings in JSON") as raised:
+        with pytest.raises(
+            PipelineError, match="map<int,string>, but keys are strings in JSON"
+        ) as raised:
             value_format("json", schema).decode(read)
         assert raised.value.hint is not None and "map<string,string>" in raised.value.hint

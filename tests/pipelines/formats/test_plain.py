@@ -27,12 +27,16 @@ def test_string_and_raw_keep_the_columns_of_the_record(spark):
 
 
 def test_string_and_raw_write_the_sink_columns_of_rows(spark):
-    frame = spark.createDataFrame([("k", "v", "t", 1)], "key string, value string, topic string, other int")
+    frame = spark.createDataFrame(
+        [("k", "v", "t", 1)], "key string, value string, topic string, other int"
+    )
     for name in ("string", "raw"):
         (record,) = value_format(name).encode(frame).collect()
         assert (bytes(record.key), bytes(record.value), record.topic) == (b"k", b"v", "t")
         assert "other" not in record
-    (record,) = value_format("string").encode(frame.selectExpr("other AS value"), key="value").collect()
+    (record,) = (
+        value_format("string").encode(frame.selectExpr("other AS value"), key="value").collect()
+    )
     assert (bytes(record.key), bytes(record.value)) == (b"1", b"1")
     with pytest.raises(PipelineError, match="writes bytes or text, but `value` is integer"):
         value_format("raw").encode(frame.selectExpr("other AS value"))

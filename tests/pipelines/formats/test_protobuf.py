@@ -23,7 +23,9 @@ def proto_file(syntax: str = "proto3") -> descriptor_pb2.FileDescriptorProto:
     file.dependency.append("google/protobuf/timestamp.proto")
     order = file.message_type.add(name="Order")
 
-    def add(name: str, kind: int, label: int = kinds.LABEL_OPTIONAL, type_name: str | None = None) -> Any:
+    def add(
+        name: str, kind: int, label: int = kinds.LABEL_OPTIONAL, type_name: str | None = None
+    ) -> Any:
         return order.field.add(
             name=name, number=len(order.field) + 1, type=kind, label=label, type_name=type_name
         )
@@ -69,7 +71,14 @@ def test_messages_become_columns_and_are_written_back(spark, descriptor: str):
         "lines:array<struct<sku:string>>,counts:map<string,double>,kind:string,data:binary>"
     )
     message = message_class(Path(descriptor).read_bytes(), "shop.Order")(
-        id="é", n=-5, big=2**64 - 1, tags=["x"], lines=[{"sku": "s"}], counts={"a": 0.5}, kind=1, data=b"\xff"
+        id="é",
+        n=-5,
+        big=2**64 - 1,
+        tags=["x"],
+        lines=[{"sku": "s"}],
+        counts={"a": 0.5},
+        kind=1,
+        data=b"\xff",
     )
     message.at.seconds, message.at.nanos = 1_700_000_000, 123_456_000
     good = message.SerializeToString()
@@ -108,7 +117,9 @@ def test_messages_become_columns_and_are_written_back(spark, descriptor: str):
         "the value is null",
     ]
     frame = spark.createDataFrame([tuple(order.values())], format.schema)
-    confluent = value_format("protobuf", message="Order", descriptor=descriptor, confluent=True, schema_id=1)
+    confluent = value_format(
+        "protobuf", message="Order", descriptor=descriptor, confluent=True, schema_id=1
+    )
     (record,) = confluent.encode(frame, key="id").collect()
     assert bytes(record.value)[:6] == b"\x00\x00\x00\x00\x01\x00"
     (again,) = decoded(spark, confluent, [bytes(record.value)])

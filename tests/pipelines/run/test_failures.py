@@ -38,7 +38,9 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_unavailable_broker_is_retried() -> None:
-    assert explain(BrokerUnreachable("nobody answers"), None) == Failure("nobody answers", permanent=False)
+    assert explain(BrokerUnreachable("nobody answers"), None) == Failure(
+        "nobody answers", permanent=False
+    )
 
 
 def test_checkpoint_mismatch_is_permanent() -> None:
@@ -49,7 +51,8 @@ def test_checkpoint_mismatch_is_permanent() -> None:
     assert "--reset-progress" in again.reason and "reset_progress" not in again.reason
     assert explain(PipelineError("no such column", place=SourceLine("a.py", 3)), "a.py").permanent
     changed = explain(
-        Exception("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match"), None
+        Exception("[STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE] Provided value schema does not match"),
+        None,
     )
     assert changed.permanent and changed.reason.startswith(CHANGED[0])
 
@@ -76,7 +79,9 @@ def test_failed_job_is_explained_by_the_users_line() -> None:
         except RuntimeError as error:
             raise JobFailed("the job failed") from error
     except JobFailed as error:
-        assert str(explain(error, "/me/pipe.py")) == "pipe.py:12: ZeroDivisionError: division by zero"
+        assert (
+            str(explain(error, "/me/pipe.py")) == "pipe.py:12: ZeroDivisionError: division by zero"
+        )
 
 
 @pytest.mark.parametrize(
@@ -88,19 +93,21 @@ def test_failed_job_is_explained_by_the_users_line() -> None:
         ("client.errors.BrokerUnreachable", False, False),
     ],
 )
-def test_one_line_error_of_a_source_is_recognized(name: str, permanent: bool, patient: bool) -> None:
+def test_one_line_error_of_a_source_is_recognized(
+    name: str, permanent: bool, patient: bool
+) -> None:
     text = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: [PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when "
         f"Python streaming data source perform latestOffset: millstream.{name}: it is so; do this\n SQLSTATE: 38000"
         "\n=== Streaming Query ===\nplan"
     )
-    assert explain(Exception(text), None) == Failure("it is so; do this", permanent, patient=patient)
+    assert explain(Exception(text), None) == Failure(
+        "it is so; do this", permanent, patient=patient
+    )
 
 
 def test_long_spark_messages_are_shortened_to_a_sentence() -> None:
-    text = (
-        "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== DataFrame ==\nlots of lines"
-    )
+    text = "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide`. SQLSTATE: 22012\n== DataFrame ==\nlots of lines"
     assert explain(Exception(text), None).reason == "Division by zero. Use `try_divide`."
 
 
@@ -112,9 +119,7 @@ NOT_SERIALIZABLE = (
     f"Caused by: java.io.IOException: unexpected exception type{FRAMES}\n\t... 12 more\n"
     f"Caused by: java.lang.IllegalStateException: Illegal size 5 of collection, expected 6{FRAMES}\n\t... 31 more\n"
 )
-NOT_SERIALIZABLE_TOLD = (
-    "Task not serializable; caused by IllegalStateException: Illegal size 5 of collection, expected 6"
-)
+NOT_SERIALIZABLE_TOLD = "Task not serializable; caused by IllegalStateException: Illegal size 5 of collection, expected 6"
 LOST_TASK = (
     "Job aborted due to stage failure: Task 1 in stage 2.0 failed 1 times, most recent failure: "
     "Lost task 1.0 in stage 2.0 (TID 5) (localhost executor driver): "
@@ -176,7 +181,10 @@ def test_cause_of_a_pyspark_error_is_reported() -> None:
     )
     outer._cause = Captured("org.apache.spark.SparkException: Job 3 cancelled")
     outer._cause._cause = inner
-    assert explain(outer, None).reason == "Job 3 cancelled; caused by OutOfMemoryError: Java heap space"
+    assert (
+        explain(outer, None).reason
+        == "Job 3 cancelled; caused by OutOfMemoryError: Java heap space"
+    )
 
 
 def test_reason_of_a_real_failure_has_no_java_frames(spark: SparkSession, tmp_path: Path) -> None:
@@ -184,7 +192,10 @@ def test_reason_of_a_real_failure_has_no_java_frames(spark: SparkSession, tmp_pa
     with pytest.raises(Exception) as raised:
         spark.range(1).write.parquet(str(tmp_path / "file" / "below"))
     reason = explain(raised.value, None).reason
-    assert reason == f"ParentNotDirectoryException: Parent path is not a directory: file:{tmp_path}/file"
+    assert (
+        reason
+        == f"ParentNotDirectoryException: Parent path is not a directory: file:{tmp_path}/file"
+    )
 
 
 def test_hint_about_data_loss_survives_shortening() -> None:
@@ -211,9 +222,7 @@ def test_exception_without_message_is_explained_by_its_cause() -> None:
         def getCondition(self) -> str:
             return "STREAM_FAILED"
 
-    text = (
-        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \n=== Streaming Query ===\nplan"
-    )
+    text = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: \n=== Streaming Query ===\nplan"
     failure = explain(Silent(text), None)
     assert failure == Failure("a Python worker has exited (java.io.EOFException)", permanent=False)
 
@@ -244,9 +253,13 @@ def test_error_in_a_file_names_its_line(text: str, message: str, tmp_path: Path)
 def test_udf_created_before_spark_starts_is_explained(tmp_path: Path) -> None:
     """In a separate process, because a session may be active here."""
     file = tmp_path / "pipe.py"
-    file.write_text('from pyspark.sql import functions as F\n\nupper = F.udf("string")(str.upper)\n')
+    file.write_text(
+        'from pyspark.sql import functions as F\n\nupper = F.udf("string")(str.upper)\n'
+    )
     ran = subprocess.run(
-        [sys.executable, "-m", "millstream", "pipeline", "check", str(file)], capture_output=True, text=True
+        [sys.executable, "-m", "millstream", "pipeline", "check", str(file)],
+        capture_output=True,
+        text=True,
     )
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("error: pipe.py:3: PySparkRuntimeError")
@@ -324,11 +337,15 @@ def test_changed_inputs_are_rejected_before_the_query_starts(
         pipeline = Pipeline(topic_name, bootstrap=shared_broker.bootstrap, dead_letters=False)
         for name in ("one", "other"):
             pipeline.stream(name, topic=f"{topic_name}-{name}", schema="n int")
-        pipeline.sql("flow", " UNION ALL ".join(f"SELECT * FROM {name}" for name in names), to=to_topic(out))
+        pipeline.sql(
+            "flow", " UNION ALL ".join(f"SELECT * FROM {name}" for name in names), to=to_topic(out)
+        )
         return pipeline
 
     run_once(declare("one"), spark, tmp_path)
-    with pytest.raises(PipelineError, match="the flow has changed and no longer matches its checkpoint"):
+    with pytest.raises(
+        PipelineError, match="the flow has changed and no longer matches its checkpoint"
+    ):
         run_once(declare("one", "other"), spark, tmp_path)
     assert received(shared_broker.bootstrap, out) == [{"n": 1}]
 
@@ -380,9 +397,13 @@ def test_check_finds_plans_that_spark_would_reject(
     problems = {problem.place.line: problem for problem in check.problems if problem.place}
     assert not check.ok
     assert "`ammount` cannot be resolved. Did you mean" in problems[11].text
-    assert "no_watermark cannot run in append mode" in problems[13].text and "watermark" in problems[13].hint
     assert (
-        problems[17].text == "topic c of flow wrong_key needs the column 'idd', which the flow does not have"
+        "no_watermark cannot run in append mode" in problems[13].text
+        and "watermark" in problems[13].hint
+    )
+    assert (
+        problems[17].text
+        == "topic c of flow wrong_key needs the column 'idd', which the flow does not have"
     )
     assert problems[17].hint == "did you mean 'id'?"
     assert problems[21].warning and "state grows without limit" in problems[21].text

@@ -36,11 +36,23 @@ java.lang.IllegalStateException: Illegal size 5 of collection, expected 6
         (NOT_SERIALIZABLE, BROKEN_MAP),
         ("Job aborted: java.lang.OutOfMemoryError: Java heap space", OUT_OF_MEMORY),
         ("java.lang.OutOfMemoryError: Metaspace", OUT_OF_MEMORY),
-        ("java.lang.NoClassDefFoundError: Could not initialize class org.apache.spark.X", CLASS_LOADING),
-        ("java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.", STOPPED_CONTEXT),
+        (
+            "java.lang.NoClassDefFoundError: Could not initialize class org.apache.spark.X",
+            CLASS_LOADING,
+        ),
+        (
+            "java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.",
+            STOPPED_CONTEXT,
+        ),
         ("Job 3 cancelled because SparkContext was shut down", STOPPED_CONTEXT),
-        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", LOST_WORKER),
-        ("the query ended\njava.io.EOFException\n\tat java.io.DataInputStream.readInt", LOST_WORKER),
+        (
+            "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)",
+            LOST_WORKER,
+        ),
+        (
+            "the query ended\njava.io.EOFException\n\tat java.io.DataInputStream.readInt",
+            LOST_WORKER,
+        ),
         ("java.io.EOFException: Unexpected end of ZLIB input stream", None),
         ("Task not serializable: java.io.NotSerializableException: shop.Rule", None),
         ("[DIVIDE_BY_ZERO] Division by zero.", None),
@@ -111,7 +123,16 @@ class Command:
 
     def __init__(self, file: Path, bootstrap: str) -> None:
         self.out, self.err = file.with_suffix(".out"), file.with_suffix(".err")
-        words = ["run", str(file), "--master", "local[2]", "--format", "json", "--bootstrap", bootstrap]
+        words = [
+            "run",
+            str(file),
+            "--master",
+            "local[2]",
+            "--format",
+            "json",
+            "--bootstrap",
+            bootstrap,
+        ]
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "millstream", "pipeline", *words],
@@ -127,7 +148,9 @@ class Command:
         return [event for event in events if event["event"] == kind]
 
     def alive(self) -> bool:
-        assert self.process.poll() is None, self.out.read_text()[-3000:] + self.err.read_text()[-3000:]
+        assert self.process.poll() is None, (
+            self.out.read_text()[-3000:] + self.err.read_text()[-3000:]
+        )
         return True
 
 
@@ -153,7 +176,9 @@ def test_pipeline_continues_exactly_once_in_a_new_jvm(
         send(bootstrap, topic_name, [{"id": number} for number in range(100, 200)])
         wait_until(lambda: command.alive() and bool(command.events("restart")), "the restart")
         wait_until(lambda: arrived(200), "the rows after the restart")
-        status = json.loads(next(tmp_path.glob("millstream-checkpoints/*/.status.json")).read_text())
+        status = json.loads(
+            next(tmp_path.glob("millstream-checkpoints/*/.status.json")).read_text()
+        )
         command.process.send_signal(signal.SIGTERM)
         assert command.process.wait(120) == 0
     finally:

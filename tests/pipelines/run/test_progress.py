@@ -26,7 +26,9 @@ def test_figures_are_taken_from_batch_reports() -> None:
             stateOperators=[
                 {"memoryUsedBytes": 61_000_000, "numRowsTotal": 7, "numRowsDroppedByWatermark": 2}
             ],
-            sources=[{"endOffset": '{"t": {"0": 5, "1": 7}}', "latestOffset": {"t": {"0": 4105, "1": 7}}}],
+            sources=[
+                {"endOffset": '{"t": {"0": 5, "1": 7}}', "latestOffset": {"t": {"0": 4105, "1": 7}}}
+            ],
             eventTime={"watermark": "2026-01-01T00:00:00.000Z"},
         ),
         2000,

@@ -53,7 +53,11 @@ def stores(checkpoint: Path) -> set[str]:
 
 @pytest.mark.parametrize("provider", [None, IN_MEMORY])
 def test_join_keeps_the_state_format_of_its_checkpoint(
-    spark: SparkSession, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, provider: str | None
+    spark: SparkSession,
+    shared_broker: LocalBroker,
+    topic_name: str,
+    tmp_path: Path,
+    provider: str | None,
 ) -> None:
     pipeline = joined(topic_name, shared_broker.bootstrap)
     conf = {} if provider is None else {STATE_PROVIDER: provider}
@@ -73,5 +77,8 @@ def test_new_join_has_one_store(
     run_once(pipeline, spark, tmp_path)
     write(pipeline, "payments", "b", "a")
     run_once(pipeline, spark, tmp_path)
-    assert sorted(row["id"] for row in received(pipeline.bootstrap, f"{topic_name}-out")) == ["a", "b"]
+    assert sorted(row["id"] for row in received(pipeline.bootstrap, f"{topic_name}-out")) == [
+        "a",
+        "b",
+    ]
     assert stores(tmp_path) == set()

@@ -126,7 +126,10 @@ def test_flow_without_retries_left_stops_the_others() -> None:
 def test_permanent_errors_and_policy_stop_are_not_retried(how: dict[str, bool]) -> None:
     supervisor = two(on_failure="retry" if how["permanent"] else "stop")
     supervisor.tick(0)
-    assert supervisor.query_failed("a", "x", now_ms=1, **how) == [Report("a", "failed", "x"), Stop("b")]
+    assert supervisor.query_failed("a", "x", now_ms=1, **how) == [
+        Report("a", "failed", "x"),
+        Stop("b"),
+    ]
 
 
 def test_unavailable_source_does_not_use_up_retries() -> None:
@@ -134,8 +137,14 @@ def test_unavailable_source_does_not_use_up_retries() -> None:
     supervisor.tick(0)
     now_ms, pauses = 0, []
     for _ in range(9):
-        (report,) = supervisor.query_failed("a", "down", permanent=False, now_ms=now_ms, patient=True)
-        assert isinstance(report, Report) and report.event == "retrying" and report.retry_in_ms is not None
+        (report,) = supervisor.query_failed(
+            "a", "down", permanent=False, now_ms=now_ms, patient=True
+        )
+        assert (
+            isinstance(report, Report)
+            and report.event == "retrying"
+            and report.retry_in_ms is not None
+        )
         pauses.append(report.retry_in_ms // SECOND)
         now_ms += report.retry_in_ms
         assert Start("a") in supervisor.tick(now_ms)
@@ -143,7 +152,9 @@ def test_unavailable_source_does_not_use_up_retries() -> None:
 
 
 def test_stop_ends_waiting_and_paused_flows() -> None:
-    supervisor = Supervisor.of([FlowState("a"), FlowState("b"), FlowState("c", needs=frozenset({"a"}))])
+    supervisor = Supervisor.of(
+        [FlowState("a"), FlowState("b"), FlowState("c", needs=frozenset({"a"}))]
+    )
     supervisor.tick(0)
     supervisor.query_failed("b", "x", permanent=False, now_ms=1)
     assert supervisor.stop() == [Stop("a"), Report("b", "stopped"), Report("c", "stopped")]
@@ -199,16 +210,25 @@ def test_jvm_fault_restarts_the_driver() -> None:
         Report("b", "stopped", "same")
     ]
     assert (
-        supervisor.ended and not supervisor.failed and supervisor.restart == Restart(BROKEN_MAP.text, 1, 1000)
+        supervisor.ended
+        and not supervisor.failed
+        and supervisor.restart == Restart(BROKEN_MAP.text, 1, 1000)
     )
 
 
 def test_restarts_are_limited_with_growing_pauses() -> None:
     now_ms, made_restarts = 10_000_000, []
-    for before in ((), (now_ms - 9,), (now_ms - 10, now_ms - 9), (now_ms - 11, now_ms - 10, now_ms - 9)):
+    for before in (
+        (),
+        (now_ms - 9,),
+        (now_ms - 10, now_ms - 9),
+        (now_ms - 11, now_ms - 10, now_ms - 9),
+    ):
         supervisor = Supervisor.of([FlowState("a"), FlowState("b")], restarts_ms=before)
         supervisor.tick(now_ms)
-        instructions = supervisor.query_failed("a", "x", permanent=False, now_ms=now_ms, fault=OUT_OF_MEMORY)
+        instructions = supervisor.query_failed(
+            "a", "x", permanent=False, now_ms=now_ms, fault=OUT_OF_MEMORY
+        )
         made_restarts.append(supervisor.restart and supervisor.restart.in_ms)
     assert made_restarts == [1000, 10_000, 60_000, None]
     reason = f"{OUT_OF_MEMORY.text}; the JVM was restarted 3 times within the hour"
@@ -227,7 +247,9 @@ def test_third_lost_worker_in_a_row_restarts_the_jvm() -> None:
     for number, fault in enumerate((LOST_WORKER, LOST_WORKER, None, LOST_WORKER, LOST_WORKER)):
         supervisor.tick(number * 100 * SECOND)
         supervisor.flows["a"].since_ms = number * 100 * SECOND
-        supervisor.query_failed("a", "x", permanent=False, now_ms=number * 100 * SECOND, fault=fault)
+        supervisor.query_failed(
+            "a", "x", permanent=False, now_ms=number * 100 * SECOND, fault=fault
+        )
         assert supervisor.restart is None
     supervisor.tick(500 * SECOND)
     supervisor.query_failed("a", "x", permanent=False, now_ms=500 * SECOND, fault=LOST_WORKER)

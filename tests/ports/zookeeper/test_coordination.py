@@ -1,4 +1,6 @@
-"""What real servers and clients do to each other: killed, paused, led by another, talking nonsense, never there."""
+"""What real servers and clients do to each other: killed, paused, led by another, talking nonsense,
+never there.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ class Ticks:
         self._task.cancel()
 
 
-def test_a_killed_server_that_comes_back_finds_the_session_and_the_data(own_server: LocalZooKeeper) -> None:
+def test_a_killed_server_that_comes_back_finds_the_session_and_the_data(
+    own_server: LocalZooKeeper,
+) -> None:
     async def story() -> None:
         async with Client(own_server.address, LONG_SESSION_MS) as client:
             before = await client.load()
@@ -113,9 +117,12 @@ def test_a_killed_server_that_comes_back_finds_the_session_and_the_data(own_serv
     asyncio.run(story())
 
 
-def test_a_paused_server_stops_neither_the_loop_nor_the_client_for_ever(own_server: LocalZooKeeper) -> None:
-    """Paused for longer than the session lasts. Whether the server then ends it or hears of the client first is its own
-    affair; what the client was told must be true."""
+def test_a_paused_server_stops_neither_the_loop_nor_the_client_for_ever(
+    own_server: LocalZooKeeper,
+) -> None:
+    """Paused for longer than the session lasts. Whether the server then ends it or hears of the
+    client first is its own affair; what the client was told must be true.
+    """
 
     async def story() -> None:
         async with Client(own_server.address, SHORT_SESSION_MS) as client:
@@ -212,7 +219,9 @@ def _register(address: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(words, stdout=subprocess.PIPE, env=child_environment())
 
 
-def test_the_nodes_of_a_client_that_is_killed_go_when_its_session_does(zookeeper: LocalZooKeeper) -> None:
+def test_the_nodes_of_a_client_that_is_killed_go_when_its_session_does(
+    zookeeper: LocalZooKeeper,
+) -> None:
     async def story() -> None:
         address = f"{zookeeper.address}/killed"
         async with Client(address, SHORT_SESSION_MS) as client:
@@ -279,7 +288,9 @@ class Babbler(TcpProxy):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_error_inside_the_client_library_is_followed_by_a_new_session(zookeeper: LocalZooKeeper) -> None:
+def test_an_error_inside_the_client_library_is_followed_by_a_new_session(
+    zookeeper: LocalZooKeeper,
+) -> None:
     async def story() -> None:
         with Babbler((zookeeper.host, zookeeper.port)) as proxy:
             async with Client(f"{proxy.bootstrap}/babble", SHORT_SESSION_MS) as client:
@@ -297,7 +308,9 @@ def test_an_error_inside_the_client_library_is_followed_by_a_new_session(zookeep
 def test_where_no_server_answers_that_is_told_in_time() -> None:
     async def story() -> None:
         address = f"127.0.0.1:{free_ports(1)[0]}"
-        with pytest.raises(ConnectionLost, match=rf"no ZooKeeper answers at {address} within 0\.5 s"):
+        with pytest.raises(
+            ConnectionLost, match=rf"no ZooKeeper answers at {address} within 0\.5 s"
+        ):
             await ZooKeeperCoordination(address).open(timeout_ms=500)
 
     asyncio.run(story())

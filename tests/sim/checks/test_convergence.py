@@ -1,4 +1,6 @@
-"""A cluster that does not come to rest is found, and so is one that rests with other replicas than it was asked for."""
+"""A cluster that does not come to rest is found, and so is one that rests with other replicas than
+it was asked for.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +42,35 @@ def test_a_cluster_at_rest_has_nothing_left_to_do() -> None:
         (PARTITION._replace(isr=(2, 1)), ALL, "only [2, 1] of [1, 2, 3] are in sync"),
         (PARTITION._replace(reassigning=True), ALL, "does not end"),
         (PARTITION, ALL[:2], "broker 3 does not have its replica"),
-        (PARTITION, [*ALL[:2], ALL[2]._replace(topic_id=OTHER_ID)], "broker 3 does not have its replica"),
-        (PARTITION, [*ALL[:2], replica(3, high_watermark=None, end=None)], "broker 3 does not serve"),
+        (
+            PARTITION,
+            [*ALL[:2], ALL[2]._replace(topic_id=OTHER_ID)],
+            "broker 3 does not have its replica",
+        ),
+        (
+            PARTITION,
+            [*ALL[:2], replica(3, high_watermark=None, end=None)],
+            "broker 3 does not serve",
+        ),
         (PARTITION, [*ALL[:2], ALL[2]._replace(leader=1)], "broker 3 has leader 1 of epoch 5"),
-        (PARTITION, [*ALL[:2], ALL[2]._replace(leader_epoch=4)], "broker 3 has leader 2 of epoch 4"),
-        (PARTITION, [*ALL[:2], replica(3, high_watermark=8)], "broker 3 has high watermark 8 and end 9"),
+        (
+            PARTITION,
+            [*ALL[:2], ALL[2]._replace(leader_epoch=4)],
+            "broker 3 has leader 2 of epoch 4",
+        ),
+        (
+            PARTITION,
+            [*ALL[:2], replica(3, high_watermark=8)],
+            "broker 3 has high watermark 8 and end 9",
+        ),
         (PARTITION, [*ALL[:2], replica(3, high_watermark=8, end=8)], "the leader's log ends at 9"),
         (PARTITION, [*ALL, replica(4)], "broker 4 still has a replica"),
         (PARTITION, [*ALL, ALL[2]._replace(topic_id=OTHER_ID)], "broker 3 still has a replica"),
     ],
 )
-def test_every_difference_is_reported(partition: Assigned, replicas: list[Hosted], told: str) -> None:
+def test_every_difference_is_reported(
+    partition: Assigned, replicas: list[Hosted], told: str
+) -> None:
     found = list(unsettled([partition], replicas))
     assert {violation.kind for violation in found} == {"not-converged"}
     assert any(told in violation.detail for violation in found)
@@ -76,7 +96,9 @@ def test_replicas_that_never_come_back_in_sync_are_found(monkeypatch: pytest.Mon
 
 
 class MoveCalledOff(Story):
-    """The replica that should come is cut off, so that the move is still under way when it is called off."""
+    """The replica that should come is cut off, so that the move is still under way when it is
+    called off.
+    """
 
     others: ClassVar = (4, 5)
     wishes: ClassVar[Sequence[list[int] | None]] = ([1, 2, 4], None)

@@ -1,4 +1,6 @@
-"""Every check of a history catches the violation it is for, and a clean history passes all of them."""
+"""Every check of a history catches the violation it is for, and a clean history
+passes all of them.
+"""
 
 from __future__ import annotations
 
@@ -69,10 +71,16 @@ def test_a_clean_history_has_no_violation() -> None:
         ("inconsistent-offsets", [*CLEAN, send("t", ("e", 3))]),
         ("duplicate", [*CLEAN, poll("t", (5, "d"), (6, "a"))]),
         ("G1a", [*CLEAN, poll("t", (4, "x"))]),
-        ("lost-write", [send("p", ("a", 0), ("b", 1)), send("p", ("c", 2)), poll("r", (0, "a"), (2, "c"))]),
+        (
+            "lost-write",
+            [send("p", ("a", 0), ("b", 1)), send("p", ("c", 2)), poll("r", (0, "a"), (2, "c"))],
+        ),
         ("precommitted-read", [("p", TXN, OK, [Send(K, "a", 0), Poll({K: [(0, "a")]})])]),
         ("poll-skip", [*CLEAN, poll("t", (0, "a")), poll("t", (3, "c"))]),
-        ("nonmonotonic-poll", [*CLEAN, poll("t", (0, "a"), (1, "b")), poll("t", (1, "b"), (3, "c"))]),
+        (
+            "nonmonotonic-poll",
+            [*CLEAN, poll("t", (0, "a"), (1, "b")), poll("t", (1, "b"), (3, "c"))],
+        ),
         ("int-poll-skip", [*CLEAN, poll("t", (0, "a"), (3, "c"))]),
         ("int-nonmonotonic-poll", [*CLEAN, poll("t", (1, "b"), (0, "a"))]),
         (
@@ -131,7 +139,9 @@ def test_unknown_outcome_is_no_violation_until_it_is_read() -> None:
 
 def test_read_uncommitted_may_see_aborted_but_not_two_values() -> None:
     assert check_history(history(*CLEAN, poll("t", (4, "x"), f=PEEK))) == []
-    assert kinds(check_history(history(*CLEAN, poll("t", (3, "x"), f=PEEK)))) == ["inconsistent-offsets"]
+    assert kinds(check_history(history(*CLEAN, poll("t", (3, "x"), f=PEEK)))) == [
+        "inconsistent-offsets"
+    ]
 
 
 def test_an_aborted_record_between_two_polls_is_not_skipped() -> None:
@@ -142,7 +152,10 @@ def test_an_aborted_record_between_two_polls_is_not_skipped() -> None:
 def test_reassigned_consumer_may_go_back() -> None:
     again = [*CLEAN, poll("t", (0, "a"), (1, "b")), ("t", ASSIGN, OK, ()), poll("t", (0, "a"))]
     assert check_history(history(*again)) == []
-    assert check_history(history(*CLEAN, poll("t", (3, "c")), poll("t", (0, "a")), rebalanced=[K])) == []
+    assert (
+        check_history(history(*CLEAN, poll("t", (3, "c")), poll("t", (0, "a")), rebalanced=[K]))
+        == []
+    )
 
 
 def test_an_operation_that_never_completed_may_have_happened() -> None:

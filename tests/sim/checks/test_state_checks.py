@@ -42,7 +42,9 @@ def batch(
     offset: int, *values: str, sequence: int = -1, producer: int = -1, epoch: int = 0, **more: Any
 ) -> Batch:
     fields = {"transactional": False, "commit": None, **more}
-    return Batch(offset, offset + len(values) - 1, 0, producer, epoch, sequence, values=values, **fields)
+    return Batch(
+        offset, offset + len(values) - 1, 0, producer, epoch, sequence, values=values, **fields
+    )
 
 
 def marker(offset: int, producer: int, *, commit: bool) -> Batch:
@@ -174,7 +176,11 @@ def test_values_are_committed_aborted_or_open() -> None:
 def test_copies_are_counted() -> None:
     assert list(copied_exactly_once(["a", "b"], ["a"], complete=False)) == []
     found = copied_exactly_once(["a", "b"], ["a", "a", "z"], complete=True)
-    assert {violation.kind for violation in found} == {"copied-twice", "copied-from-nothing", "not-copied"}
+    assert {violation.kind for violation in found} == {
+        "copied-twice",
+        "copied-from-nothing",
+        "not-copied",
+    }
 
 
 def test_a_topic_that_was_made_again_is_not_compared_with_the_one_before() -> None:
@@ -209,7 +215,9 @@ def test_the_last_value_of_a_key_is_on_every_replica_of_a_compacted_topic() -> N
     assert list(compacted_agree({K: [whole, cleaned]})) == []
     with_a_hole = log(keyed(2, b"a"), node=3)
     found = list(compacted_agree({K: [whole, with_a_hole]}))
-    assert found == [Violation("value-missing", K, "3 lacks the last value of b'b', at 1, which 1 has")]
+    assert found == [
+        Violation("value-missing", K, "3 lacks the last value of b'b', at 1, which 1 has")
+    ]
 
 
 @pytest.mark.parametrize(

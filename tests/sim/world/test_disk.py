@@ -1,4 +1,6 @@
-"""The simulated disk: what survives a kill, what survives a crash, and that the same seed crashes the same way."""
+"""The simulated disk: what survives a kill, what survives a crash, and that the same seed crashes
+the same way.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,13 @@ def test_unsynced_bytes_stay_go_or_are_torn() -> None:
         disk.crash()
         tail = disk.read_bytes("/d/synced")[2000:]
         seen.add(
-            "gone" if not tail else "whole" if tail == b"t" * 2000 else "holes" if b"\0" in tail else "cut"
+            "gone"
+            if not tail
+            else "whole"
+            if tail == b"t" * 2000
+            else "holes"
+            if b"\0" in tail
+            else "cut"
         )
     assert seen == {"gone", "whole", "holes", "cut"}
 

@@ -1,4 +1,6 @@
-"""The simulated loop: virtual time, order, pauses, deaths, threads, and what happens when nothing can happen any more."""
+"""The simulated loop: virtual time, order, pauses, deaths, threads, and what happens when nothing
+can happen any more.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from millstream.sim.world.loop import ProcessDied, SimLoop, SimulationError, acr
 from millstream.sim.world.machines import World
 
 
-def run(work: Coroutine[Any, Any, Any], world: World | None = None, limit_s: float = 10_000.0) -> Any:
+def run(
+    work: Coroutine[Any, Any, Any], world: World | None = None, limit_s: float = 10_000.0
+) -> Any:
     world = world or World(1)
     with isolated(world.scheduler, 1):
         task = world.process("main").start(work)

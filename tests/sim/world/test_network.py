@@ -1,4 +1,6 @@
-"""The simulated network: bytes arrive in order, and cuts, crashes and resets look as they do to TCP."""
+"""The simulated network: bytes arrive in order, and cuts, crashes and resets look as they do to
+TCP.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Batches made of whole Arrow columns are those that the reference encoder makes record by record."""
+"""Batches made of whole Arrow columns are those that the reference encoder makes
+record by record.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,18 @@ from millstream.wire.records.batch import (
 )
 
 BYTES = st.none() | st.binary(max_size=200)
-HEADERS = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=20)), max_size=3).map(tuple)
+HEADERS = st.lists(
+    st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=20)), max_size=3
+).map(tuple)
 TIMES = st.integers(-1, 1 << 42)
 ROWS = st.lists(st.tuples(TIMES, BYTES, BYTES, HEADERS), min_size=1, max_size=40)
 HEADER_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
 def columns_of(rows: list[tuple]) -> Columns:
-    headers = pa.array([[{"key": k, "value": v} for k, v in row[3]] or None for row in rows], HEADER_TYPE)
+    headers = pa.array(
+        [[{"key": k, "value": v} for k, v in row[3]] or None for row in rows], HEADER_TYPE
+    )
     return Columns(
         pa.array([row[1] for row in rows], pa.binary()),
         pa.array([row[2] for row in rows], pa.binary()),
@@ -43,7 +49,9 @@ def columns_of(rows: list[tuple]) -> Columns:
 
 
 def whole(encoded, producer_id: int = -1, epoch: int = -1, sequence: int = -1) -> bytes:
-    head = stamp(encoded.head, encoded.body, producer_id=producer_id, producer_epoch=epoch, sequence=sequence)
+    head = stamp(
+        encoded.head, encoded.body, producer_id=producer_id, producer_epoch=epoch, sequence=sequence
+    )
     return bytes(head) + bytes(encoded.body)
 
 
@@ -61,13 +69,17 @@ def test_batch_equals_the_reference_byte_for_byte(rows: list[tuple]) -> None:
 
 @given(ROWS, st.data())
 @settings(deadline=None)
-def test_every_batch_has_its_own_base_offset_and_time(rows: list[tuple], data: st.DataObject) -> None:
+def test_every_batch_has_its_own_base_offset_and_time(
+    rows: list[tuple], data: st.DataObject
+) -> None:
     cuts = data.draw(st.sets(st.integers(1, len(rows))))
     bounds = sorted({0, len(rows)} | cuts)
     batches = list(encode(columns_of(rows), np.array(bounds)))
     assert [batch.count for batch in batches] == list(np.diff(bounds))
     for encoded, start, end in zip(batches, bounds, bounds[1:], strict=False):
-        assert whole(encoded) == build_batch([Record(at, *row) for at, row in enumerate(rows[start:end])])
+        assert whole(encoded) == build_batch(
+            [Record(at, *row) for at, row in enumerate(rows[start:end])]
+        )
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -78,7 +90,9 @@ def test_codecs_compress_compressible_batches(codec: int) -> None:
     header = parse_header(batch)
     assert (header.codec, header.count, count_of(encoded.head)) == (codec, 300, 300)
     assert crc_matches(batch, 0, header) and len(batch) < 8000
-    assert [record.value for record in read_records(batch, max_bytes=1 << 20)] == [row[2] for row in rows]
+    assert [record.value for record in read_records(batch, max_bytes=1 << 20)] == [
+        row[2] for row in rows
+    ]
 
 
 def test_incompressible_batch_stays_uncompressed() -> None:
@@ -89,7 +103,9 @@ def test_incompressible_batch_stays_uncompressed() -> None:
 def test_batch_without_keys_and_headers_equals_the_reference() -> None:
     values = pa.array([b"a", None, b""], pa.binary())
     (encoded,) = encode(Columns(None, values, None, np.zeros(3, np.int64)), np.array([0, 3]))
-    assert whole(encoded) == build_batch([Record(at, 0, None, v) for at, v in enumerate([b"a", None, b""])])
+    assert whole(encoded) == build_batch(
+        [Record(at, 0, None, v) for at, v in enumerate([b"a", None, b""])]
+    )
 
 
 def test_slices_of_columns_are_encoded() -> None:

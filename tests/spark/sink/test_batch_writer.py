@@ -18,7 +18,9 @@ from pyspark.sql import functions as F  # noqa: E402
 
 
 def write(df: Any, broker: LocalBroker, mode: str = "append", **options: str) -> None:
-    writer = df.write.format("millstream").mode(mode).option("kafka.bootstrap.servers", broker.bootstrap)
+    writer = (
+        df.write.format("millstream").mode(mode).option("kafka.bootstrap.servers", broker.bootstrap)
+    )
     for name, value in options.items():
         writer = writer.option(name, value)
     writer.save()
@@ -29,7 +31,9 @@ def staging_topics(broker: LocalBroker) -> list[str]:
         return [name for name in admin.topics.names() if name.startswith(staging.PREFIX)]
 
 
-def test_all_rows_appear_in_one_transaction(spark: Any, shared_broker: LocalBroker, topic_name: str) -> None:
+def test_all_rows_appear_in_one_transaction(
+    spark: Any, shared_broker: LocalBroker, topic_name: str
+) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 3)
     rows = spark.range(0, 5000, 1, 4).selectExpr(
         "cast(id as string) as value",
@@ -42,14 +46,18 @@ def test_all_rows_appear_in_one_transaction(spark: Any, shared_broker: LocalBrok
     assert sorted(int(m.value()) for m in got) == list(range(5000))
     assert {m.timestamp()[1] - int(m.value()) for m in got} == {1000}
     assert {tuple(m.headers()) for m in got} == {(("h", b"v"),)}
-    assert all(len({m.partition() for m in got if m.key() == b"%d" % key}) == 1 for key in range(10))
+    assert all(
+        len({m.partition() for m in got if m.key() == b"%d" % key}) == 1 for key in range(10)
+    )
     assert staging_topics(shared_broker) == []
 
 
 def test_several_topics_by_column(spark: Any, shared_broker: LocalBroker, topic_name: str) -> None:
     for name in ("a", "b"):
         create_topic(shared_broker.bootstrap, f"{topic_name}-{name}", 2)
-    rows = spark.createDataFrame([("a", "1"), ("b", "2"), ("a", None)], "topic string, value string")
+    rows = spark.createDataFrame(
+        [("a", "1"), ("b", "2"), ("a", None)], "topic string, value string"
+    )
     write(rows.withColumn("topic", F.concat(F.lit(f"{topic_name}-"), "topic")), shared_broker)
     assert set(committed(shared_broker.bootstrap, f"{topic_name}-a")) == {b"1", None}
     assert committed(shared_broker.bootstrap, f"{topic_name}-b") == [b"2"]
@@ -100,7 +108,9 @@ def test_batches_of_an_earlier_task_attempt_are_not_copied(
     assert staging_topics(shared_broker) == []
 
 
-def test_at_least_once_writes_directly(spark: Any, shared_broker: LocalBroker, topic_name: str) -> None:
+def test_at_least_once_writes_directly(
+    spark: Any, shared_broker: LocalBroker, topic_name: str
+) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 2)
     write(
         spark.range(100).selectExpr("cast(id as string) value"),
@@ -108,10 +118,14 @@ def test_at_least_once_writes_directly(spark: Any, shared_broker: LocalBroker, t
         topic=topic_name,
         delivery="at-least-once",
     )
-    assert sorted(int(v) for v in committed(shared_broker.bootstrap, topic_name)) == list(range(100))
+    assert sorted(int(v) for v in committed(shared_broker.bootstrap, topic_name)) == list(
+        range(100)
+    )
 
 
-def test_no_rows_need_no_transaction(spark: Any, shared_broker: LocalBroker, topic_name: str) -> None:
+def test_no_rows_need_no_transaction(
+    spark: Any, shared_broker: LocalBroker, topic_name: str
+) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 1)
     write(spark.range(0).selectExpr("cast(id as string) value"), shared_broker, topic=topic_name)
     assert messages(shared_broker.bootstrap, topic_name, isolation="read_uncommitted") == []
@@ -134,7 +148,9 @@ def test_invalid_writes_are_rejected_in_one_line(
     assert "Traceback" not in str(raised.value)
 
 
-def test_stream_write_refers_to_topic_sink(spark: Any, shared_broker: LocalBroker, tmp_path: Path) -> None:
+def test_stream_write_refers_to_topic_sink(
+    spark: Any, shared_broker: LocalBroker, tmp_path: Path
+) -> None:
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     writer = rate.selectExpr("cast(value as string) value").writeStream
     # As in a session that does not reject it early.

@@ -61,7 +61,7 @@ def test_committed_batch_is_compared_with_the_identity(
     assert CommittedBatch.compare(7, query, offsets, IDENTITY) == expected
 
 
-# ---- stores ---------------------------------------------------------------------------------
+# ---- stores ----
 
 
 @pytest.mark.parametrize("reset_progress", [False, True])
@@ -70,7 +70,9 @@ def test_stores_apply_the_rule(
     last: CommittedBatch | None, batch_id: int, verdict: Verdict, reset_progress: bool
 ) -> None:
     def written() -> bool:
-        return is_written(last, batch_id, writer="p.f", where="/data", reset_progress=reset_progress)
+        return is_written(
+            last, batch_id, writer="p.f", where="/data", reset_progress=reset_progress
+        )
 
     if verdict in CONFLICTS and not reset_progress:
         with pytest.raises(PipelineError, match="--reset-progress"):
@@ -79,7 +81,7 @@ def test_stores_apply_the_rule(
         assert written() is (verdict is Verdict.COMMITTED)
 
 
-# ---- topics ---------------------------------------------------------------------------------
+# ---- topics ----
 
 
 def progress_at(last: CommittedBatch | None, **rules: bool) -> CommittedProgress:
@@ -87,7 +89,9 @@ def progress_at(last: CommittedBatch | None, **rules: bool) -> CommittedProgress
         return CommittedProgress("sink", None, **rules)
     query = IDENTITY.query if last.same_query else "another"
     offsets = IDENTITY.offsets if last.same_offsets else "others"
-    return CommittedProgress("sink", Progress("sink", query, last.batch, offsets, commits=1), **rules)
+    return CommittedProgress(
+        "sink", Progress("sink", query, last.batch, offsets, commits=1), **rules
+    )
 
 
 @pytest.mark.parametrize("reset_progress", [False, True])
@@ -112,7 +116,9 @@ def test_progress_is_reset_for_the_first_batch_only() -> None:
 
 
 @pytest.mark.parametrize(("last", "batch_id", "verdict"), TABLE)
-def test_dead_letters_may_skip_batches(last: CommittedBatch | None, batch_id: int, verdict: Verdict) -> None:
+def test_dead_letters_may_skip_batches(
+    last: CommittedBatch | None, batch_id: int, verdict: Verdict
+) -> None:
     assert DeadLetterSink.allows_gaps
     committed = progress_at(last, allows_gaps=True)
     if verdict is Verdict.OTHER_QUERY:

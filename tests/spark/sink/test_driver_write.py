@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from millstream.local.broker import LocalBroker
-from millstream.spark.sink.driver_write import MAX_ROW_BYTES, MAX_ROWS, PAUSE, SMALL_BYTES, DriverCollect
+from millstream.spark.sink.driver_write import (
+    MAX_ROW_BYTES,
+    MAX_ROWS,
+    PAUSE,
+    SMALL_BYTES,
+    DriverCollect,
+)
 from millstream.spark.sink.failures import JobFailed
 from support.spark.sink_world import World, messages
 
@@ -34,7 +40,11 @@ def test_rows_come_when_the_last_batch_was_small(spark: Any) -> None:
     predictor.learn(SMALL_BYTES)
     batches = predictor.collect(rows(spark, 3), COLUMNS)
     assert batches is not None
-    assert [value for batch in batches for value in batch.column("value").to_pylist()] == ["0", "1", "2"]
+    assert [value for batch in batches for value in batch.column("value").to_pylist()] == [
+        "0",
+        "1",
+        "2",
+    ]
     predictor.learn(SMALL_BYTES + 1)
     assert predictor.collect(rows(spark, 1), COLUMNS) is None
 
@@ -61,7 +71,9 @@ def test_large_batch_is_not_collected(spark: Any, count: int, value: str) -> Non
 
 
 def test_each_partition_has_its_own_share(spark: Any) -> None:
-    batches = expecting().collect(spark.range(0, 2 * MAX_ROWS, 1, 2).selectExpr("'x' AS value"), COLUMNS)
+    batches = expecting().collect(
+        spark.range(0, 2 * MAX_ROWS, 1, 2).selectExpr("'x' AS value"), COLUMNS
+    )
     assert batches is not None and sum(batch.num_rows for batch in batches) == 2 * MAX_ROWS
 
 
@@ -105,7 +117,13 @@ def test_every_column_is_the_same_either_way(world: World) -> None:
     world.put("11", "12", "13")
     world.run(selected, world.sink())
     records = [
-        (m.partition(), m.key(), m.value(), m.timestamp()[1], [name for name, _ in m.headers() or []])
+        (
+            m.partition(),
+            m.key(),
+            m.value(),
+            m.timestamp()[1],
+            [name for name, _ in m.headers() or []],
+        )
         for m in messages(world.bootstrap, world.target)
     ]
     assert len(records) == 6 and sorted(records)[::2] == sorted(records)[1::2]

@@ -71,7 +71,11 @@ def test_partitions_agree_with_librdkafka(shared_broker, topic_name: str) -> Non
 def test_the_number_of_partitions_may_differ_from_row_to_row() -> None:
     keys = pa.array([b"a", b"a", b"b"], pa.binary())
     partitions = partition_of(keys, np.array([1, 5, 3]))
-    assert partitions.tolist() == [0, (reference(b"a") & 0x7FFFFFFF) % 5, (reference(b"b") & 0x7FFFFFFF) % 3]
+    assert partitions.tolist() == [
+        0,
+        (reference(b"a") & 0x7FFFFFFF) % 5,
+        (reference(b"b") & 0x7FFFFFFF) % 3,
+    ]
 
 
 def test_rows_without_a_key_are_spread_evenly() -> None:

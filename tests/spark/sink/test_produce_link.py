@@ -18,5 +18,7 @@ def test_request_equals_the_declared_encoding() -> None:
     decoded, end = ProduceRequest.decode(whole, VERSION, 10)
     assert end == len(whole)
     assert (decoded.transactional_id, decoded.acks, decoded.timeout_ms) == ("owner", -1, 5)
-    got = [(t.name, p.index, bytes(p.records)) for t in decoded.topic_data for p in t.partition_data]
+    got = [
+        (t.name, p.index, bytes(p.records)) for t in decoded.topic_data for p in t.partition_data
+    ]
     assert got == [("a", 3, b"headbody"), ("a", 1, b"hb"), ("b", 0, b"h" * 61 + b"x" * 70_000)]

@@ -23,7 +23,9 @@ def progress_of(sink: str, batch: int) -> Progress:
     return Progress(sink, "query", batch, f"hash-{batch}", batch + 1, {"t": 3}, 1000)
 
 
-def test_the_newest_committed_progress_of_a_sink_is_found(shared_broker, protocol, topic_name) -> None:
+def test_the_newest_committed_progress_of_a_sink_is_found(
+    shared_broker, protocol, topic_name
+) -> None:
     topic = ProgressTopic(protocol, Connection(shared_broker.bootstrap), topic_name)
     topic.open(10)
     assert topic.read("one", 10) is None

@@ -61,7 +61,9 @@ class Cluster:
             name=name, partitions=[MetadataResponsePartition(partition_index=0, leader_id=7)]
         )
 
-    def _describe(self, request: DescribeConfigsRequest, node: int | None) -> DescribeConfigsResponse:
+    def _describe(
+        self, request: DescribeConfigsRequest, node: int | None
+    ) -> DescribeConfigsResponse:
         (resource,) = request.resources
         if resource.resource_type != BROKER:
             return DescribeConfigsResponse()

@@ -37,7 +37,10 @@ def test_rows_arrive_once_and_the_next_run_continues(world: World) -> None:
     assert first.progress.counts == {world.target: 3}
     world.put("d")
     second = world.run(values, world.sink())
-    assert second.progress is not None and (second.progress.batch, second.progress.commits) == (1, 2)
+    assert second.progress is not None and (second.progress.batch, second.progress.commits) == (
+        1,
+        2,
+    )
     assert world.values() == ["A", "B", "C", "D"]
 
 
@@ -65,7 +68,9 @@ def test_every_column_reaches_the_topic(world: World) -> None:
         None,
         1_700_000_000_001,
     )
-    rest = {m.timestamp()[1] - 1_700_000_000_000: m for m in messages(world.bootstrap, world.target)}
+    rest = {
+        m.timestamp()[1] - 1_700_000_000_000: m for m in messages(world.bootstrap, world.target)
+    }
     assert rest[2].partition() == 2 and rest[2].headers() == [("h", b"2")]
     assert rest[3].key() is None and rest[4].value() is None and rest[4].key() == b"key-4"
 
@@ -127,7 +132,9 @@ def test_too_large_record_fails_before_anything_is_written(world: World) -> None
     assert messages(world.bootstrap, f"{world.name}-small", isolation="read_uncommitted") == []
 
 
-def test_missing_topics_are_named(broker: Callable[..., LocalBroker], spark: Any, tmp_path: Path) -> None:
+def test_missing_topics_are_named(
+    broker: Callable[..., LocalBroker], spark: Any, tmp_path: Path
+) -> None:
     made = broker({"auto.create.topics.enable": "false"})
     sink = TopicSink(made.bootstrap, "sink", topic="nowhere")
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
@@ -138,7 +145,9 @@ def test_missing_topics_are_named(broker: Callable[..., LocalBroker], spark: Any
                 "checkpointLocation", str(tmp_path / str(number))
             )
         )
-        with pytest.raises(StreamingQueryException, match=r"'(nowhere|gone)' does not exist.*topics create"):
+        with pytest.raises(
+            StreamingQueryException, match=r"'(nowhere|gone)' does not exist.*topics create"
+        ):
             query.awaitTermination(PATIENCE_S)
 
 

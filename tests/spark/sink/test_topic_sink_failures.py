@@ -98,7 +98,9 @@ def vanishing(world: World, step: str, times: int = 1, **more: Any) -> TopicSink
 
 
 def run_until_it_vanishes(world: World, df: Any, sink: TopicSink, **more: Any) -> None:
-    with pytest.raises((Vanished, StreamingQueryException), match=r"_(fence|read|write|check|record|end)"):
+    with pytest.raises(
+        (Vanished, StreamingQueryException), match=r"_(fence|read|write|check|record|end)"
+    ):
         world.run(df, sink, **more)
 
 
@@ -146,7 +148,7 @@ def test_state_and_watermark_continue_after_a_replay(world: World) -> None:
     assert world.values() == world.values(plain) != []
 
 
-# ---- tasks ---------------------------------------------------------------------------------------
+# ---- tasks ----
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,9 @@ def test_batch_over_transaction_timeout_fails_and_unblocks_readers(
     options = {"batchBytes": "100", "driverBytes": "0"}
     sink = world.sink(transaction_timeout_ms=1000, options=options)
     sink.write_job = lambda to: SlowJob(to, 4.0)  # type: ignore[assignment,misc]
-    with pytest.raises(StreamingQueryException, match="longer than the transaction timeout of 1000 ms"):
+    with pytest.raises(
+        StreamingQueryException, match="longer than the transaction timeout of 1000 ms"
+    ):
         world.run(world.rows().select("value"), sink)
     assert len(messages(world.bootstrap, world.target, isolation="read_uncommitted")) > 0
     other = TopicSink(world.bootstrap, "other", topic=world.target)
@@ -242,12 +246,14 @@ def test_batch_over_transaction_timeout_fails_and_unblocks_readers(
     )
 
 
-# ---- mismatched checkpoints -----------------------------------------------------------------
+# ---- mismatched checkpoints ----
 
 
 def conflict(world: World, sink: TopicSink, checkpoint: str, rows: Any = None) -> str:
     with pytest.raises(Exception, match=r"ProgressConflict|another query") as caught:
-        world.run(world.rows().select("value") if rows is None else rows, sink, checkpoint=checkpoint)
+        world.run(
+            world.rows().select("value") if rows is None else rows, sink, checkpoint=checkpoint
+        )
     return str(caught.value)
 
 
@@ -261,7 +267,9 @@ def test_deleted_checkpoint_is_rejected_until_progress_is_reset(world: World) ->
     world.run(world.rows().select("value"), world.sink(reset_progress=True), checkpoint="new")
     assert world.values() == ["a", "a"], "the reset repeats records, as its hint says"
     world.put("b")
-    again = world.run(world.rows().select("value"), world.sink(reset_progress=True), checkpoint="new")
+    again = world.run(
+        world.rows().select("value"), world.sink(reset_progress=True), checkpoint="new"
+    )
     assert world.values() == ["a", "a", "b"], "a reset that stays in the program has no effect"
     assert again.progress is not None and again.progress.commits == 3
 
@@ -336,13 +344,18 @@ def test_two_sinks_of_one_query_are_replayed_independently(world: World) -> None
     assert (world.values(), world.values(second)) == (["a", "b"], ["a", "b"])
 
 
-# ---- rejected settings -----------------------------------------------------------------------------
+# ---- rejected settings ----
 
 
 def test_a_sink_must_be_opened_first(world: World) -> None:
     world.topics(1)
     world.put("a")
-    writer = world.rows().select("value").writeStream.foreachBatch(world.sink()).trigger(availableNow=True)
+    writer = (
+        world.rows()
+        .select("value")
+        .writeStream.foreachBatch(world.sink())
+        .trigger(availableNow=True)
+    )
     query = writer.option("checkpointLocation", str(world.directory / "c")).start()
     with pytest.raises(StreamingQueryException, match="call open"):
         query.awaitTermination(100)
@@ -352,7 +365,9 @@ def test_speculation_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch) 
     conf = type(world.spark.conf)
     real = conf.get
     monkeypatch.setattr(
-        conf, "get", lambda self, name, *more: "true" if "speculation" in name else real(self, name, *more)
+        conf,
+        "get",
+        lambda self, name, *more: "true" if "speculation" in name else real(self, name, *more),
     )
     world.topics(1)
     with pytest.raises(Exception, match=r"spark\.speculation"):
@@ -369,7 +384,7 @@ def test_asynchronous_progress_is_rejected(world: World) -> None:
     assert world.values() == []
 
 
-# ---- mutants: each breaks one rule, and is detected ---------------------------------------------
+# ---- mutants: each breaks one rule, and is detected ----
 
 
 @dataclass(frozen=True)

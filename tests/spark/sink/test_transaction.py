@@ -21,7 +21,9 @@ from support.spark.sink_world import DroppingProxy, committed, create_topic, sta
 END_TXN = 26
 
 
-def test_committed_records_are_read_and_aborted_ones_are_not(shared_broker, protocol, topic_name) -> None:
+def test_committed_records_are_read_and_aborted_ones_are_not(
+    shared_broker, protocol, topic_name
+) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 3)
     mine = owner(protocol, topic_name)
     mine.fence()
@@ -30,7 +32,9 @@ def test_committed_records_are_read_and_aborted_ones_are_not(shared_broker, prot
         writer = Writer(destination(shared_broker.bootstrap, protocol, [topic_name], mine))
         for partition in range(3):
             for index in range(9):
-                writer.send(topic_name, partition, *batch_of(b"%d-%d-%d" % (round_, partition, index)))
+                writer.send(
+                    topic_name, partition, *batch_of(b"%d-%d-%d" % (round_, partition, index))
+                )
         written = writer.finish()
         assert sorted(written) == [(topic_name, partition, 9, 8, 9) for partition in range(3)]
         mine.end(commit=commit)
@@ -116,7 +120,9 @@ def test_timeout_beyond_the_brokers_limit_is_rejected(protocol, topic_name) -> N
         owner(protocol, topic_name, timeout_ms=10**9).fence()
 
 
-def test_abandoned_transaction_is_aborted_after_its_timeout(impatient: LocalBroker, topic_name: str) -> None:
+def test_abandoned_transaction_is_aborted_after_its_timeout(
+    impatient: LocalBroker, topic_name: str
+) -> None:
     protocol = Protocol(Connection(impatient.bootstrap))
     create_topic(impatient.bootstrap, topic_name, 1)
     left = owner(protocol, topic_name, timeout_ms=1000)

@@ -16,7 +16,9 @@ from support.spark.sink_parts import batch_of, destination, owner
 from support.spark.sink_world import DroppingProxy, committed, create_topic, start_behind
 
 
-def test_record_that_the_broker_rejects_fails_the_write(shared_broker, protocol, topic_name) -> None:
+def test_record_that_the_broker_rejects_fails_the_write(
+    shared_broker, protocol, topic_name
+) -> None:
     create_topic(shared_broker.bootstrap, topic_name, 1, **{"max.message.bytes": "1000"})
     mine = owner(protocol, topic_name)
     mine.fence()

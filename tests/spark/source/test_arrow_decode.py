@@ -78,7 +78,9 @@ def plain(columns: Columns) -> list[list[Any]]:
 
 @settings(deadline=None)
 @given(batches(), st.booleans(), st.booleans())
-def test_fast_and_slow_path_read_the_same(parts: list[bytes], together: bool, include_headers: bool):
+def test_fast_and_slow_path_read_the_same(
+    parts: list[bytes], together: bool, include_headers: bool
+):
     bodies = bodies_of(parts, together=together)
     fast = _decode_fast(bodies, 0, ALL, include_headers)
     assert plain(fast) == plain(decode_slowly(bodies, 0, ALL, include_headers))
@@ -99,7 +101,9 @@ def test_only_offsets_of_the_range_are_kept(parts: list[bytes], data: st.DataObj
 @settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 5))
 def test_invalid_bytes_are_rejected_or_read_as_the_reference_does(body: bytes, count: int):
-    header = parse_header(build_batch([Record(5, 0, None, b"")], base_offset=5))._replace(count=count)
+    header = parse_header(build_batch([Record(5, 0, None, b"")], base_offset=5))._replace(
+        count=count
+    )
     bodies = [Body(header, body, 0, len(body))]
     try:
         expected = decode_slowly(bodies, 0, ALL, True)
@@ -152,7 +156,10 @@ def test_large_batches_with_equal_and_varying_record_sizes():
 
 
 def test_record_batch_has_spark_columns_and_valid_times():
-    records = [Record(0, -1, None, b"v"), Record(1, (1 << 62), b"k", None, (("h", b"1"), ("n", None)))]
+    records = [
+        Record(0, -1, None, b"v"),
+        Record(1, (1 << 62), b"k", None, (("h", b"1"), ("n", None))),
+    ]
     bodies = bodies_of([build_batch(records)], together=True)
     batch = to_record_batch(decode(bodies, 0, ALL, True), "t", 3, arrow_schema(WITH_HEADERS))
     assert batch.schema == arrow_schema(WITH_HEADERS)
@@ -161,7 +168,10 @@ def test_record_batch_has_spark_columns_and_valid_times():
         None,
         [{"key": "h", "value": b"1"}, {"key": "n", "value": None}],
     ]
-    assert (batch.column("topic").to_pylist(), batch.column("partition").to_pylist()) == (["t", "t"], [3, 3])
+    assert (batch.column("topic").to_pylist(), batch.column("partition").to_pylist()) == (
+        ["t", "t"],
+        [3, 3],
+    )
 
 
 def test_header_names_that_are_not_utf8_become_readable():

@@ -100,7 +100,13 @@ def random_row(dice: random.Random) -> dict[str, Any]:
         "tiny": dice.randint(-128, 127),
         "d": dice.randint(-(10**12) + 1, 10**12 - 1) / 100,
         "x": dice.choice(
-            [dice.random(), dice.uniform(-9e9, 9e9), dice.randint(-(2**70), 2**70), 0, 1e300 * dice.random()]
+            [
+                dice.random(),
+                dice.uniform(-9e9, 9e9),
+                dice.randint(-(2**70), 2**70),
+                0,
+                1e300 * dice.random(),
+            ]
         ),
         "b": dice.random() < 0.5,
         "t": f"{dice.randint(1, 9999):04}-{dice.randint(1, 12):02}-{dice.randint(1, 28):02}T{dice.randint(0, 23):02}:59:07"
@@ -134,13 +140,19 @@ def mutated(text: str, dice: random.Random) -> str:
             if colons:
                 start = dice.choice(colons) + 1
                 ends = [index for index in range(start, len(text)) if text[index] in ",}"]
-                text = text[:start] + dice.choice(PIECES) + text[dice.choice(ends[:3] or [len(text)]) :]
+                text = (
+                    text[:start]
+                    + dice.choice(PIECES)
+                    + text[dice.choice(ends[:3] or [len(text)]) :]
+                )
     return text
 
 
 @pytest.mark.parametrize("schema", [SCHEMA, WITHOUT_DECIMALS], ids=["with decimals", "without"])
 @pytest.mark.parametrize("rounds", [400, pytest.param(10_000, marks=pytest.mark.long)])
-def test_proven_values_equal_what_spark_parses(spark: SparkSession, rounds: int, schema: str) -> None:
+def test_proven_values_equal_what_spark_parses(
+    spark: SparkSession, rounds: int, schema: str
+) -> None:
     dice, plan = random.Random(rounds), plan_of(schema)
     texts = [json.dumps(random_row(dice), ensure_ascii=dice.random() < 0.2) for _ in range(rounds)]
     values = [mutated(text, dice).encode("utf-8", "surrogatepass") for text in texts]
@@ -192,7 +204,9 @@ def test_doubtful_values_are_left_to_spark(plan: Plan, value: bytes) -> None:
 
 
 @pytest.mark.parametrize(("precision", "scale"), [(38, 2), (38, 18), (38, 38), (30, 10), (20, 20)])
-def test_decimal_with_too_many_digits_is_not_proven(spark: SparkSession, precision: int, scale: int) -> None:
+def test_decimal_with_too_many_digits_is_not_proven(
+    spark: SparkSession, precision: int, scale: int
+) -> None:
     """Arrow multiplies by ten to the scale in 128 bits, and does not detect an overflow."""
     plan = plan_of(f"d decimal({precision},{scale}), a array<struct<d: decimal(5,1)>>")
     dice = random.Random(scale)
@@ -228,21 +242,39 @@ def test_the_last_day_is_that_of_the_time_zone(spark: SparkSession) -> None:
 
 def test_zero_bytes_and_null_between_objects_are_no_candidates(plan: Plan) -> None:
     """Some releases stop reading at a zero byte, and for null they need the enclosing object."""
-    texts = ['{"id":"a"}{"id":"b"}\0}', '{"id":"a"} null{}', '{"id":"c","a":null}', '{"id":"\\u0000"}']
+    texts = [
+        '{"id":"a"}{"id":"b"}\0}',
+        '{"id":"a"} null{}',
+        '{"id":"c","a":null}',
+        '{"id":"\\u0000"}',
+    ]
     without_decimals = plan_of("id string")
-    assert arrow_json._candidates(pa.array(texts), without_decimals).tolist() == [False, False, True, True]
+    assert arrow_json._candidates(pa.array(texts), without_decimals).tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
     assert arrow_json._candidates(pa.array(texts), plan).tolist() == [False, False, True, False]
 
 
 def test_no_object_continues_across_values(plan: Plan) -> None:
     """Try parts of objects that are complete when they are joined, and values with two objects."""
     dice, parsed = random.Random(7), 0
-    whole = ['{"id":"a"}', '{"id":"b","n":2}', '{"id":"a","s":{"c":1}}', '{"id":"}","ss":[{},{"c":1}]}', "{}"]
+    whole = [
+        '{"id":"a"}',
+        '{"id":"b","n":2}',
+        '{"id":"a","s":{"c":1}}',
+        '{"id":"}","ss":[{},{"c":1}]}',
+        "{}",
+    ]
     for _ in range(1_000):
         text = "".join(dice.choice(whole) for _ in range(dice.randint(1, 3)))
         cuts = sorted(dice.sample(range(len(text) + 1), dice.randint(0, 2)))
         pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-        values = [dice.choice([piece, piece, "{" + piece, piece + "}"]).encode() for piece in pieces]
+        values = [
+            dice.choice([piece, piece, "{" + piece, piece + "}"]).encode() for piece in pieces
+        ]
         for value, together in zip(values, alone(values, plan), strict=True):
             if together is not None:
                 parsed += 1
@@ -260,7 +292,9 @@ def test_one_bad_value_leaves_most_others_proven(plan: Plan) -> None:
     proven = [number for number, row in enumerate(parsed) if row is not None]
     assert all(parsed[number]["n"] == number for number in proven)
     assert proven == [number for number in range(200, 3_200) if number != 2_000]
-    assert parse(pa.array(values[100 : 100 + FEWEST - 1], pa.binary()), plan).null_count == FEWEST - 1
+    assert (
+        parse(pa.array(values[100 : 100 + FEWEST - 1], pa.binary()), plan).null_count == FEWEST - 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -293,9 +327,15 @@ def test_custom_time_format_is_left_to_spark(spark: SparkSession) -> None:
     assert value_format("json", "id string", ignoreNullFields=False).proven_column() is not None
 
 
-def test_reader_parses_values(spark: SparkSession, shared_broker: LocalBroker, topic_name: str) -> None:
+def test_reader_parses_values(
+    spark: SparkSession, shared_broker: LocalBroker, topic_name: str
+) -> None:
     create(shared_broker.bootstrap, topic_name, partitions=1)
-    send(shared_broker.bootstrap, topic_name, [*({"n": number} for number in range(200)), b'{"n":1.5}', None])
+    send(
+        shared_broker.bootstrap,
+        topic_name,
+        [*({"n": number} for number in range(200)), b'{"n":1.5}', None],
+    )
 
     def read(column: str) -> list[Any]:
         reader = spark.read.format("millstream").schema(f"offset bigint, {column} struct<n: int>")
@@ -316,9 +356,13 @@ def test_all_types_come_through_spark_as_they_were_parsed(
     values = [json.dumps(random_row(dice), ensure_ascii=False).encode() for _ in range(300)]
     values[7], values[8] = b'{"n":1}', b'{"id":"a","d":1.239}'
     send(shared_broker.bootstrap, topic_name, values)
-    columns = StructType.fromDDL("offset bigint, value binary").add(PROVEN, StructType.fromDDL(SCHEMA))
+    columns = StructType.fromDDL("offset bigint, value binary").add(
+        PROVEN, StructType.fromDDL(SCHEMA)
+    )
     reader = spark.read.format("millstream").schema(columns)
-    reader = reader.option("kafka.bootstrap.servers", shared_broker.bootstrap).option("subscribe", topic_name)
+    reader = reader.option("kafka.bootstrap.servers", shared_broker.bootstrap).option(
+        "subscribe", topic_name
+    )
     read = reader.load()
     assert read.where(F.col(PROVEN).isNotNull()).count() > 100
     assert taken(read, len(values), SCHEMA) == by_spark(spark, values, SCHEMA)
@@ -353,7 +397,9 @@ def test_pipeline_reads_proven_and_unproven_values_without_loss(
 ) -> None:
     bootstrap, out = shared_broker.bootstrap, f"{topic_name}-out"
     create(bootstrap, topic_name, partitions=1)
-    good = [{"id": str(number), "n": number, "at": "2026-11-16T10:00:00Z"} for number in range(1_500)]
+    good = [
+        {"id": str(number), "n": number, "at": "2026-11-16T10:00:00Z"} for number in range(1_500)
+    ]
     doubted = [{"id": "doubted", "n": -1, "at": 1_700_000_000}] * 3
     bad = [b'{"id":"x","n":"text"}', b'{"n":1}', b'{"id":"x","n":1,"other":NaN}', b"\xff"]
     rows = [*good, *doubted, *bad]
@@ -362,7 +408,10 @@ def test_pipeline_reads_proven_and_unproven_values_without_loss(
     pipeline = Pipeline(topic_name, bootstrap=bootstrap)
     pipeline.stream("rows", topic=topic_name, schema="id string NOT NULL, n int, at timestamp")
     pipeline.sql("all", "SELECT id, n, unix_seconds(at) AS at FROM rows", to=to_topic(out))
-    assert [column_read(spark, pipeline, flow) for flow in every_flow(pipeline)] == [PROVEN, UNPROVEN]
+    assert [column_read(spark, pipeline, flow) for flow in every_flow(pipeline)] == [
+        PROVEN,
+        UNPROVEN,
+    ]
     run_once(pipeline, spark, tmp_path)
     seconds = 1_794_823_200
     expected = [{**row, "at": seconds} for row in good] + doubted

@@ -25,7 +25,9 @@ Read = Callable[..., DataFrame]
 
 def values(df: DataFrame) -> list[bytes | None]:
     rows = (
-        df.select("topic", "partition", "offset", "value").orderBy("topic", "partition", "offset").collect()
+        df.select("topic", "partition", "offset", "value")
+        .orderBy("topic", "partition", "offset")
+        .collect()
     )
     return [None if row.value is None else bytes(row.value) for row in rows]
 
@@ -52,30 +54,48 @@ def single(admin: Admin, topic_name: str) -> str:
 def test_format_is_found_without_registration_with_kafka_connector_columns(
     spark: SparkSession, shared_broker: LocalBroker, topic: str
 ):
-    reader = spark.read.format("millstream").option("kafka.bootstrap.servers", shared_broker.bootstrap)
+    reader = spark.read.format("millstream").option(
+        "kafka.bootstrap.servers", shared_broker.bootstrap
+    )
     plain = reader.option("subscribe", topic).load()
     assert plain.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,timestampType:int>"
     )
     headers = reader.option("subscribe", topic).option("includeHeaders", "true").load()
-    assert headers.schema["headers"].dataType.simpleString() == "array<struct<key:string,value:binary>>"
+    assert (
+        headers.schema["headers"].dataType.simpleString()
+        == "array<struct<key:string,value:binary>>"
+    )
 
 
 def test_every_field_of_a_record_arrives(read: Read, shared_broker: LocalBroker, topic: str):
     with Producer(shared_broker.bootstrap) as producer:
         headers = [("a", b"1"), ("b", None)]
-        producer.send(topic, b"v", key=b"k", partition=1, timestamp_ms=1_700_000_000_123, headers=headers)
+        producer.send(
+            topic, b"v", key=b"k", partition=1, timestamp_ms=1_700_000_000_123, headers=headers
+        )
         producer.send(topic, None, key=None, partition=1, timestamp_ms=1_700_000_000_124)
     first, second = read(topic, includeHeaders="true").orderBy("offset").collect()
-    assert (bytes(first.key), bytes(first.value), first.topic, first.partition) == (b"k", b"v", topic, 1)
-    assert (first.offset, first.timestampType, first.timestamp.timestamp()) == (0, 0, 1_700_000_000.123)
+    assert (bytes(first.key), bytes(first.value), first.topic, first.partition) == (
+        b"k",
+        b"v",
+        topic,
+        1,
+    )
+    assert (first.offset, first.timestampType, first.timestamp.timestamp()) == (
+        0,
+        0,
+        1_700_000_000.123,
+    )
     assert [(header.key, header.value) for header in first.headers] == [("a", b"1"), ("b", None)]
     assert (second.key, second.value, second.headers, second.offset) == (None, None, None, 1)
 
 
 def test_schema_may_select_columns(spark: SparkSession, shared_broker: LocalBroker, topic: str):
     produce(shared_broker.bootstrap, topic, [(b"k", b"v")])
-    reader = spark.read.format("millstream").option("kafka.bootstrap.servers", shared_broker.bootstrap)
+    reader = spark.read.format("millstream").option(
+        "kafka.bootstrap.servers", shared_broker.bootstrap
+    )
     some = reader.option("subscribe", topic).schema("offset bigint, value binary")
     assert [(row.offset, bytes(row.value)) for row in some.load().collect()] == [(0, b"v")]
     with pytest.raises(PySparkException, match="there is no column value string"):
@@ -102,16 +122,29 @@ def test_subscribe_pattern_and_assign_select_partitions(
 def test_offsets_bound_a_read(read: Read, shared_broker: LocalBroker, topic: str):
     fill(shared_broker, topic, numbered(10))
     fill(shared_broker, topic, numbered(5, 100), partition=1)
-    starting, ending = json.dumps({topic: {"0": 8, "1": -2}}), json.dumps({topic: {"0": -1, "1": 2}})
-    assert values(read(topic, startingOffsets=starting, endingOffsets=ending)) == [b"8", b"9", b"100", b"101"]
+    starting, ending = (
+        json.dumps({topic: {"0": 8, "1": -2}}),
+        json.dumps({topic: {"0": -1, "1": 2}}),
+    )
+    assert values(read(topic, startingOffsets=starting, endingOffsets=ending)) == [
+        b"8",
+        b"9",
+        b"100",
+        b"101",
+    ]
 
 
 def test_times_bound_a_read(read: Read, shared_broker: LocalBroker, single: str):
     with Producer(shared_broker.bootstrap) as producer:
         for number in range(10):
-            producer.send(single, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + 1000 * number)
+            producer.send(
+                single, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + 1000 * number
+            )
     at = 1_700_000_000_000
-    assert values(read(single, startingTimestamp=at + 6500, endingTimestamp=at + 8500)) == [b"7", b"8"]
+    assert values(read(single, startingTimestamp=at + 6500, endingTimestamp=at + 8500)) == [
+        b"7",
+        b"8",
+    ]
     by_partition = json.dumps({single: {"0": at + 8000}})
     assert values(read(single, startingOffsetsByTimestamp=by_partition)) == [b"8", b"9"]
     ending = json.dumps({single: {"0": at + 1000}})
@@ -139,12 +172,17 @@ def test_every_codec_is_read(read: Read, shared_broker: LocalBroker, single: str
     assert values(read(single)) == payloads
 
 
-def test_large_messages_are_read(read: Read, admin: Admin, shared_broker: LocalBroker, topic_name: str):
+def test_large_messages_are_read(
+    read: Read, admin: Admin, shared_broker: LocalBroker, topic_name: str
+):
     admin.topics.create(topic_name, partitions=1, configs={"max.message.bytes": str(12 << 20)})
     payloads = [bytes([number]) * (10 << 20) for number in range(3)] + [b"small"]
     fill(shared_broker, topic_name, payloads, **{"message.max.bytes": 12 << 20})
     rows = (
-        read(topic_name).selectExpr("offset", "length(value) n", "md5(value) sum").orderBy("offset").collect()
+        read(topic_name)
+        .selectExpr("offset", "length(value) n", "md5(value) sum")
+        .orderBy("offset")
+        .collect()
     )
     assert [row.n for row in rows] == [10 << 20] * 3 + [5]
     assert len({row.sum for row in rows}) == 4
@@ -177,14 +215,20 @@ def test_a_read_of_markers_only_ends(read: Read, shared_broker: LocalBroker, sin
     assert values(read(single)) == [b"v"] * 3
 
 
-def test_compacted_offsets_are_skipped(read: Read, broker: Callable[..., LocalBroker], spark: SparkSession):
+def test_compacted_offsets_are_skipped(
+    read: Read, broker: Callable[..., LocalBroker], spark: SparkSession
+):
     quick = {"log.cleaner.backoff.ms": 100, "log.retention.check.interval.ms": 100}
     own = broker(quick)
     with Admin(own.bootstrap) as admin:
         admin.topics.create(
             "compacted",
             partitions=1,
-            configs={"cleanup.policy": "compact", "segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"},
+            configs={
+                "cleanup.policy": "compact",
+                "segment.ms": "100",
+                "min.cleanable.dirty.ratio": "0.01",
+            },
         )
         with Producer(own.bootstrap) as producer:
             for number in range(500):
@@ -211,7 +255,8 @@ def test_deleted_records_fail_a_read_that_names_them(
     admin.offsets.delete_records({TopicPartition(single, 0): 4})
     starting = json.dumps({single: {"0": 1}})
     with pytest.raises(
-        PySparkException, match=rf"{single}-0: offsets 1 to 3 \(3 offsets\) were deleted.*failOnDataLoss"
+        PySparkException,
+        match=rf"{single}-0: offsets 1 to 3 \(3 offsets\) were deleted.*failOnDataLoss",
     ):
         read(single, startingOffsets=starting).collect()
     assert values(read(single, startingOffsets=starting, failOnDataLoss="false")) == numbered(6, 4)
@@ -244,13 +289,17 @@ def test_unreachable_broker_is_reported_with_a_remedy(read: Read):
 
 
 def test_options_are_checked_when_data_is_read(read: Read, topic: str):
-    with pytest.raises((AnalysisException, PySparkException), match="did you mean 'startingOffsets'"):
+    with pytest.raises(
+        (AnalysisException, PySparkException), match="did you mean 'startingOffsets'"
+    ):
         read(topic, startingOffset="earliest").collect()
     with pytest.raises(
         (AnalysisException, PySparkException), match="'subscribe', 'subscribePattern' or 'assign'"
     ):
         read().collect()
-    with pytest.raises((AnalysisException, PySparkException), match="a batch read cannot begin there"):
+    with pytest.raises(
+        (AnalysisException, PySparkException), match="a batch read cannot begin there"
+    ):
         read(topic, startingOffsets="latest").collect()
     with pytest.raises((AnalysisException, PySparkException), match="does not name"):
         read(topic, startingOffsets=json.dumps({topic: {"0": 1}})).collect()

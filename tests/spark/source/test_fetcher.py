@@ -36,7 +36,9 @@ BrokerFactory = Callable[..., LocalBroker]
 
 def options(broker: LocalBroker, **more: Any) -> Options:
     texts = {name: str(value) for name, value in more.items()}
-    return parse({"kafka.bootstrap.servers": broker.bootstrap, "retryTimeoutMs": "20s"} | texts, STREAM)
+    return parse(
+        {"kafka.bootstrap.servers": broker.bootstrap, "retryTimeoutMs": "20s"} | texts, STREAM
+    )
 
 
 def view_of(broker: LocalBroker, topic: str, **more: Any) -> ClusterView:
@@ -48,14 +50,19 @@ def view_of(broker: LocalBroker, topic: str, **more: Any) -> ClusterView:
 def task_of(broker: LocalBroker, topic: str, start: int, end: int, **more: Any) -> Task:
     view = view_of(broker, topic, **more)
     made = make_task(
-        view, options(broker, subscribe=topic, **more), Range(TopicPartition(topic, 0), start, end), ALL
+        view,
+        options(broker, subscribe=topic, **more),
+        Range(TopicPartition(topic, 0), start, end),
+        ALL,
     )
     view.close()
     return made
 
 
 def read_values(task: Task) -> list[bytes]:
-    return [value for batch in Fetcher(task).batches() for value in batch.column("value").to_pylist()]
+    return [
+        value for batch in Fetcher(task).batches() for value in batch.column("value").to_pylist()
+    ]
 
 
 @pytest.fixture
@@ -71,10 +78,14 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 def test_range_is_read_in_many_fetches_and_ends_at_its_end(shared_broker: LocalBroker, single: str):
     payloads = [b"%d" % number * 1000 for number in range(300)]
     produce(shared_broker.bootstrap, single, payloads, linger_ms=0)
-    assert read_values(task_of(shared_broker, single, 7, 295, fetchMaxBytes=5000)) == payloads[7:295]
+    assert (
+        read_values(task_of(shared_broker, single, 7, 295, fetchMaxBytes=5000)) == payloads[7:295]
+    )
 
 
-def test_returned_batches_are_not_overwritten_by_later_fetches(shared_broker: LocalBroker, single: str):
+def test_returned_batches_are_not_overwritten_by_later_fetches(
+    shared_broker: LocalBroker, single: str
+):
     """Fetches reuse the memory of earlier fetches, also of the previous task."""
     payloads = [b"%d" % number * 500 for number in range(100)]
     for start in range(0, 100, 10):
@@ -82,7 +93,9 @@ def test_returned_batches_are_not_overwritten_by_later_fetches(shared_broker: Lo
     task = task_of(shared_broker, single, 0, 100, fetchMaxBytes=5000)
     batches = [*Fetcher(task).batches(), *Fetcher(task).batches()]
     assert len(batches) >= 20
-    assert [value for batch in batches for value in batch.column("value").to_pylist()] == payloads * 2
+    assert [
+        value for batch in batches for value in batch.column("value").to_pylist()
+    ] == payloads * 2
 
 
 def test_records_deleted_after_planning_fail_the_task_with_offsets(
@@ -187,7 +200,9 @@ def test_damaged_batch_fails_the_task(broker: BrokerFactory, verified: str, erro
         read_values(task_of(own, "t", 0, 4))
 
 
-def test_reader_that_stops_early_leaves_the_connection_usable(shared_broker: LocalBroker, single: str):
+def test_reader_that_stops_early_leaves_the_connection_usable(
+    shared_broker: LocalBroker, single: str
+):
     payloads = [b"%d" % number * 1000 for number in range(100)]
     produce(shared_broker.bootstrap, single, payloads, linger_ms=0)
     task = task_of(shared_broker, single, 0, 100, fetchMaxBytes=5000)
@@ -219,7 +234,9 @@ def test_waiting_for_nothing_ends_after_its_time(shared_broker: LocalBroker, sin
     view.close()
 
 
-def test_open_transaction_does_not_wake_a_read_committed_reader(shared_broker: LocalBroker, single: str):
+def test_open_transaction_does_not_wake_a_read_committed_reader(
+    shared_broker: LocalBroker, single: str
+):
     view = view_of(shared_broker, single)
     dirty = view_of(shared_broker, single, isolationLevel="read_uncommitted")
     partition = TopicPartition(single, 0)

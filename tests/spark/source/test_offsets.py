@@ -1,4 +1,6 @@
-"""Decisions about offsets, without Spark or a broker: limits, splitting, data loss, new partitions."""
+"""Decisions about offsets, without Spark or a broker: limits, splitting, data
+loss, new partitions.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,15 @@ IDS = {"a": "ida", "b": "idb"}
 
 
 def ranges_of(sizes: list[int]) -> list[Range]:
-    return [Range(TopicPartition("t", at), 10 * at, 10 * at + size) for at, size in enumerate(sizes)]
+    return [
+        Range(TopicPartition("t", at), 10 * at, 10 * at + size) for at, size in enumerate(sizes)
+    ]
 
 
 def test_offset_is_rendered_as_kafka_connector_does_plus_topic_ids():
-    offset = Offset({B0: 3, TopicPartition("a", 10): 1, TopicPartition("a", 2): 5}, IDS | {"gone": "x"})
+    offset = Offset(
+        {B0: 3, TopicPartition("a", 10): 1, TopicPartition("a", 2): 5}, IDS | {"gone": "x"}
+    )
     assert offset.render() == {"a": {"2": 5, "10": 1}, "b": {"0": 3}, "@ids": IDS}
     assert list(offset.render()["a"]) == ["2", "10"]
     assert Offset.parse(offset.render()).render() == offset.render()
@@ -52,12 +58,18 @@ def test_a_limit_is_shared_in_proportion():
 
 
 def test_partition_with_few_records_is_not_starved_by_a_backlog():
-    assert limit([Range(A0, 0, 1_000_000), Range(A1, 7, 8), Range(B0, 5, 5)], 1000) == {A0: 999, A1: 8, B0: 5}
+    assert limit([Range(A0, 0, 1_000_000), Range(A1, 7, 8), Range(B0, 5, 5)], 1000) == {
+        A0: 999,
+        A1: 8,
+        B0: 5,
+    }
     assert sum(limit([Range(A0, 0, 9), Range(A1, 0, 1)], 1).values()) == 1
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 500), max_size=6), st.integers(1, 40), st.none() | st.integers(1, 100))
+@given(
+    st.lists(st.integers(0, 500), max_size=6), st.integers(1, 40), st.none() | st.integers(1, 100)
+)
 def test_split_keeps_every_offset_once_and_makes_enough_pieces(
     sizes: list[int], min_pieces: int, max_size: int | None
 ):

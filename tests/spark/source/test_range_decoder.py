@@ -21,7 +21,11 @@ WRITER, ABORTED = 7, 8
 def batch(base: int, count: int, producer_id: int = -1, codec: int = 0) -> bytes:
     records = [Record(base + index, 0, None, b"%d" % (base + index)) for index in range(count)]
     return build_batch(
-        records, base_offset=base, codec=codec, producer_id=producer_id, transactional=producer_id >= 0
+        records,
+        base_offset=base,
+        codec=codec,
+        producer_id=producer_id,
+        transactional=producer_id >= 0,
     )
 
 

@@ -52,7 +52,12 @@ def single(admin: Admin, topic_name: str) -> str:
 
 
 def test_running_query_sees_new_partitions_and_topics_and_commits_to_group(
-    stream: Stream, start: Start, collector: Any, admin: Admin, shared_broker: LocalBroker, topic_name: str
+    stream: Stream,
+    start: Start,
+    collector: Any,
+    admin: Admin,
+    shared_broker: LocalBroker,
+    topic_name: str,
 ):
     bootstrap = shared_broker.bootstrap
     admin.topics.create(f"{topic_name}-a", partitions=1)
@@ -69,12 +74,16 @@ def test_running_query_sees_new_partitions_and_topics_and_commits_to_group(
         producer.send(f"{topic_name}-a", b"new partition", partition=2)
     admin.topics.create(f"{topic_name}-b", partitions=1)
     produce(bootstrap, f"{topic_name}-b", [b"new topic"])
-    wait_until(lambda: sorted(collector.values()) == [b"first", b"new partition", b"new topic"], query)
+    wait_until(
+        lambda: sorted(collector.values()) == [b"first", b"new partition", b"new topic"], query
+    )
 
     expected = {TopicPartition(f"{topic_name}-a", 0): 2, TopicPartition(f"{topic_name}-a", 2): 1}
     expected |= {TopicPartition(f"{topic_name}-a", 1): 0, TopicPartition(f"{topic_name}-b", 0): 1}
     wait_until(lambda: committed(admin, topic_name) == expected, query)
-    source = next(progress.sources[0] for progress in reversed(query.recentProgress) if progress.numInputRows)
+    source = next(
+        progress.sources[0] for progress in reversed(query.recentProgress) if progress.numInputRows
+    )
     assert Offset.parse(source.endOffset).positions == expected
     assert Offset.parse(source.latestOffset).positions == expected
 
@@ -121,7 +130,9 @@ def test_trigger_once_reads_everything_in_one_batch(
     stream: Stream, start: Start, collector: Any, shared_broker: LocalBroker, single: str
 ):
     produce(shared_broker.bootstrap, single, numbered(50))
-    query = start(stream(single, startingOffsets="earliest", maxOffsetsPerTrigger=10), collector, once=True)
+    query = start(
+        stream(single, startingOffsets="earliest", maxOffsetsPerTrigger=10), collector, once=True
+    )
     assert query.awaitTermination(WAIT_S)
     assert {number: len(rows) for number, rows in collector.batches.items()} == {0: 50}
 
@@ -148,7 +159,11 @@ def test_min_offsets_hold_records_no_longer_than_the_delay(
 ):
     produce(shared_broker.bootstrap, single, numbered(5))
     df = stream(
-        single, startingOffsets="earliest", minOffsetsPerTrigger=1000, maxTriggerDelay="1s", pollTimeoutMs=100
+        single,
+        startingOffsets="earliest",
+        minOffsetsPerTrigger=1000,
+        maxTriggerDelay="1s",
+        pollTimeoutMs=100,
     )
     query = start(df, collector)
     wait_until(lambda: collector.values() == numbered(5), query)
@@ -172,7 +187,11 @@ def test_restarted_broker_loses_and_repeats_nothing(
 
 
 def test_restarted_query_repeats_the_unfinished_batch_exactly(
-    stream: Stream, start: Start, run_to_end: Callable[..., Any], shared_broker: LocalBroker, single: str
+    stream: Stream,
+    start: Start,
+    run_to_end: Callable[..., Any],
+    shared_broker: LocalBroker,
+    single: str,
 ):
     produce(shared_broker.bootstrap, single, numbered(30))
     seen: list[list[int]] = []
@@ -270,8 +289,13 @@ def test_shrunk_log_fails_a_query_or_is_read_from_its_new_end(
     shutil.copytree(tmp_path / "backup", own.data_dir)
     own.start()
     message = failure(start(df, collector, checkpoint="a", availableNow=True))
-    assert "t-0: the log now ends at 5, before 10" in message and "lost offsets 5 to 9 (5 offsets)" in message
-    tolerant = stream("t", bootstrap=own.bootstrap, startingOffsets="earliest", failOnDataLoss="false")
+    assert (
+        "t-0: the log now ends at 5, before 10" in message
+        and "lost offsets 5 to 9 (5 offsets)" in message
+    )
+    tolerant = stream(
+        "t", bootstrap=own.bootstrap, startingOffsets="earliest", failOnDataLoss="false"
+    )
     assert run_to_end(tolerant, checkpoint="a").values() == []
     produce(own.bootstrap, "t", [b"new"])
     assert run_to_end(df, checkpoint="a").values() == [b"new"]
@@ -279,7 +303,12 @@ def test_shrunk_log_fails_a_query_or_is_read_from_its_new_end(
 
 @pytest.mark.long
 def test_a_deleted_topic_fails_a_running_query(
-    stream: Stream, start: Start, collector: Any, admin: Admin, shared_broker: LocalBroker, single: str
+    stream: Stream,
+    start: Start,
+    collector: Any,
+    admin: Admin,
+    shared_broker: LocalBroker,
+    single: str,
 ):
     produce(shared_broker.bootstrap, single, [b"v"])
     query = start(stream(single, startingOffsets="earliest"), collector)
@@ -304,8 +333,15 @@ def test_starting_offsets_of_a_stream_may_be_json_or_times(
 ):
     with Producer(shared_broker.bootstrap) as producer:
         for number in range(10):
-            producer.send(single, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + 1000 * number)
-    assert run_to_end(stream(single, startingOffsets=json.dumps({single: {"0": 8}}))).values() == [b"8", b"9"]
-    with pytest.raises(StreamingQueryException, match="the read was to begin at 80, but the log ends at 10"):
+            producer.send(
+                single, b"%d" % number, partition=0, timestamp_ms=1_700_000_000_000 + 1000 * number
+            )
+    assert run_to_end(stream(single, startingOffsets=json.dumps({single: {"0": 8}}))).values() == [
+        b"8",
+        b"9",
+    ]
+    with pytest.raises(
+        StreamingQueryException, match="the read was to begin at 80, but the log ends at 10"
+    ):
         run_to_end(stream(single, startingOffsets=json.dumps({single: {"0": 80}})))
     assert run_to_end(stream(single, startingTimestamp=1_700_000_000_000 + 8500)).values() == [b"9"]

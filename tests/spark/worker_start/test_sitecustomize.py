@@ -28,7 +28,9 @@ def environment(*paths: Path, **more: str) -> dict[str, str]:
 
 
 def test_source_process_connects_before_a_slow_import(tmp_path: Path) -> None:
-    """With a slow import of PySpark the connection comes at once, and the process id follows on it."""
+    """With a slow import of PySpark the connection comes at once, and the process
+    id follows on it.
+    """
     import pyspark
 
     slow = tmp_path / "slow" / "pyspark"

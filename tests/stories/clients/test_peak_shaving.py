@@ -1,4 +1,6 @@
-"""Peak shaving: producers ten times as fast as consumers; memory stays bounded, nothing is lost, the lag drains."""
+"""Peak shaving: producers ten times as fast as consumers; memory stays bounded, nothing is lost,
+the lag drains.
+"""
 
 from __future__ import annotations
 

@@ -39,12 +39,14 @@ def test_nothing_is_lost_over_kills(millstream: Kafka, tmp_path: Path, kills: in
         process = start(millstream, results, "for-ever")
         try:
             wait_until(
-                lambda target=before + wanted: len(handled(results)) >= target, f"{wanted} more are handled"
+                lambda target=before + wanted: len(handled(results)) >= target,
+                f"{wanted} more are handled",
             )
         finally:
             process.kill()
             process.wait()
-    # Who reads to the end ends with what it got, and as long as the group has a dead member that may be nothing.
+    # Who reads to the end ends with what it got, and as long as the group has a dead member that
+    # may be nothing.
     with Admin(millstream.bootstrap) as admin:
         wait_until(lambda: not admin.groups.get("pool").members, "the last one is missed")
     assert start(millstream, results, "to-the-end").wait(timeout=120) == 0

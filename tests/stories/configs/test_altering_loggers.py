@@ -1,5 +1,6 @@
-"""Settings of loggers are a broker's own; asked for together with others they are changed where they were asked for, and the others
-by the controller."""
+"""Settings of loggers are a broker's own; asked for together with others they are changed where
+they were asked for, and the others by the controller.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def changed(kind: int, resource: str, name: str, value: str) -> AlterConfigsReso
 
 
 def replaced(kind: int, resource: str, name: str, value: str) -> Replaced:
-    return Replaced(resource_type=kind, resource_name=resource, configs=[Replacement(name=name, value=value)])
+    return Replaced(
+        resource_type=kind, resource_name=resource, configs=[Replacement(name=name, value=value)]
+    )
 
 
 def shown(answer: Any) -> list[tuple[int, str, int]]:
@@ -75,11 +78,15 @@ def test_loggers_are_changed_here_and_the_rest_by_the_controller(
         (LOGGER, "99", INVALID_REQUEST),
     ]
     assert logging.getLogger(NAME).level == logging.ERROR
-    wait_until(lambda: overrides(shared_cluster, topic) == {"retention.ms": "7777"}, "the topic's setting")
+    wait_until(
+        lambda: overrides(shared_cluster, topic) == {"retention.ms": "7777"}, "the topic's setting"
+    )
 
 
 @pytest.mark.parametrize("node", range(3))
-def test_where_loggers_cannot_be_replaced_the_rest_is(shared_cluster: InProcessCluster, node: int) -> None:
+def test_where_loggers_cannot_be_replaced_the_rest_is(
+    shared_cluster: InProcessCluster, node: int
+) -> None:
     topic = f"replaced-{node}"
     shared_cluster.create_topic(topic)
     request = AlterConfigsRequest(
@@ -91,4 +98,6 @@ def test_where_loggers_cannot_be_replaced_the_rest_is(shared_cluster: InProcessC
     with shared_cluster.client(node) as client:
         answer = client.call(request, 2)
     assert shown(answer) == [(LOGGER, str(node), INVALID_REQUEST), (TOPIC, topic, 0)]
-    wait_until(lambda: overrides(shared_cluster, topic) == {"retention.ms": "8888"}, "the topic's setting")
+    wait_until(
+        lambda: overrides(shared_cluster, topic) == {"retention.ms": "8888"}, "the topic's setting"
+    )

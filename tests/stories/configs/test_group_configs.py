@@ -1,4 +1,6 @@
-"""Settings of single groups and of client metrics subscriptions: kept, listed, and, those of groups, followed by their members."""
+"""Settings of single groups and of client metrics subscriptions: kept, listed, and, those of
+groups, followed by their members.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ from millstream.core.errors import ErrorCode
 from millstream.core.settings import SettingError
 from millstream.sim.world.disk import SimDisk
 from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from millstream.wire.messages.incremental_alter_configs import (
@@ -37,7 +42,9 @@ IMPATIENT = SETTINGS | {
 def alter(client: RawClient, kind: int, name: str, **changes: str | None) -> Any:
     rows = [
         AlterableConfig(
-            name=key.replace("_", "."), config_operation=DELETE if value is None else SET, value=value
+            name=key.replace("_", "."),
+            config_operation=DELETE if value is None else SET,
+            value=value,
         )
         for key, value in changes.items()
     ]
@@ -76,28 +83,40 @@ def join(client: RawClient, group: str, member: str) -> Any:
 
 
 def beat(client: RawClient, group: str, member: str, epoch: int) -> Any:
-    return client.call(ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=epoch), 1)
+    return client.call(
+        ConsumerGroupHeartbeatRequest(group_id=group, member_id=member, member_epoch=epoch), 1
+    )
 
 
-# ---- groups ---------------------------------------------------------------------------------------------------
+# ---- groups ----
 
 
 def test_members_are_told_the_heartbeat_interval_of_their_group() -> None:
-    with InProcessBroker(SETTINGS, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker(SETTINGS, files=SimDisk()) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         create_topic(client, "orders")
         find(client, "readers")
-        assert alter(client, GROUP, "readers", consumer_heartbeat_interval_ms="6000").error_code == 0
+        assert (
+            alter(client, GROUP, "readers", consumer_heartbeat_interval_ms="6000").error_code == 0
+        )
         joined = join(client, "readers", "m")
         assert joined.heartbeat_interval_ms == 6000
         assert join(client, "others", "m").heartbeat_interval_ms == 5000
-        assert alter(client, GROUP, "readers", consumer_heartbeat_interval_ms="7000").error_code == 0
+        assert (
+            alter(client, GROUP, "readers", consumer_heartbeat_interval_ms="7000").error_code == 0
+        )
         assert beat(client, "readers", "m", joined.member_epoch).heartbeat_interval_ms == 7000
         assert alter(client, GROUP, "readers", consumer_heartbeat_interval_ms=None).error_code == 0
         assert beat(client, "readers", "m", joined.member_epoch).heartbeat_interval_ms == 5000
 
 
 def test_members_are_silent_for_no_longer_than_their_group_allows() -> None:
-    with InProcessBroker(IMPATIENT, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker(IMPATIENT, files=SimDisk()) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         create_topic(client, "orders")
         find(client, "hasty")
         changes = {"consumer_session_timeout_ms": "20", "consumer_heartbeat_interval_ms": "1"}
@@ -121,21 +140,33 @@ def test_what_is_kept_is_there_after_a_restart() -> None:
     with InProcessBroker(SETTINGS, files=disk) as broker, RawClient(broker.bootstrap) as client:
         for name in names:
             assert alter(client, GROUP, name, consumer_session_timeout_ms="50000").error_code == 0
-            assert alter(client, CLIENT_METRICS, name, metrics="*", interval_ms="1000").error_code == 0
+            assert (
+                alter(client, CLIENT_METRICS, name, metrics="*", interval_ms="1000").error_code == 0
+            )
     with InProcessBroker(SETTINGS, files=disk) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "orders")
         find(client, "readers")
         assert listed(client, GROUP) == sorted(names)
-        assert listed(client, CLIENT_METRICS) == listed(client, CLIENT_METRICS, version=0) == sorted(names)
+        assert (
+            listed(client, CLIENT_METRICS)
+            == listed(client, CLIENT_METRICS, version=0)
+            == sorted(names)
+        )
         for name in names:
             assert describe(client, GROUP, name)[SESSION].value == "50000"
             assert describe(client, CLIENT_METRICS, name)["interval.ms"].value == "1000"
         settings = broker.run(lambda: broker.broker.parts.coordinators.groups.settings)
-        assert (settings.session_timeout_ms("a/b"), settings.session_timeout_ms("c")) == (50_000, 45_000)
+        assert (settings.session_timeout_ms("a/b"), settings.session_timeout_ms("c")) == (
+            50_000,
+            45_000,
+        )
 
 
 def test_a_group_shows_its_own_settings_and_those_of_the_broker_behind_them() -> None:
-    with InProcessBroker(SETTINGS, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker(SETTINGS, files=SimDisk()) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         alter(client, GROUP, "readers", consumer_session_timeout_ms="50000")
         rows = describe(client, GROUP, "readers")
         assert (rows[SESSION].value, rows[SESSION].config_source) == ("50000", 8)
@@ -147,7 +178,10 @@ def test_a_group_shows_its_own_settings_and_those_of_the_broker_behind_them() ->
 
 
 def test_a_group_without_settings_of_its_own_is_not_listed() -> None:
-    with InProcessBroker(SETTINGS, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker(SETTINGS, files=SimDisk()) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         alter(client, GROUP, "readers", consumer_session_timeout_ms="50000")
         assert listed(client, GROUP) == ["readers"]
         alter(client, GROUP, "readers", consumer_session_timeout_ms=None)
@@ -166,7 +200,9 @@ def test_bounds_that_became_narrower_hold_for_groups_that_were_set_before() -> N
     assert (values[SESSION], values[HEARTBEAT]) == (48_000, 5_000)
 
 
-@pytest.mark.parametrize("texts", [{SESSION: "9"}, {HEARTBEAT: "45000"}, {SESSION: "7", HEARTBEAT: "7"}])
+@pytest.mark.parametrize(
+    "texts", [{SESSION: "9"}, {HEARTBEAT: "45000"}, {SESSION: "7", HEARTBEAT: "7"}]
+)
 def test_a_session_is_longer_than_the_time_between_heartbeats(texts: dict[str, str]) -> None:
     broker = config(
         group_consumer_min_session_timeout_ms="1",
@@ -179,12 +215,17 @@ def test_a_session_is_longer_than_the_time_between_heartbeats(texts: dict[str, s
     check_group_overrides(broker, {})
 
 
-# ---- client metrics -------------------------------------------------------------------------------------------
+# ---- client metrics ----
 
 
 def test_subscriptions_are_kept_but_no_client_is_asked_for_metrics() -> None:
-    """Nobody would receive them. Apache Kafka without a receiver keeps subscriptions too, and drops what is pushed."""
-    with InProcessBroker(SETTINGS, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+    """Nobody would receive them. Apache Kafka without a receiver keeps subscriptions too, and drops
+    what is pushed.
+    """
+    with (
+        InProcessBroker(SETTINGS, files=SimDisk()) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         alter(client, CLIENT_METRICS, "all", metrics="*", interval_ms="1000", match="client_id=.*")
         rows = describe(client, CLIENT_METRICS, "all")
         assert {name: row.value for name, row in rows.items()} == {

@@ -1,5 +1,7 @@
-"""Settings that nobody checked before they were stored: written by hand into ZooKeeper, or by a later version. No broker ends for them, and none deletes
-records because it does not know how long they were meant to stay."""
+"""Settings that nobody checked before they were stored: written by hand into ZooKeeper, or by a
+later version. No broker ends for them, and none deletes records because it does not know how
+long they were meant to stay.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,12 @@ def test_a_wrong_value_is_left_out_and_keeps_all_records() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "opened"), [("compact", ("compact",)), ("shred", ("compact", "delete")), (None, None)]
+    ("policy", "opened"),
+    [("compact", ("compact",)), ("shred", ("compact", "delete")), (None, None)],
 )
-def test_what_may_be_compacted_is_opened_as_such(policy: str | None, opened: tuple[str, ...] | None) -> None:
+def test_what_may_be_compacted_is_opened_as_such(
+    policy: str | None, opened: tuple[str, ...] | None
+) -> None:
     """Gaps in its log would count as damage otherwise, and what is behind them be cut off."""
     texts = {"segment.ms": "7 days", **({} if policy is None else {"cleanup.policy": policy})}
     assert stored_topic_overrides(texts).values.get("cleanup.policy") == opened
@@ -41,7 +46,9 @@ def test_a_name_of_a_later_version_is_left_out_and_the_others_hold() -> None:
 
 
 def test_values_that_do_not_go_together_keep_all_records() -> None:
-    stored = stored_topic_overrides({"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "1000"})
+    stored = stored_topic_overrides(
+        {"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "1000"}
+    )
     assert stored.values["retention.ms"] == -1 and len(stored.problems) == 1
     assert stored_topic_overrides({}) == ({}, ())
 

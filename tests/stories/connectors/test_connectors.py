@@ -1,4 +1,6 @@
-"""Connectors as flows of a pipeline, with real targets and plain readers: each row once, bad rows aside, changed schemas told."""
+"""Connectors as flows of a pipeline, with real targets and plain readers: each row once, bad rows
+aside, changed schemas told.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ from millstream.pipelines import Pipeline, PipelineError, topic
 from millstream.pipelines.runner import Run, RunOptions
 from support.connect.store_world import Shop
 from support.postgres import Postgres
-from support.spark.pipeline_world import Background, create, received, run_once, send, send_keyed, wait_until
+from support.spark.pipeline_world import (
+    Background,
+    create,
+    received,
+    run_once,
+    send,
+    send_keyed,
+    wait_until,
+)
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -37,7 +47,10 @@ def pipe(shared_broker: LocalBroker, topic_name: str) -> Pipeline:
 def letters(bootstrap: str, name: str) -> list[tuple[Any, dict[str, str]]]:
     """Value and headers of dead letters."""
     with Consumer(bootstrap, name, until_end=True) as consumer:
-        return [(one.value, {key: (value or b"").decode() for key, value in one.headers}) for one in consumer]
+        return [
+            (one.value, {key: (value or b"").decode() for key, value in one.headers})
+            for one in consumer
+        ]
 
 
 def reason_of_failure(pipe: Pipeline, spark: Any, checkpoint: Path) -> str:
@@ -63,9 +76,13 @@ def test_a_topic_becomes_a_table_by_key_and_what_the_table_refuses_becomes_a_dea
         "CREATE TABLE orders (id INTEGER PRIMARY KEY, name VARCHAR(9) NOT NULL, n INTEGER DEFAULT 5)"
     )
     send_keyed(pipe.bootstrap, topic_name, {str(i): {"id": i, "name": f"n{i}"} for i in range(20)})
-    send_keyed(pipe.bootstrap, topic_name, {"3": {"id": 3, "name": "new"}, "5": {"id": 5}, "7": None})
+    send_keyed(
+        pipe.bootstrap, topic_name, {"3": {"id": 3, "name": "new"}, "5": {"id": 5}, "7": None}
+    )
     send(pipe.bootstrap, topic_name, [b"oops"])
-    pipe.stream("orders", topic=topic_name, schema="id int, name string", tombstones="keep", meta=True)
+    pipe.stream(
+        "orders", topic=topic_name, schema="id int, name string", tombstones="keep", meta=True
+    )
 
     @pipe.flow(to=table(shop.url, "orders", key="id", deletes="gone"))
     def stored(orders):
@@ -78,7 +95,9 @@ def test_a_topic_becomes_a_table_by_key_and_what_the_table_refuses_becomes_a_dea
     expected = [(i, "new" if i == 3 else f"n{i}", 5) for i in range(20) if i != 7]
     assert shop.execute("SELECT id, name, n FROM orders ORDER BY id") == expected
     found = dict(letters(pipe.bootstrap, f"{topic_name}.dlq"))
-    assert {json.loads(value)["id"] for value in found if value != b"oops"} == {5} and len(found) == 2
+    assert {json.loads(value)["id"] for value in found if value != b"oops"} == {5} and len(
+        found
+    ) == 2
     assert "2 dead letters" in _totals(first)
     refused = next(headers for value, headers in found.items() if value != b"oops")
     assert "name" in refused["dlq.reason"] and refused["dlq.source"].startswith("table orders of ")
@@ -98,9 +117,7 @@ def test_a_table_is_made_and_one_that_has_changed_is_told_with_both_schemas(
     row = {"id": 1, "at": "2026-03-01T12:00:00.5Z", "price": "1.10", "tags": ["a"], "ok": True}
     row["part"] = {"at": "2026-03-01T12:00:00.123456Z"}
     send(pipe.bootstrap, topic_name, [row])
-    schema = (
-        "id int, at timestamp, price decimal(9,2), tags array<string>, ok boolean, part struct<at: timestamp>"
-    )
+    schema = "id int, at timestamp, price decimal(9,2), tags array<string>, ok boolean, part struct<at: timestamp>"
     pipe.stream("orders", topic=topic_name, schema=schema, dead_letters=False)
     pipe.sql("stored", "SELECT * FROM orders", to=table(shop.url, "made"))
     run_once(pipe, spark, tmp_path / "checkpoints")
@@ -122,16 +139,22 @@ def test_a_table_is_made_and_one_that_has_changed_is_told_with_both_schemas(
 def test_a_table_becomes_a_topic_and_later_changes_follow(
     spark: Any, pipe: Pipeline, shop: Shop, topic_name: str, tmp_path: Path
 ) -> None:
-    shop.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, name VARCHAR(9), at INTEGER NOT NULL)")
+    shop.execute(
+        "CREATE TABLE orders (id INTEGER PRIMARY KEY, name VARCHAR(9), at INTEGER NOT NULL)"
+    )
     for i in range(7):
         shop.execute("INSERT INTO orders VALUES (%s, %s, %s)", i, f"n{i}", i // 3)
     if shop.kind == "sqlite":
         shop.execute("INSERT INTO orders VALUES (7, x'00ff', 9)")
-    pipe.stream("orders", table(shop.url, "orders", by="at", rows_per_batch=2, lag="200 ms", poll="100 ms"))
+    pipe.stream(
+        "orders", table(shop.url, "orders", by="at", rows_per_batch=2, lag="200 ms", poll="100 ms")
+    )
     pipe.sql("sent", "SELECT * FROM orders", to=topic(f"{topic_name}-out", key="id", partitions=1))
     run_once(pipe, spark, tmp_path / "checkpoints")
     first = [
-        (one["id"], one["name"]) for one in received(pipe.bootstrap, f"{topic_name}-out") if one["id"] < 7
+        (one["id"], one["name"])
+        for one in received(pipe.bootstrap, f"{topic_name}-out")
+        if one["id"] < 7
     ]
     assert first == [(i, f"n{i}") for i in range(7)]
 
@@ -179,9 +202,17 @@ def test_a_topic_becomes_a_delta_table_and_a_changed_one_is_told_with_both_schem
     deltalake = pytest.importorskip("deltalake", reason='needs pip install "millstream[connect]"')
     lake = tmp_path / "lake"
     create(pipe.bootstrap, topic_name, partitions=2)
-    rows = [{"id": i, "name": f"é {i}", "at": f"2026-03-0{i % 3 + 1}T12:00:00.123456Z"} for i in range(30)]
+    rows = [
+        {"id": i, "name": f"é {i}", "at": f"2026-03-0{i % 3 + 1}T12:00:00.123456Z"}
+        for i in range(30)
+    ]
     send(pipe.bootstrap, topic_name, rows)
-    pipe.stream("orders", topic=topic_name, schema="id bigint, name string, at timestamp", dead_letters=False)
+    pipe.stream(
+        "orders",
+        topic=topic_name,
+        schema="id bigint, name string, at timestamp",
+        dead_letters=False,
+    )
     pipe.sql("stored", "SELECT *, date(at) AS date FROM orders", to=delta(str(lake), by="date"))
     for _ in range(2):
         run_once(pipe, spark, tmp_path / "checkpoints")
@@ -191,13 +222,19 @@ def test_a_topic_becomes_a_delta_table_and_a_changed_one_is_told_with_both_schem
     found = deltalake.DeltaTable(str(lake))
     read = found.to_pyarrow_table().to_pylist()
     assert sorted(one["id"] for one in read) == list(range(31))
-    assert {str(one["at"]) for one in read if one["id"] == 1} == {"2026-03-02 12:00:00.123456+00:00"}
-    days = found.to_pyarrow_table(filters=[("date", "=", date(2026, 3, 2))], columns=["id"])["id"].to_pylist()
+    assert {str(one["at"]) for one in read if one["id"] == 1} == {
+        "2026-03-02 12:00:00.123456+00:00"
+    }
+    days = found.to_pyarrow_table(filters=[("date", "=", date(2026, 3, 2))], columns=["id"])[
+        "id"
+    ].to_pylist()
     assert sorted(days) == list(range(1, 30, 3))
     assert found.to_pyarrow_table(filters=[("id", ">", 28)]).num_rows == 2
     assert found.metadata().partition_columns == ["date"]
     assert len(list(lake.rglob("*.parquet"))) == len(found.file_uris())
-    assert deltalake.DeltaTable(str(lake)).transaction_version(f"millstream.{topic_name}.stored") == 1
+    assert (
+        deltalake.DeltaTable(str(lake)).transaction_version(f"millstream.{topic_name}.stored") == 1
+    )
 
     other = Pipeline(f"{topic_name}-2", bootstrap=pipe.bootstrap)
     other.stream("orders", topic=topic_name, schema="id bigint, at timestamp", dead_letters=False)
@@ -222,15 +259,21 @@ def test_every_file_becomes_records_once_and_bad_lines_become_dead_letters(
     incoming = tmp_path / "in"
     write(incoming / "old", format, range(3), bad=True)
     pipe.stream(
-        "orders", files(str(incoming), format=format, schema=ORDERS), dead_letters=f"{topic_name}.dlq"
+        "orders",
+        files(str(incoming), format=format, schema=ORDERS),
+        dead_letters=f"{topic_name}.dlq",
     )
-    pipe.sql("sent", "SELECT id, name FROM orders", to=topic(f"{topic_name}-out", key="id", partitions=1))
+    pipe.sql(
+        "sent", "SELECT id, name FROM orders", to=topic(f"{topic_name}-out", key="id", partitions=1)
+    )
     run_once(pipe, spark, tmp_path / "checkpoints")
     with Background(pipe, spark, tmp_path / "checkpoints"):
         write(incoming / "below" / "new", format, range(3, 6), bad=False)
         wait_until(lambda: len(received(pipe.bootstrap, f"{topic_name}-out")) >= 6)
     run_once(pipe, spark, tmp_path / "checkpoints")
-    assert sorted(one["id"] for one in received(pipe.bootstrap, f"{topic_name}-out")) == list(range(6))
+    assert sorted(one["id"] for one in received(pipe.bootstrap, f"{topic_name}-out")) == list(
+        range(6)
+    )
     bad = letters(pipe.bootstrap, f"{topic_name}.dlq")
     reasons = sorted(headers["dlq.reason"] for _, headers in bad)
     assert all("/in/old" in headers["dlq.source"] for _, headers in bad)
@@ -255,7 +298,8 @@ def write(path: Path, format: str, ids: Any, *, bad: bool) -> None:
     else:
         more = ["x,bad,1", ",without,1"] if bad else []
         aside.write_text(
-            "\n".join(["id,name,n", *[f"{r['id']},{r['name']},{r['n']}" for r in rows], *more]) + "\n"
+            "\n".join(["id,name,n", *[f"{r['id']},{r['name']},{r['n']}" for r in rows], *more])
+            + "\n"
         )
     aside.rename(path.with_name(f"{path.name}.{format}"))
 
@@ -272,7 +316,9 @@ def test_files_with_other_columns_are_told_with_both_schemas(
     spark: Any, pipe: Pipeline, topic_name: str, tmp_path: Path, format: str, declared: str
 ) -> None:
     write(tmp_path / "in" / "one", format, range(2), bad=False)
-    pipe.stream("orders", files(str(tmp_path / "in"), format=format, schema=declared), dead_letters=False)
+    pipe.stream(
+        "orders", files(str(tmp_path / "in"), format=format, schema=declared), dead_letters=False
+    )
     pipe.sql("sent", "SELECT * FROM orders", to=topic(f"{topic_name}-out"))
     told = reason_of_failure(pipe, spark, tmp_path / "checkpoints")
     assert "name" in told and "title" in told and "one." in told

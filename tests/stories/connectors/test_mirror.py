@@ -1,4 +1,6 @@
-"""Two real clusters and a mirror on Spark: what arrives, what does not come back, where groups go on."""
+"""Two real clusters and a mirror on Spark: what arrives, what does not come back, where groups go
+on.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def test_everything_arrives_nothing_comes_back_and_groups_go_on(
     settings = {"retention.ms": "-1", "max.message.bytes": "2000000"}
     with Admin(a) as admin, Admin(b) as other:
         admin.topics.create(
-            "orders", partitions=2, configs=settings | {"message.timestamp.after.max.ms": "4102444800000"}
+            "orders",
+            partitions=2,
+            configs=settings | {"message.timestamp.after.max.ms": "4102444800000"},
         )
         admin.topics.create("unused", partitions=3)
         other.topics.create("orders", partitions=1)
@@ -108,12 +112,16 @@ def test_everything_arrives_nothing_comes_back_and_groups_go_on(
     here = read(a, "orders")
     group, first = "movers", [one for one in here if one.partition == 0]
 
-    with Mirrored(spark, a, b, tmp_path, topics="orders,unused", both=True, groups=group) as running:
+    with Mirrored(
+        spark, a, b, tmp_path, topics="orders,unused", both=True, groups=group
+    ) as running:
         running.wait_until(lambda: count(b, "a.orders") >= len(here), "the way there")
         running.wait_until(lambda: count(a, "b.orders") >= 10, "the way back")
         assert list(map(as_sent, read(b, "a.orders"))) == list(map(as_sent, here))
         with Admin(a) as admin:
-            origin = Origin(cluster_id(a), "orders", 0, 0, id_text(admin.protocol.topic_ids()["orders"]))
+            origin = Origin(
+                cluster_id(a), "orders", 0, 0, id_text(admin.protocol.topic_ids()["orders"])
+            )
         assert read(b, "a.orders")[0].headers == (*here[0].headers, (HEADER, origin.encode()))
         positions = {
             TopicPartition("orders", 0): first[5].offset,
@@ -133,7 +141,9 @@ def test_everything_arrives_nothing_comes_back_and_groups_go_on(
         running.wait_until(lambda: len(overrides(b, "a.orders")) == 1 + len(TIMES), "the settings")
 
         got = sorted(one.value for one in read_on(b, ["a.orders", "orders"], group))
-        assert got == sorted([*(one.value for one in first[5:]), b"after", b"new", b"b7", b"b8", b"b9"])
+        assert got == sorted(
+            [*(one.value for one in first[5:]), b"after", b"new", b"b7", b"b8", b"b9"]
+        )
         there = committed(b, group)
         running.wait_until(
             lambda: TopicPartition("orders", 2) in committed(a, group), "the way back of the group"
@@ -141,7 +151,11 @@ def test_everything_arrives_nothing_comes_back_and_groups_go_on(
     assert committed(b, group) == there, "what has been read in b is not moved back by a"
     assert read_on(a, ["orders", "b.orders"], group) == []
     assert overrides(b, "a.orders") == {"retention.ms": "7000000000000", **TIMES}
-    assert topics(a) == ["b.orders", "orders", "unused"] and topics(b) == ["a.orders", "a.unused", "orders"]
+    assert topics(a) == ["b.orders", "orders", "unused"] and topics(b) == [
+        "a.orders",
+        "a.unused",
+        "orders",
+    ]
     assert list(map(as_sent, read(a, "b.orders"))) == list(map(as_sent, read(b, "orders")))
 
 
@@ -167,11 +181,21 @@ def test_topics_that_keep_their_names_are_shared_without_loops(
         commit(a, group, {place: here[3].offset})
         running.wait_until(lambda: place in committed(b, group), "the offset of the group")
         at = committed(b, group)[place]
-        assert {one.value for one in here[3:]} <= {one.value for one in read(b, "shared") if one.offset >= at}
+        assert {one.value for one in here[3:]} <= {
+            one.value for one in read(b, "shared") if one.offset >= at
+        }
         commit(a, group, {place: here[-1].offset + 1})
-        running.wait_until(lambda: committed(b, group)[place] > read(b, "shared")[-1].offset, "the end")
+        running.wait_until(
+            lambda: committed(b, group)[place] > read(b, "shared")[-1].offset, "the end"
+        )
     for bootstrap in clusters:
-        assert sorted(one.value for one in read(bootstrap, "shared")) == [b"a0", b"a1", b"a2", b"b0", b"b1"]
+        assert sorted(one.value for one in read(bootstrap, "shared")) == [
+            b"a0",
+            b"a1",
+            b"a2",
+            b"b0",
+            b"b1",
+        ]
         assert overrides(bootstrap, "shared")["retention.ms"] == "100000000000"
 
 
@@ -204,6 +228,8 @@ def test_records_that_were_deleted_before_they_were_mirrored_are_told(
     assert [one.value for one in read(b, "a.short")] == [b"0", b"1", b"4", b"5"]
 
 
-def test_a_cluster_is_not_mirrored_onto_itself(spark: Any, clusters: Clusters, tmp_path: Path) -> None:
+def test_a_cluster_is_not_mirrored_onto_itself(
+    spark: Any, clusters: Clusters, tmp_path: Path
+) -> None:
     (told,) = failures(run_once(spark, clusters.a, clusters.a, tmp_path, topics="orders"))
     assert "are the same cluster" in told

@@ -1,4 +1,6 @@
-"""No value is rounded, truncated or replaced on its way: each is read exactly, or its row is a dead letter. By format and type."""
+"""No value is rounded, truncated or replaced on its way: each is read exactly, or its row is a dead
+letter. By format and type.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ from support.connect.store_world import Shop
 LETTER = "dead letter"
 INTERVAL = "1 02:03:04.1234"
 NANOS = "2026-02-28T10:00:00.123456789Z"
-# Type, JSON, CSV (None: the same text without its quotes), and what becomes of it in JSON and in CSV.
+# Type, JSON, CSV (None: the same text without its quotes), and what becomes of it in JSON and in
+# CSV.
 TEXTS: list[tuple[str, str, str | None, str | None, str | None]] = [
     ("tinyint", "127", None, "127", "127"),
     ("tinyint", "128", None, LETTER, LETTER),
@@ -103,7 +106,9 @@ def outcomes(rows: Any) -> list[str | None]:
 @pytest.fixture(scope="module")
 def from_json(spark: Any) -> list[str | None]:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    values = [f'{{"id":{place},"{NAMES[kind]}":{text}}}' for place, (kind, text, *_) in enumerate(TEXTS)]
+    values = [
+        f'{{"id":{place},"{NAMES[kind]}":{text}}}' for place, (kind, text, *_) in enumerate(TEXTS)
+    ]
     records = spark.createDataFrame([(bytearray(one.encode()),) for one in values], "value binary")
     # What a value does not have is null, also its id.
     numbered = value_format("json", SCHEMA).decode(records)
@@ -121,7 +126,9 @@ def from_csv(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> list[str |
         lines.append(f"{place}," + ",".join(shown if one == kind else "" for one in KINDS))
     (directory / "x.csv").write_text("\n".join(lines) + "\n")
     rows = files(str(directory), format="csv", schema=SCHEMA).rows(spark)
-    query = rows.writeStream.format("memory").queryName("exact_csv").trigger(availableNow=True).start()
+    query = (
+        rows.writeStream.format("memory").queryName("exact_csv").trigger(availableNow=True).start()
+    )
     assert query.awaitTermination(120)
     return outcomes(spark.table("exact_csv"))
 
@@ -161,7 +168,9 @@ AT = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=dt.UTC)
         ({"type": "array", "items": "int"}, [1, 2**31], r"field 'v\[\]'"),
     ],
 )
-def test_avro_value_is_written_exactly_or_not_at_all(kind: Any, value: Any, reason: str | None) -> None:
+def test_avro_value_is_written_exactly_or_not_at_all(
+    kind: Any, value: Any, reason: str | None
+) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "v", "type": kind}]}
     format = AvroFormat(schema)
     write = format.writer(T.StructType().add("v", "string"))
@@ -186,7 +195,11 @@ def test_avro_decimal_with_more_digits_than_declared_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("nanos", "reason"),
-    [(123_456_000, None), (123_456_789, "has microseconds"), (1_000_000_000, "not part of a second")],
+    [
+        (123_456_000, None),
+        (123_456_789, "has microseconds"),
+        (1_000_000_000, "not part of a second"),
+    ],
 )
 def test_protobuf_time_is_exact_or_a_dead_letter(nanos: int, reason: str | None) -> None:
     from google.protobuf import (
@@ -219,7 +232,9 @@ def getters_of_time() -> Any:
         ("DoubleValue", float("nan"), None),
     ],
 )
-def test_protobuf_number_is_written_exactly_or_not_at_all(name: str, value: Any, reason: str | None) -> None:
+def test_protobuf_number_is_written_exactly_or_not_at_all(
+    name: str, value: Any, reason: str | None
+) -> None:
     message = message_class(*files_of_class(f"google.protobuf.wrappers_pb2:{name}"))()
     if reason is None:
         fill(message, {"value": value})
@@ -249,12 +264,22 @@ def test_parquet_int96_times_beyond_2262_are_read_and_nanoseconds_refused(tmp_pa
 # ---------------------------------------------------------------- databases
 
 POSTGRESQL: list[tuple[str, str, Any, str | None]] = [
-    ("numeric(10,2)", "decimal(10,3)", Decimal("1.235"), "has more than the 2 decimals of numeric(10,2)"),
+    (
+        "numeric(10,2)",
+        "decimal(10,3)",
+        Decimal("1.235"),
+        "has more than the 2 decimals of numeric(10,2)",
+    ),
     ("numeric(10,2)", "decimal(10,3)", Decimal("1.230"), None),
     ("numeric(10,2)", "double", 1.239, "has more than the 2 decimals"),
     ("numeric(10,2)", "double", float("nan"), None),
     ("money", "decimal(10,3)", Decimal("1.235"), "has more than the 2 decimals of money"),
-    ("timestamp(3) with time zone", "timestamp", AT, "is more precise than timestamp(3) with time zone"),
+    (
+        "timestamp(3) with time zone",
+        "timestamp",
+        AT,
+        "is more precise than timestamp(3) with time zone",
+    ),
     ("timestamp(3) with time zone", "timestamp", AT.replace(microsecond=1000), None),
     ("timestamp with time zone", "timestamp", AT, None),
     ("double precision", "bigint", 2**53 + 1, "too large for double precision"),
@@ -287,7 +312,9 @@ def stored(shop: Shop, declared: str, kind: str, value: Any) -> tuple[str | None
             refused = sink._put(["v"], [Change((value,))])
     finally:
         sink.close()
-    return (refused[0].reason if refused else None), [row[0] for row in shop.execute("SELECT v FROM t")]
+    return (refused[0].reason if refused else None), [
+        row[0] for row in shop.execute("SELECT v FROM t")
+    ]
 
 
 @pytest.mark.parametrize(("declared", "kind", "value", "reason"), POSTGRESQL)
@@ -342,7 +369,9 @@ def decoded(spark: Any, shop: Shop, columns: dict[str, str], end: Any) -> list[A
     """The rows of the table ``t`` as a stream reads them."""
     db = connect(shop.url)
     try:
-        values = [row for chunk in db.reader.rows("t", columns, ("id",), None, (end,)) for row in chunk]
+        values = [
+            row for chunk in db.reader.rows("t", columns, ("id",), None, (end,)) for row in chunk
+        ]
     finally:
         db.connection.close()
     records = spark.createDataFrame([(place, bytearray(one)) for place, one in enumerate(values)], "offset bigint, value binary")  # fmt: skip
@@ -355,13 +384,19 @@ def test_postgresql_rows_are_read_exactly_or_refused(spark: Any, postgres_server
     postgres_server.execute("DROP SCHEMA public CASCADE")
     postgres_server.execute("CREATE SCHEMA public")
     shop = Shop(postgres_server)
-    shop.execute("CREATE TABLE t (id int PRIMARY KEY, x float8, y float4, j jsonb, a numeric[], n numeric)")
+    shop.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, x float8, y float4, j jsonb, a numeric[], n numeric)"
+    )
     shop.execute("""INSERT INTO t VALUES (1, 'NaN', '-Infinity', '{"a": 1.10}', '{1.10,2}', 1.10),
         (2, 0.1, 1.1, '"text"', NULL, NULL), (3, 'Infinity', 'NaN', 'null', NULL, 'NaN')""")
     columns = {"id": "int", "x": "double", "y": "float", "j": "string", "a": "string"}
     rows = decoded(spark, shop, columns, "3")
     assert [row._error for row in rows] == [None] * 3
-    assert [str((row.x, row.y)) for row in rows] == ["(nan, -inf)", "(0.1, 1.100000023841858)", "(inf, nan)"]
+    assert [str((row.x, row.y)) for row in rows] == [
+        "(nan, -inf)",
+        "(0.1, 1.100000023841858)",
+        "(inf, nan)",
+    ]
     assert [row.j for row in rows] == ['{"a": 1.10}', "text", None] and rows[0].a == "[1.10,2]"
     rows = decoded(spark, shop, {"id": "int", "n": "decimal(38,18)"}, "3")
     assert [row._error is None for row in rows] == [True, True, False]
@@ -383,4 +418,7 @@ def test_refused_row_with_nan_is_a_letter_in_valid_json(tmp_path: Path) -> None:
     shop.execute("CREATE TABLE t (v REAL)")
     sink = TableSink(table(shop.url, "t"), "w.f")
     letter = sink._refused_row(["v", "w"], Change((float("nan"), float("-inf"))), "no")
-    assert json.loads(letter.value or "", parse_constant=pytest.fail) == {"v": "NaN", "w": "-Infinity"}
+    assert json.loads(letter.value or "", parse_constant=pytest.fail) == {
+        "v": "NaN",
+        "w": "-Infinity",
+    }

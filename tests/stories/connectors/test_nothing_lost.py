@@ -1,4 +1,6 @@
-"""Rows that could be lost without a word: hidden directories, keys without a value, values of another type, another order than before."""
+"""Rows that could be lost without a word: hidden directories, keys without a value, values of
+another type, another order than before.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,14 @@ from support.connect.store_world import Shop
 from support.postgres import Postgres
 
 
-def test_directories_that_readers_skip_are_refused_and_staged_files_are_all_found(tmp_path: Path) -> None:
+def test_directories_that_readers_skip_are_refused_and_staged_files_are_all_found(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("deltalake", reason='needs pip install "millstream[connect]"')
     for target in (parquet, delta):
-        with pytest.raises(PipelineError, match=r"by '_day': Parquet readers skip.*rename the column"):
+        with pytest.raises(
+            PipelineError, match=r"by '_day': Parquet readers skip.*rename the column"
+        ):
             target(str(tmp_path / "lake"), by=["n", "_day"])
     for name in ("_day=1/part-0.parquet", "part-1.parquet", "_temporary/0/part-2.parquet"):
         path = tmp_path / name
@@ -51,7 +57,9 @@ def read(made: TableReader, start: dict[str, Any]) -> tuple[dict[str, Any], list
     """The next batch as Spark asks for it, with its offset kept as text in between."""
     end = json.loads(json.dumps(made.latestOffset(start, ReadMaxRows(100))))
     batches = [batch for part in made.partitions(start, end) for batch in made.read(part)]
-    return end, [json.loads(value)["id"] for batch in batches for value in batch["value"].to_pylist()]
+    return end, [
+        json.loads(value)["id"] for batch in batches for value in batch["value"].to_pylist()
+    ]
 
 
 def test_positions_are_numbers_where_the_columns_are(shop: Shop) -> None:
@@ -73,7 +81,9 @@ def test_a_key_without_a_value_is_told_before_and_while_it_is_read(shop: Shop) -
     end, found = read(made, made.initialOffset())
     assert [int(one) for one in found] == [1]
     shop.execute("INSERT INTO t VALUES (2, 1, NULL), (3, 2, 3)")
-    with pytest.raises(PipelineError, match="has rows without a value in alias, by which it is read"):
+    with pytest.raises(
+        PipelineError, match="has rows without a value in alias, by which it is read"
+    ):
         read(made, end)
     with pytest.raises(PipelineError, match="without a value in alias"):
         read(reader(shop, by="n", key="alias"), end)
@@ -103,9 +113,13 @@ def test_sqlite_rows_of_another_kind_do_not_hide_the_others(tmp_path: Path) -> N
     end, found = read(made, end)
     assert found == ["Ag=="]
     shop.execute("INSERT INTO t VALUES (x'03', 'many', 1772323200)")
-    with pytest.raises(PipelineError, match=r"'many' in n, by which it is read: text among .* number"):
+    with pytest.raises(
+        PipelineError, match=r"'many' in n, by which it is read: text among .* number"
+    ):
         read(made, end)
-    with pytest.raises(PipelineError, match=r"'2026-03-03' in at, by which it is read: text among .* number"):
+    with pytest.raises(
+        PipelineError, match=r"'2026-03-03' in at, by which it is read: text among .* number"
+    ):
         read(reader(shop, by="at"), made.initialOffset() | {"order": ["at", "id"]})
 
 

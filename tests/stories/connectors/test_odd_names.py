@@ -1,4 +1,6 @@
-"""Columns whose names need quoting arrive everywhere: blanks, dots, backticks and words of SQL, at the top and inside others."""
+"""Columns whose names need quoting arrive everywhere: blanks, dots, backticks and words of SQL, at
+the top and inside others.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,19 @@ from support.spark.pipeline_world import create, records, run_once, send_keyed
 
 pytestmark = pytest.mark.timeout(600)
 
-SCHEMA = "`a b` int NOT NULL, `a.b` string, `c``d` string, `select` struct<`x y`: int, `z``.z`: int>"
+SCHEMA = (
+    "`a b` int NOT NULL, `a.b` string, `c``d` string, `select` struct<`x y`: int, `z``.z`: int>"
+)
 ROW = {"a b": 1, "a.b": "x y", "c`d": "back", "select": {"x y": 2, "z`.z": 3}}
 
 
 @pytest.fixture
 def lake(
-    spark: Any, shared_broker: LocalBroker, topic_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any,
+    shared_broker: LocalBroker,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """A topic of two records and a removal, as tables of SQLite and Delta."""
     monkeypatch.chdir(tmp_path)
@@ -37,7 +45,9 @@ def lake(
     send_keyed(shared_broker.bootstrap, topic_name, keyed)
     send_keyed(shared_broker.bootstrap, topic_name, {json.dumps({"a b": 2, "a.b": "x y"}): None})
     options = ConnectOptions(shared_broker.bootstrap, schema=SCHEMA, key=("a b", "a.b"))
-    made = connection(parse_address(f"topic:{topic_name}"), parse_address("sqlite:///shop.db#odd"), options)
+    made = connection(
+        parse_address(f"topic:{topic_name}"), parse_address("sqlite:///shop.db#odd"), options
+    )
     made.stream("kept", topic=topic_name, schema=SCHEMA, tombstones="drop", dead_letters=False)
     made.sql("stored", "SELECT * FROM kept WHERE `a b` = 1", to=delta("lake", by=("c`d", "a.b")))
     run_once(made, spark, tmp_path / "checkpoints")
@@ -55,7 +65,9 @@ def test_a_topic_becomes_tables_and_one_of_them_a_topic_again(
 
     back = Pipeline(f"{topic_name}-back", bootstrap=shared_broker.bootstrap)
     back.stream("odd", table("sqlite:///shop.db", "odd", by="a b"), dead_letters=False)
-    back.sql("sent", "SELECT * FROM odd", to=topic(f"{topic_name}-out", key=["a.b", "c`d"], partitions=1))
+    back.sql(
+        "sent", "SELECT * FROM odd", to=topic(f"{topic_name}-out", key=["a.b", "c`d"], partitions=1)
+    )
     run_once(back, spark, lake / "checkpoints")
     ((key, value),) = records(shared_broker.bootstrap, f"{topic_name}-out")
     assert json.loads(key or b"") == {"a.b": "x y", "c`d": "back"}

@@ -1,4 +1,6 @@
-"""One row does not stop a flow, no digit is lost on the way, and a table that was changed meanwhile is told: real databases and files, no Spark."""
+"""One row does not stop a flow, no digit is lost on the way, and a table that was changed meanwhile
+is told: real databases and files, no Spark.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from support.connect.store_world import Shop
 from support.postgres import Postgres
 
 
-def refused(shop: Shop, columns: list[str], rows: list[tuple], key: tuple[str, ...] = ()) -> list[tuple]:
+def refused(
+    shop: Shop, columns: list[str], rows: list[tuple], key: tuple[str, ...] = ()
+) -> list[tuple]:
     """The rows that the table ``t`` does not take, in a transaction that is committed."""
     db = connect(shop.url)
     try:
@@ -75,7 +79,9 @@ def test_postgresql_whatever_a_row_is_refused_for_the_others_are_stored(pg: Shop
         "$$ BEGIN IF NEW.id = 3 THEN RAISE 'no threes' USING ERRCODE = 'ZZ123'; END IF; RETURN NEW; END $$"
     )
     pg.execute("CREATE TRIGGER guarded BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION guard()")
-    pg.execute("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    pg.execute(
+        "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+    )
     pg.execute("ALTER TABLE t ALTER COLUMN name TYPE text COLLATE loose")
     long = "".join(base64.b85encode(str(i * i).encode()).decode() for i in range(9000))
     rows = [(1, "one"), (2, "two"), (3, "three"), (4, long), (5, "ONE"), (6, "six")]
@@ -101,7 +107,9 @@ def test_sqlite_a_trigger_that_ends_the_transaction_is_told(tmp_path: Path) -> N
     shop.execute(
         "CREATE TRIGGER g BEFORE INSERT ON t WHEN NEW.id = 2 BEGIN SELECT RAISE(ROLLBACK, 'no twos'); END"
     )
-    with pytest.raises(PipelineError, match=r"no twos; a trigger that rejects one row must use RAISE\(ABORT"):
+    with pytest.raises(
+        PipelineError, match=r"no twos; a trigger that rejects one row must use RAISE\(ABORT"
+    ):
         refused(shop, ["id"], [(1,), (2,)])
     assert shop.execute("SELECT * FROM t") == []
 
@@ -112,12 +120,16 @@ def test_sqlite_decimals_are_not_put_where_they_would_be_rounded(tmp_path: Path)
     db = connect(shop.url)
     price, text = db.catalog.columns("t") or ()
     db.connection.close()
-    assert db.types.accepts(price, DecimalType(15, 2)) and db.types.accepts(text, DecimalType(30, 2))
+    assert db.types.accepts(price, DecimalType(15, 2)) and db.types.accepts(
+        text, DecimalType(30, 2)
+    )
     with pytest.raises(PipelineError, match=r"keeps 15 digits.*declare the column TEXT"):
         db.types.accepts(price, DecimalType(16, 2))
 
 
-def test_the_letter_of_a_removal_is_a_removal_and_has_no_key_where_there_was_none(tmp_path: Path) -> None:
+def test_the_letter_of_a_removal_is_a_removal_and_has_no_key_where_there_was_none(
+    tmp_path: Path,
+) -> None:
     shop = Shop(tmp_path / "shop.db")
     shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT NOT NULL)")
     sink = TableSink(table(shop.url, "t", key="id", deletes="gone"), "w.f")
@@ -135,7 +147,15 @@ def test_the_letter_of_a_removal_is_a_removal_and_has_no_key_where_there_was_non
 
 def test_looking_for_a_database_that_is_not_there_does_not_make_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/typo.db"
-    given = {"url": url, "table": "t", "order": ["id"], "columns": {}, "rows": 1, "lag_ms": 0, "poll_ms": 1}
+    given = {
+        "url": url,
+        "table": "t",
+        "order": ["id"],
+        "columns": {},
+        "rows": 1,
+        "lag_ms": 0,
+        "poll_ms": 1,
+    }
     with pytest.raises(PipelineError, match=r"table t of \S+typo\.db does not exist"):
         TableReader(given).latestOffset({"after": None}, ReadMaxRows(1))
     assert connect(url).catalog.columns("t") is None and not (tmp_path / "typo.db").exists()
@@ -143,7 +163,9 @@ def test_looking_for_a_database_that_is_not_there_does_not_make_it(tmp_path: Pat
 
 def test_only_the_columns_that_differ_are_named(spark: object, tmp_path: Path) -> None:
     shop = Shop(tmp_path / "shop.db")
-    shop.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, at TIMESTAMP, n BLOB, more TEXT)")
+    shop.execute(
+        "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, at TIMESTAMP, n BLOB, more TEXT)"
+    )
     sink = TableSink(table(shop.url, "t"), "w.f")
     with pytest.raises(PipelineError) as told:
         sink._check(StructType.fromDDL("id int, name string, at timestamp, n bigint"))
@@ -154,7 +176,9 @@ def test_only_the_columns_that_differ_are_named(spark: object, tmp_path: Path) -
 # ---------------------------------------------------------------- Delta
 
 
-def test_a_delta_table_that_was_altered_after_a_batch_was_decided_can_be_opened_again(tmp_path: Path) -> None:
+def test_a_delta_table_that_was_altered_after_a_batch_was_decided_can_be_opened_again(
+    tmp_path: Path,
+) -> None:
     deltalake = pytest.importorskip("deltalake", reason='needs pip install "millstream[connect]"')
     root = tmp_path / "lake"
     deltalake.write_deltalake(str(root), pa.table({"n": [1]}))
@@ -163,9 +187,14 @@ def test_a_delta_table_that_was_altered_after_a_batch_was_decided_can_be_opened_
     staging.mkdir(parents=True)
     for number in range(2):
         pyarrow.parquet.write_table(pa.table({"n": [2]}), staging / f"part-{number}.parquet")
-    (staging / "part-0.parquet").rename(root / "part-00000-x.parquet")  # the crash came between two moves
+    (staging / "part-0.parquet").rename(
+        root / "part-00000-x.parquet"
+    )  # the crash came between two moves
     fields = [{"name": "n", "type": "long", "nullable": True, "metadata": {}}]
-    moves = [[f"staging-0-abc/part-{number}.parquet", f"part-0000{number}-x.parquet"] for number in range(2)]
+    moves = [
+        [f"staging-0-abc/part-{number}.parquet", f"part-0000{number}-x.parquet"]
+        for number in range(2)
+    ]
     plan = {"query": "q", "batch": 0, "offsets": "o", "rows": 2, "moves": moves}
     plan["schema"] = {"type": "struct", "fields": fields}
     (sink.hidden / "pending.json").write_text(json.dumps(plan))

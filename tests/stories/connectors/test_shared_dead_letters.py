@@ -1,4 +1,6 @@
-"""Several readers of one topic share its dead-letter topic: a bad record goes back once, and tombstones are no letters."""
+"""Several readers of one topic share its dead-letter topic: a bad record goes back once, and
+tombstones are no letters.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,16 @@ class Readers:
         connect_options = ConnectOptions(
             self.bootstrap, f"{self.topic}-{len(target)}", schema=SCHEMA, **options
         )
-        return connection(parse_address(f"topic:{self.topic}"), parse_address(target), connect_options)
+        return connection(
+            parse_address(f"topic:{self.topic}"), parse_address(target), connect_options
+        )
 
     def run(self, **options: Any) -> None:
         for target in (f"parquet:{self.directory}/lake", f"delta:{self.directory}/delta-lake"):
             self.once(self.connector(target, **options))
-        self.once(self.connector(f"sqlite:///{self.directory}/shop-of-orders.db#orders", key=("id",)))
+        self.once(
+            self.connector(f"sqlite:///{self.directory}/shop-of-orders.db#orders", key=("id",))
+        )
 
     def once(self, pipeline: Pipeline) -> None:
         run_once(pipeline, self._spark, self.directory / "checkpoints")
@@ -80,7 +86,10 @@ def test_bad_record_that_three_connectors_refuse_goes_back_once(readers: Readers
         done = execute(admin, request)
         assert (done.sent, done.repeated) == ({Target(readers.topic, 0): 1}, 2)
         assert summary(admin, request.topic).left == 0
-        assert [one.value for one in consume(readers.bootstrap, readers.topic)][1:] == [b"oops", b"oops"]
+        assert [one.value for one in consume(readers.bootstrap, readers.topic)][1:] == [
+            b"oops",
+            b"oops",
+        ]
         # It is still bad: three letters about the record that was sent back, which is another one.
         readers.run()
         assert [one.redriven for one in readers.letters()] == [0, 0, 0, 1, 1, 1]

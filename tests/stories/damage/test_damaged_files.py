@@ -1,4 +1,6 @@
-"""Damaged files at the start: told with their place, kept as they are, and harming as little as can be."""
+"""Damaged files at the start: told with their place, kept as they are, and harming as little as can
+be.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,10 @@ import pytest
 
 from millstream.broker.app import StartError
 from millstream.core.errors import ErrorCode
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
 from millstream.wire.messages.metadata import MetadataRequest
 from millstream.wire.messages.offset_commit import (
@@ -73,7 +78,7 @@ def refusal(data: Path, **settings: object) -> str:
     return str(error.value)
 
 
-# ---- files without which there is no start ----------------------------------------------------------------------
+# ---- files without which there is no start ----
 
 
 def test_a_damaged_store_is_told_and_kept(data: Path) -> None:
@@ -88,7 +93,9 @@ def test_a_damaged_store_is_told_and_kept(data: Path) -> None:
     assert store.read_bytes() == damaged
 
 
-def test_missing_store_is_reported_and_deletes_nothing(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_store_is_reported_and_deletes_nothing(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (data / STORE).unlink()
     with started(data) as broker, RawClient(broker.bootstrap) as client:
         assert (records(broker, "one"), records(broker, "two")) == (20, 20)
@@ -100,7 +107,9 @@ def test_missing_store_is_reported_and_deletes_nothing(data: Path, caplog: pytes
     assert f"the metadata store {data / STORE} is missing" in caplog.text
 
 
-def test_incomplete_last_line_of_the_store_is_reported(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_incomplete_last_line_of_the_store_is_reported(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = data / STORE
     lines = len(store.read_bytes().splitlines())
     with store.open("ab") as file:
@@ -119,7 +128,9 @@ def test_a_directory_that_cannot_be_identified_is_refused(data: Path, damage: by
 
 def test_a_directory_of_another_broker_or_cluster_is_refused(data: Path) -> None:
     assert "belongs to the broker 0, not to 5" in refusal(data, **{"node.id": 5})
-    assert "the cluster id of the setting cluster.id is another" in refusal(data, **{"cluster.id": "another"})
+    assert "the cluster id of the setting cluster.id is another" in refusal(
+        data, **{"cluster.id": "another"}
+    )
 
 
 def test_a_start_that_fails_leaves_a_clean_shutdown_clean(data: Path) -> None:
@@ -141,12 +152,16 @@ def test_a_start_that_fails_does_not_call_a_killed_broker_cleanly_stopped(data: 
         assert records(broker, "one") == 20
 
 
-# ---- files that cost little -------------------------------------------------------------------------------------
+# ---- files that cost little ----
 
 
 @pytest.mark.parametrize(
     "name",
-    ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint"],
+    [
+        "recovery-point-offset-checkpoint",
+        "log-start-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ],
 )
 @pytest.mark.parametrize("damage", [b"0\n5\nnonsense\n", b"\x00" * 100, b"9\n0\n", None])
 def test_a_damaged_checkpoint_is_told_and_done_without(
@@ -182,7 +197,10 @@ def test_a_damaged_segment_takes_one_partition_offline_and_keeps_its_data(
         assert produce(client, "one", 0, batch()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert produce(client, "two", 0, batch()).error_code == 0
         topics = client.call(MetadataRequest(topics=None), 9).topics
-        assert {topic.name: topic.partitions[0].leader_id for topic in topics} == {"one": -1, "two": 0}
+        assert {topic.name: topic.partitions[0].leader_id for topic in topics} == {
+            "one": -1,
+            "two": 0,
+        }
     assert log.read_bytes() == damaged
     assert not (data / MARKER).exists(), "the damaged partition must be looked at again"
 
@@ -221,7 +239,9 @@ def test_what_can_be_rebuilt_is_rebuilt(
 def test_coordinator_refuses_a_flipped_offset_commit(
     tmp_path: Path, verification: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the policy for reads of clients is: the offset would be believed until the next restart."""
+    """Whatever the policy for reads of clients is: the offset would be believed until the next
+    restart.
+    """
     settings = {"offsets.topic.num.partitions": 1, "log.read.verification.enable": verification}
     with started(tmp_path, **settings) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "one")
@@ -232,7 +252,9 @@ def test_coordinator_refuses_a_flipped_offset_commit(
     damaged[damaged.index((1832).to_bytes(8, "big")) + 6] ^= 0x10  # 1832 becomes 5928
     log.write_bytes(damaged)
     with started(tmp_path, **settings) as broker, RawClient(broker.bootstrap) as client:
-        wait_until(lambda: committed(client)[0] != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the load")
+        wait_until(
+            lambda: committed(client)[0] != ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the load"
+        )
         assert committed(client) == (ErrorCode.NOT_COORDINATOR, -1)
         assert produce(client, "one", 0, batch()).error_code == 0
     assert f"{LOG} is corrupt" in caplog.text and "Traceback" not in caplog.text

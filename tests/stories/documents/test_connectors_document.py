@@ -1,4 +1,6 @@
-"""Every command and every piece of Python in docs/connectors.md runs, one after the other, as it stands there."""
+"""Every command and every piece of Python in docs/connectors.md runs, one after the other, as it
+stands there.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,16 @@ DATABASE = "postgresql://localhost/shop"
 
 
 def blocks() -> list[tuple[str, str]]:
-    return re.findall(r"^```(console|python)\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S)
+    return re.findall(
+        r"^```(console|python)\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S
+    )
 
 
 def test_every_connector_says_what_it_guarantees_and_why() -> None:
     sections = DOCUMENT.read_text(encoding="utf-8").split("\n## ")[1:]
-    found = {one.partition("\n")[0]: one for one in sections if re.match(r".* to (a|Parquet)\b", one)}
+    found = {
+        one.partition("\n")[0]: one for one in sections if re.match(r".* to (a|Parquet)\b", one)
+    }
     assert len(found) == 5
     for title, text in found.items():
         assert re.search(r"\*\*Each [^*]*exactly\s+once[^*]*\*\*[^.]*\bbecause\b", text), title
@@ -72,7 +78,9 @@ def test_it_runs_as_it_is_written(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    own: LocalBroker = broker({"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1})
+    own: LocalBroker = broker(
+        {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MILLSTREAM_BOOTSTRAP", own.bootstrap)
     for kind, text in blocks():

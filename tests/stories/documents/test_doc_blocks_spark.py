@@ -1,4 +1,6 @@
-"""The blocks in the documents that need Spark run as they stand there, in the session of all tests."""
+"""The blocks in the documents that need Spark run as they stand there, in the
+session of all tests.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def in_this_process(command: str) -> tuple[str, int]:
 
 @pytest.fixture
 def lent_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Programs of documents find the session of the tests, may set what they like, and cannot stop it."""
+    """Programs of documents find the session of the tests, may set what they like, and cannot stop
+    it.
+    """
     settings = dict(spark.conf.getAll)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
     yield

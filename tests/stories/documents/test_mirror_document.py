@@ -21,7 +21,9 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "mirroring.md"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S
+    )
 
 
 @pytest.mark.long
@@ -47,13 +49,18 @@ def test_what_the_document_shows_works(tmp_path: Path) -> None:
             assert done.returncode == 0, done.stdout + done.stderr
 
         commands = [
-            line[2:] for block in blocks("console") for line in block.splitlines() if line[:2] == "$ "
+            line[2:]
+            for block in blocks("console")
+            for line in block.splitlines()
+            if line[:2] == "$ "
         ]
         for command in commands:
             run(shlex.split(real(command)))
         assert commands and count(west.bootstrap, "east.orders") == 1
 
         (program,) = blocks("python")
-        (tmp_path / "mirrored.py").write_text(real(program).replace("east=", "e=").replace("west=", "w="))
+        (tmp_path / "mirrored.py").write_text(
+            real(program).replace("east=", "e=").replace("west=", "w=")
+        )
         run(["millstream", "pipeline", "run", "mirrored.py"])
         assert count(west.bootstrap, "e.orders") == 1

@@ -75,6 +75,8 @@ def test_every_statement_prints_what_the_document_says(
         script.write_text(example.text)
         code = run(["sql", "-f", str(script)])
         printed = capsys.readouterr()
-        both = re.sub(rf"(?m)^error: {re.escape(str(script))}:\d+: ", "error: ", printed.out + printed.err)
+        both = re.sub(
+            rf"(?m)^error: {re.escape(str(script))}:\d+: ", "error: ", printed.out + printed.err
+        )
         assert both == example.prints
         assert code == ("error: " in example.prints)

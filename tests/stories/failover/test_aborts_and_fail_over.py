@@ -1,4 +1,6 @@
-"""A new leader knows which sequences belong to ended transactions: it took them from the log, as a follower."""
+"""A new leader knows which sequences belong to ended transactions: it took them from the log, as a
+follower.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ NEW = [b"new-%d" % number for number in range(5)]
 def abort_with_batch_in_log(
     cluster: InProcessCluster | ProcessCluster, topic: str, node: int
 ) -> RawTransactions:
-    """The client does not learn that its batch is in the log, and aborts. ``node`` is asked where everything is."""
+    """The client does not learn that its batch is in the log, and aborts. ``node`` is asked where
+    everything is.
+    """
     producer = RawTransactions(cluster.bootstrap_of(node), topic, topic).init()
     producer.add()
     assert producer.send(OLD[:2], 0).error_code == E.NONE
@@ -42,7 +46,9 @@ def check_refused_then_committed(producer: RawTransactions) -> None:
     assert producer.read() == NEW
 
 
-def test_new_leader_refuses_sequences_of_ended_transaction(shared_cluster: InProcessCluster) -> None:
+def test_new_leader_refuses_sequences_of_ended_transaction(
+    shared_cluster: InProcessCluster,
+) -> None:
     topic = "aborted-then-moved"
     shared_cluster.create_topic(topic, at={0: (0, 1, 2)})
     producer = abort_with_batch_in_log(shared_cluster, topic, 0)

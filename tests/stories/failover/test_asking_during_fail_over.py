@@ -1,6 +1,8 @@
-"""A broker process that leads a topic, coordinates a group and may be the controller dies or freezes; commands that ask at once are answered.
+"""A broker process that leads a topic, coordinates a group and may be the controller dies or
+freezes; commands that ask at once are answered.
 
-Nobody is waited for in between: the commands have to live through the session of the broker and the elections after it.
+Nobody is waited for in between: the commands have to live through the session of the broker and the
+elections after it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ COMMANDS = {
 
 def ask(words: tuple[str, ...], bootstrap: str) -> subprocess.CompletedProcess[str]:
     """Patient: what is tested is that it is answered, not when."""
-    command = [sys.executable, "-m", "millstream", *words, "--bootstrap", bootstrap, "--timeout", "90"]
+    command = [
+        sys.executable,
+        "-m",
+        "millstream",
+        *words,
+        "--bootstrap",
+        bootstrap,
+        "--timeout",
+        "90",
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 

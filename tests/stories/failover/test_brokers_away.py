@@ -1,4 +1,6 @@
-"""Broker processes that are killed, frozen or lose a disk while the cluster goes on without them, and what they find when they are back."""
+"""Broker processes that are killed, frozen or lose a disk while the cluster goes on without them,
+and what they find when they are back.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_what_was_deleted_or_moved_meanwhile_is_gone_and_leadership_comes_back(
         wait_until(lambda: state(cluster, 0, "kept").leader_id == 2, "another leader")
         wait_until(lambda: state(cluster, 0, "moved").leader_id == 2, "another leader")
         with cluster.client(0) as client:
-            request = DeleteTopicsRequest(topics=[DeleteTopicState(name="deleted")], timeout_ms=10_000)
+            request = DeleteTopicsRequest(
+                topics=[DeleteTopicState(name="deleted")], timeout_ms=10_000
+            )
             assert client.call(request, 6).responses[0].error_code == 0
         cluster.reassign("moved", {0: (2, 0)})
         wait_until(lambda: set(state(cluster, 0, "moved").isr_nodes) == {0, 2}, "the move")
@@ -84,14 +88,21 @@ def test_what_was_deleted_or_moved_meanwhile_is_gone_and_leadership_comes_back(
 
         cluster.brokers[1].start()
         cluster.reassign("deleted", {0: (0, 1, 2)})
-        wait_until(lambda: set(state(cluster, 0, "deleted").isr_nodes) == {0, 1, 2}, "the new topic in sync")
+        wait_until(
+            lambda: set(state(cluster, 0, "deleted").isr_nodes) == {0, 1, 2},
+            "the new topic in sync",
+        )
         wait_until(lambda: not (data / "moved-0").exists(), "the moved replica to go")
-        wait_until(lambda: state(cluster, 0, "kept").leader_id == 1, "the preferred leader to lead again")
+        wait_until(
+            lambda: state(cluster, 0, "kept").leader_id == 1, "the preferred leader to lead again"
+        )
         assert write(cluster, 1, "kept") == 0
         assert complaints(cluster.logs()) == []
 
 
-def test_a_failed_directory_hands_over_what_was_on_it(process_cluster: Processes, tmp_path: Path) -> None:
+def test_a_failed_directory_hands_over_what_was_on_it(
+    process_cluster: Processes, tmp_path: Path
+) -> None:
     """The directory of the leader vanishes under it; the other one of the same broker goes on."""
 
     def two(node: int) -> dict[str, str]:
@@ -107,7 +118,10 @@ def test_a_failed_directory_hands_over_what_was_on_it(process_cluster: Processes
 
         def handed_over() -> bool:
             # The next segment cannot be made where there is no directory.
-            return state(cluster, 0, TOPIC).leader_id != 1 or write(cluster, 1, TOPIC, size=600_000) < 0
+            return (
+                state(cluster, 0, TOPIC).leader_id != 1
+                or write(cluster, 1, TOPIC, size=600_000) < 0
+            )
 
         wait_until(handed_over, "another leader")
         assert state(cluster, 0, TOPIC).leader_id == 0
@@ -118,10 +132,14 @@ def test_a_failed_directory_hands_over_what_was_on_it(process_cluster: Processes
         assert write(cluster, 1, TOPIC, 1) == 0
 
         lost.mkdir(exist_ok=True)
-        (lost / file_names.ACCEPT_LOSS).touch()  # an empty disk is in its place, and that is meant so
+        (
+            lost / file_names.ACCEPT_LOSS
+        ).touch()  # an empty disk is in its place, and that is meant so
         cluster.brokers[1].restart(kill=True)
         for index in (0, 1):
-            wait_until(lambda at=index: len(state(cluster, 0, TOPIC, at).isr_nodes) == 3, "all in sync")  # type: ignore[misc]
+            wait_until(
+                lambda at=index: len(state(cluster, 0, TOPIC, at).isr_nodes) == 3, "all in sync"
+            )  # type: ignore[misc]
         assert complaints(cluster.logs()) == []
 
 
@@ -137,7 +155,9 @@ def test_a_frozen_controller_that_leads_is_replaced_and_follows_when_it_goes_on(
         cluster.brokers[first].pause()
         try:
             wait_until(lambda: controller(cluster, second) not in (first, -1), "another controller")
-            wait_until(lambda: state(cluster, second, TOPIC).leader_id not in (first, -1), "another leader")
+            wait_until(
+                lambda: state(cluster, second, TOPIC).leader_id not in (first, -1), "another leader"
+            )
             wait_until(lambda: written_through(cluster, second, TOPIC), "writes to go on")
             leader = state(cluster, third, TOPIC).leader_id
             before = end_of(cluster, leader, TOPIC)
@@ -154,13 +174,17 @@ def test_allowing_unclean_elections_brings_a_partition_back(process_cluster: Pro
     with process_cluster(3) as cluster:
         cluster.create_topic(TOPIC, at={0: (1, 2)}, min_insync_replicas=1)
         cluster.brokers[2].kill()
-        wait_until(lambda: list(state(cluster, 0, TOPIC).isr_nodes) == [1], "the follower to be missed")
+        wait_until(
+            lambda: list(state(cluster, 0, TOPIC).isr_nodes) == [1], "the follower to be missed"
+        )
         assert write(cluster, 1, TOPIC) == 0
         cluster.brokers[1].kill()
         wait_until(lambda: state(cluster, 0, TOPIC).leader_id == -1, "the leader to be missed")
         cluster.brokers[2].start()
         assert state(cluster, 2, TOPIC).leader_id == -1, "it lacks a record"
-        unclean = AlterableConfig(name="unclean.leader.election.enable", config_operation=0, value="true")
+        unclean = AlterableConfig(
+            name="unclean.leader.election.enable", config_operation=0, value="true"
+        )
         resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=[unclean])
         with cluster.client(0) as client:
             (row,) = client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses

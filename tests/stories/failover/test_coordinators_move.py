@@ -1,4 +1,6 @@
-"""Coordinators in a cluster: any broker knows them, only they serve, and they move with the leadership of their partition."""
+"""Coordinators in a cluster: any broker knows them, only they serve, and they move with the
+leadership of their partition.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ GROUP, TRANSACTION = 0, 1
 
 
 def commit_request(group: str, offset: int) -> OffsetCommitRequest:
-    row = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
+    row = OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=offset, committed_metadata=""
+    )
     return OffsetCommitRequest(
         group_id=group, topics=[OffsetCommitRequestTopic(name="numbers", partitions=[row])]
     )
@@ -81,7 +85,7 @@ def others(node: int) -> list[int]:
     return [one for one in range(3) if one != node]
 
 
-# ---- who coordinates ------------------------------------------------------------------------------------------
+# ---- who coordinates ----
 
 
 @pytest.mark.parametrize(("kind", "topic"), [(GROUP, OFFSETS), (TRANSACTION, TRANSACTIONS)])
@@ -94,9 +98,13 @@ def test_every_broker_names_the_leader_of_the_partition(
     for node in range(3):
         with cluster.client(node) as client:
             for version in (4, 5, 6):
-                answer = client.call(FindCoordinatorRequest(key_type=kind, coordinator_keys=keys), version)
+                answer = client.call(
+                    FindCoordinatorRequest(key_type=kind, coordinator_keys=keys), version
+                )
                 found = [(row.key, row.error_code, row.node_id) for row in answer.coordinators]
-                assert found == [(key, 0, leader) for key, leader in zip(keys, leaders, strict=True)]
+                assert found == [
+                    (key, 0, leader) for key, leader in zip(keys, leaders, strict=True)
+                ]
                 places = {f"{row.host}:{row.port}" for row in answer.coordinators}
                 assert places == set(cluster.bootstraps())
             one = client.call(FindCoordinatorRequest(key_type=kind, key=keys[0]), 3)
@@ -114,10 +122,15 @@ def test_without_a_leader_there_is_no_coordinator(cluster: InProcessCluster) -> 
             (row,) = client.call(FindCoordinatorRequest(coordinator_keys=["lost"]), 4).coordinators
         finally:
             states[index] = before
-    assert (row.error_code, row.node_id, row.host, row.port) == (E.COORDINATOR_NOT_AVAILABLE, -1, "", -1)
+    assert (row.error_code, row.node_id, row.host, row.port) == (
+        E.COORDINATOR_NOT_AVAILABLE,
+        -1,
+        "",
+        -1,
+    )
 
 
-# ---- who serves -----------------------------------------------------------------------------------------------
+# ---- who serves ----
 
 
 def test_only_the_coordinator_of_a_group_serves_it(cluster: InProcessCluster) -> None:
@@ -131,7 +144,9 @@ def test_only_the_coordinator_of_a_group_serves_it(cluster: InProcessCluster) ->
     )
     with cluster.client(here) as client:
         assert commit(client, "served", 7) == 0
-    row = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    row = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=""
+    )
     transactional = TxnOffsetCommitRequest(
         transactional_id="t",
         group_id="served",
@@ -180,7 +195,10 @@ def test_only_the_coordinator_of_a_transactional_id_serves_it(cluster: InProcess
         with cluster.client(node) as client:
             assert client.call(init, 4).error_code == E.NOT_COORDINATOR
             end = EndTxnRequest(
-                transactional_id="payments", producer_id=made.producer_id, producer_epoch=0, committed=True
+                transactional_id="payments",
+                producer_id=made.producer_id,
+                producer_epoch=0,
+                committed=True,
             )
             assert client.call(end, 3).error_code == E.NOT_COORDINATOR
             asked = DescribeTransactionsRequest(transactional_ids=["payments"])
@@ -188,7 +206,7 @@ def test_only_the_coordinator_of_a_transactional_id_serves_it(cluster: InProcess
             assert row.error_code == E.NOT_COORDINATOR
 
 
-# ---- moving ---------------------------------------------------------------------------------------------------
+# ---- moving ----
 
 
 def test_a_group_goes_on_with_the_next_leader(cluster: InProcessCluster) -> None:
@@ -250,7 +268,8 @@ def test_a_coordinator_that_is_being_read_says_so(
     cluster.move_leader(OFFSETS, partition_of("slow", PARTITIONS), new)
     with cluster.client(new) as client:
         wait_until(
-            lambda: committed(client, "slow") == (E.COORDINATOR_LOAD_IN_PROGRESS, -1), "the new coordinator"
+            lambda: committed(client, "slow") == (E.COORDINATOR_LOAD_IN_PROGRESS, -1),
+            "the new coordinator",
         )
         assert commit(client, "slow", 4) == E.COORDINATOR_LOAD_IN_PROGRESS
         assert client.call(ListGroupsRequest(), 4).error_code == E.COORDINATOR_LOAD_IN_PROGRESS
@@ -258,7 +277,7 @@ def test_a_coordinator_that_is_being_read_says_so(
         wait_until(lambda: committed(client, "slow") == (0, 3), "what was committed")
 
 
-# ---- what is not safe is not told -----------------------------------------------------------------------------
+# ---- what is not safe is not told ----
 
 
 class Followers:
@@ -281,7 +300,9 @@ def followers(monkeypatch: pytest.MonkeyPatch) -> Followers:
 
 
 def test_an_answer_waits_for_the_followers(cluster: InProcessCluster, followers: Followers) -> None:
-    """And whoever waits too long may come again: the coordinator has not forgotten what it could not promise."""
+    """And whoever waits too long may come again: the coordinator has not forgotten what it could
+    not promise.
+    """
     node = cluster.coordinator("held")
     with cluster.client(node) as client:
         assert commit(client, "held", 1) == 0
@@ -291,7 +312,9 @@ def test_an_answer_waits_for_the_followers(cluster: InProcessCluster, followers:
         wait_until(lambda: committed(client, "held") == (0, 2), "the second offset")
 
 
-def test_what_was_not_replicated_leaves_no_trace(cluster: InProcessCluster, followers: Followers) -> None:
+def test_what_was_not_replicated_leaves_no_trace(
+    cluster: InProcessCluster, followers: Followers
+) -> None:
     """Neither the old coordinator nor the next one has ever told of it."""
     old = cluster.coordinator("lost-commit")
     new = others(old)[0]

@@ -1,4 +1,6 @@
-"""Brokers are killed one after another under real clients: groups and transactions go on, and every input has its result once."""
+"""Brokers are killed one after another under real clients: groups and transactions go on, and every
+input has its result once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""While nobody is the controller: what only it can do waits or is asked for again, and no connection is lost over it."""
+"""While nobody is the controller: what only it can do waits or is asked for again, and no
+connection is lost over it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ TOPIC = "later"
 
 
 def controller(cluster: InProcessCluster) -> int:
-    (found,) = [node for node, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
+    (found,) = [
+        node for node, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active
+    ]
     return found
 
 
@@ -45,7 +49,9 @@ def test_a_change_that_its_controller_could_not_finish_is_made_by_the_next(
             topic = CreatableTopic(name=f"{TOPIC}-{number}", num_partitions=1, replication_factor=2)
             with cluster.client(node) as client:
                 failures.append(1)
-                (row,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics
+                (row,) = client.call(
+                    CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7
+                ).topics
                 assert (row.error_code, failures) == (0, [])
                 failures.append(1)
                 request = ElectLeadersRequest(topic_partitions=None, election_type=0)

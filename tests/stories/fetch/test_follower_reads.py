@@ -15,7 +15,11 @@ from millstream.broker.fetch.state import Fetch
 from millstream.cluster.replicas import fetcher
 from millstream.core.errors import ErrorCode as E
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream.wire.records.batch import Record, build_batch
 from support.clusters import InProcessCluster
 from support.processes import wait_until
@@ -78,7 +82,7 @@ def read(
     return answer.responses[0].partitions[0] if answer.responses else None
 
 
-# ---- where to read --------------------------------------------------------------------------------------------
+# ---- where to read ----
 
 
 def test_the_leader_tells_which_replica_is_near(cluster: InProcessCluster, topic_id: bytes) -> None:
@@ -94,7 +98,9 @@ def test_the_leader_tells_which_replica_is_near(cluster: InProcessCluster, topic
             assert here.preferred_read_replica == -1 and here.records
 
 
-def test_a_waiting_consumer_is_sent_away_at_once(cluster: InProcessCluster, topic_id: bytes) -> None:
+def test_a_waiting_consumer_is_sent_away_at_once(
+    cluster: InProcessCluster, topic_id: bytes
+) -> None:
     end = write(cluster)
     with cluster.client(LEADER) as client:
         wait_until(
@@ -105,7 +111,9 @@ def test_a_waiting_consumer_is_sent_away_at_once(cluster: InProcessCluster, topi
         assert row.preferred_read_replica == FOLLOWER
 
 
-def test_a_session_tells_of_the_near_replica_again(cluster: InProcessCluster, topic_id: bytes) -> None:
+def test_a_session_tells_of_the_near_replica_again(
+    cluster: InProcessCluster, topic_id: bytes
+) -> None:
     end = write(cluster)
     with cluster.client(LEADER) as client:
         request = FetchRequest(
@@ -121,7 +129,10 @@ def test_a_session_tells_of_the_near_replica_again(cluster: InProcessCluster, to
         )
         opened = client.call(request, 13)
         again = client.call(
-            FetchRequest(max_bytes=1 << 20, rack_id="east", session_id=opened.session_id, session_epoch=1), 13
+            FetchRequest(
+                max_bytes=1 << 20, rack_id="east", session_id=opened.session_id, session_epoch=1
+            ),
+            13,
         )
         told = [one.responses[0].partitions[0].preferred_read_replica for one in (opened, again)]
         assert told == [FOLLOWER, FOLLOWER]
@@ -156,7 +167,9 @@ def test_a_consumer_reads_from_the_broker_in_its_rack(
 
         def all_read() -> bool:
             fetched.extend(
-                message.offset() for message in consumer.consume(100, 0.2) if message.error() is None
+                message.offset()
+                for message in consumer.consume(100, 0.2)
+                if message.error() is None
             )
             return len(fetched) >= end
 
@@ -166,7 +179,7 @@ def test_a_consumer_reads_from_the_broker_in_its_rack(
         consumer.close()
 
 
-# ---- what a follower serves -----------------------------------------------------------------------------------
+# ---- what a follower serves ----
 
 
 def test_a_follower_serves_what_is_below_its_high_watermark(
@@ -207,14 +220,18 @@ def test_a_consumer_waits_at_a_follower(cluster: InProcessCluster, topic_id: byt
     assert row.records and row.high_watermark == end + 1
 
 
-# ---- how a follower hears of the high watermark ---------------------------------------------------------------
+# ---- how a follower hears of the high watermark ----
 
 
 def test_a_follower_hears_of_the_high_watermark_without_new_records(
     in_process_cluster: Callable[..., InProcessCluster],
 ) -> None:
-    """Its fetch waits for a minute, but is answered as soon as the leader knows more than it does."""
-    with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
+    """Its fetch waits for a minute, but is answered as soon as the leader knows
+    more than it does.
+    """
+    with in_process_cluster(
+        2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}
+    ) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         log = cluster.brokers[1].broker.parts.replicas.replica(TOPIC, 0).online_log
         for _ in range(3):
@@ -237,14 +254,17 @@ def test_records_that_come_just_before_a_follower_waits_are_not_overlooked(
             appended.append(partition.online_log.log_end_offset)
         watch(delayed)
 
-    with in_process_cluster(2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}) as cluster:
+    with in_process_cluster(
+        2, {"replica.fetch.wait.max.ms": 60_000, "min.insync.replicas": 1}
+    ) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         log = cluster.brokers[1].broker.parts.replicas.replica(TOPIC, 0).online_log
         monkeypatch.setattr(DelayedFetch, "_watch", append_and_watch)
         write(cluster)  # after it the follower fetches again, and finds nothing
         leader = cluster.brokers[0].broker.parts.replicas.replica(TOPIC, 0).online_log
         wait_until(
-            lambda: appended and log.log_end_offset == leader.log_end_offset > 1, "the record in between"
+            lambda: appended and log.log_end_offset == leader.log_end_offset > 1,
+            "the record in between",
         )
 
 
@@ -268,7 +288,8 @@ def test_a_new_leader_does_not_tell_its_end_too_early(
         monkeypatch.setattr(fetcher._LeaderLoop, "_fetch", fetch_unless_held)
         log = cluster.brokers[1].broker.parts.replicas.replica(TOPIC, 0).online_log
         wait_until(
-            lambda: log.high_watermark == end, "the high watermark, of which nothing more is told then"
+            lambda: log.high_watermark == end,
+            "the high watermark, of which nothing more is told then",
         )
         cluster.brokers[1].run(lambda: setattr(log, "high_watermark", 0))
         cluster.move_leader(TOPIC, 0, 1)

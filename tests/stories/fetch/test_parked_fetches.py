@@ -25,7 +25,8 @@ from support.in_process import InProcessBroker
 from support.processes import wait_until
 from support.raw import Closed, RawClient, create_topic, produce
 
-# Longer than a client waits for an answer: one that comes only when the time is over fails the test.
+# Longer than a client waits for an answer: one that comes only when the time is over fails the
+# test.
 FOREVER_MS = 100_000
 ENDLESS = 1 << 30
 PARTITIONS = 40
@@ -53,7 +54,8 @@ def clients(broker: InProcessBroker) -> Iterator[Callable[[int], list[RawClient]
 
 def request(topic: str, min_bytes: int, partitions: int = PARTITIONS, **more: int) -> FetchRequest:
     rows = [
-        FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1 << 20) for n in range(partitions)
+        FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1 << 20)
+        for n in range(partitions)
     ]
     return FetchRequest(
         max_wait_ms=FOREVER_MS,
@@ -73,7 +75,9 @@ def parked(broker: InProcessBroker, topic: str, index: int = PARTITIONS - 1) -> 
     return broker.run(lambda: len(partition_of(broker, topic, index).waiters.watchers or ()))
 
 
-def park(broker: InProcessBroker, topic: str, fetches: list[RawClient], asked: FetchRequest) -> None:
+def park(
+    broker: InProcessBroker, topic: str, fetches: list[RawClient], asked: FetchRequest
+) -> None:
     for client in fetches:
         client.send(asked, 12)
     wait_until(lambda: parked(broker, topic) == len(fetches), "the fetches wait")
@@ -107,10 +111,12 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-# ---- what an append costs -----------------------------------------------------------------------------------
+# ---- what an append costs ----
 
 
-def test_an_append_reads_nothing_but_its_own_partition_once_for_each_fetch(broker, producer, clients, reads):
+def test_an_append_reads_nothing_but_its_own_partition_once_for_each_fetch(
+    broker, producer, clients, reads
+):
     create_topic(producer, "t", PARTITIONS)
     for index in range(PARTITIONS):
         append(producer, "t", index)  # so that every partition has something to be read
@@ -141,7 +147,9 @@ def test_appends_of_one_turn_are_counted_once(broker, producer, clients, reads):
 
     def append_often() -> None:
         for _ in range(50):
-            partition_of(broker, "t", 3).append(memoryview(bytearray(BATCH)), now_ms=1, needs_all=False)
+            partition_of(broker, "t", 3).append(
+                memoryview(bytearray(BATCH)), now_ms=1, needs_all=False
+            )
 
     broker.run(append_often)
     wait_until(lambda: len(reads) >= FETCHES, "every fetch has counted")
@@ -160,12 +168,12 @@ def test_a_fetch_that_waits_leaves_nothing_behind(broker, producer, clients):
     for client in waiting:
         client.close()
     wait_until(lambda: parked(broker, "t") == 0, "the fetches of closed connections are forgotten")
-    assert broker.run(lambda: [partition_of(broker, "t", n).waiters.watchers for n in range(PARTITIONS)]) == (
-        [None] * PARTITIONS
-    )
+    assert broker.run(
+        lambda: [partition_of(broker, "t", n).waiters.watchers for n in range(PARTITIONS)]
+    ) == ([None] * PARTITIONS)
 
 
-# ---- what ends the waiting ----------------------------------------------------------------------------------
+# ---- what ends the waiting ----
 
 
 def test_the_least_bytes_are_reached_over_several_partitions(broker, producer, clients):
@@ -197,13 +205,17 @@ def test_the_deletion_of_a_topic_ends_the_waiting(broker, producer, clients):
     create_topic(producer, "other")
     waiting = clients(FETCHES)
     asked = request("t", ENDLESS)
-    asked.topics.append(FetchTopic(topic="other", partitions=[FetchPartition(partition=0, fetch_offset=0)]))
+    asked.topics.append(
+        FetchTopic(topic="other", partitions=[FetchPartition(partition=0, fetch_offset=0)])
+    )
     park(broker, "t", waiting, asked)
     deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="other")], timeout_ms=10_000)
     assert producer.call(deletion, 6).responses[0].error_code == 0
     for client in waiting:
         _, answer = client.receive()
-        codes = {topic.topic: {row.error_code for row in topic.partitions} for topic in answer.responses}
+        codes = {
+            topic.topic: {row.error_code for row in topic.partitions} for topic in answer.responses
+        }
         assert codes == {"t": {0}, "other": {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}}
 
 
@@ -217,7 +229,9 @@ def test_a_partition_that_goes_offline_ends_the_waiting(broker, producer, client
 
 
 def test_no_record_is_missed_however_fetch_and_append_meet(broker, producer, clients):
-    """Both are under way at once: the append lands before the read, between read and wait, or after."""
+    """Both are under way at once: the append lands before the read, between read and wait, or
+    after.
+    """
     create_topic(producer, "t", 2)
     (client,) = clients(1)
     for offset in range(300):
@@ -231,7 +245,9 @@ def test_no_record_is_missed_however_fetch_and_append_meet(broker, producer, cli
         assert got and set(got) <= {0, 1}
 
 
-def test_an_append_in_the_turn_in_which_the_wait_begins_is_seen(broker, producer, clients, monkeypatch):
+def test_an_append_in_the_turn_in_which_the_wait_begins_is_seen(
+    broker, producer, clients, monkeypatch
+):
     from millstream.broker.fetch import delayed
 
     create_topic(producer, "t", PARTITIONS)
@@ -307,7 +323,9 @@ def test_records_of_one_partition_are_read_once_for_the_fetch_that_waits_for_the
     assert reads == ["t-0"]
 
 
-def test_an_answer_that_has_to_wait_for_its_turn_is_read_again(broker, producer, clients, reads, monkeypatch):
+def test_an_answer_that_has_to_wait_for_its_turn_is_read_again(
+    broker, producer, clients, reads, monkeypatch
+):
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
     create_topic(producer, "t", 1)
     first, second = clients(2)
@@ -328,7 +346,7 @@ def test_an_old_client_is_woken_too(broker, producer, clients):
     assert list(sizes(client)) == [3]
 
 
-# ---- others who wait for a partition ------------------------------------------------------------------------
+# ---- others who wait for a partition ----
 
 
 def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, producer):
@@ -351,7 +369,9 @@ def test_a_wake_without_arguments_is_called_by_the_append_itself(broker, produce
 
 
 def test_watchers_of_a_partition_are_told_in_portions(broker, producer, monkeypatch):
-    """Two at a time, and two such portions in a turn without time; one that stops watching in between is not told."""
+    """Two at a time, and two such portions in a turn without time; one that stops watching in
+    between is not told.
+    """
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
     monkeypatch.setattr(waiters_module, "_WATCHERS_PER_TURN", 2)
     create_topic(producer, "t")
@@ -392,12 +412,14 @@ def test_fetches_of_a_client_that_goes_are_abandoned_in_slices(broker, producer,
             client.send(request("t", 1), 12)
         wait_until(lambda: parked(broker, "t") == FETCHES, "the fetches wait")
     left: list[int] = []
-    wait_until(lambda: left.append(parked(broker, "t")) or left[-1] == 0, "the fetches to be forgotten")
+    wait_until(
+        lambda: left.append(parked(broker, "t")) or left[-1] == 0, "the fetches to be forgotten"
+    )
     append(producer, "t", 0)  # no one is told
     assert parked(broker, "t") == 0
 
 
-# ---- turns --------------------------------------------------------------------------------------------------
+# ---- turns ----
 
 
 def test_many_tasks_that_become_ready_at_once_leave_turns_to_others(monkeypatch):

@@ -1,9 +1,11 @@
-"""Groups under random consumers, a coordinator that crashes and loses what was not replicated, and appends that fail.
+"""Groups under random consumers, a coordinator that crashes and loses what was not replicated, and
+appends that fail.
 
-Each seed is a story. Consumers join (some static, some under old versions), stall, crash, leave and commit, also in transactions;
-the coordinator may be lost at any step. Always: the log replayed is the live state; no partition has two owners in one generation;
-what was committed never goes back. At the end of every story, when nothing disturbs them any more, the groups come to rest.
-A failing seed runs alone: `pytest -k 'story[17]'`.
+Each seed is a story. Consumers join (some static, some under old versions), stall, crash, leave and
+commit, also in transactions; the coordinator may be lost at any step. Always: the log replayed is
+the live state; no partition has two owners in one generation; what was committed never goes back.
+At the end of every story, when nothing disturbs them any more, the groups come to rest. A failing
+seed runs alone: `pytest -k 'story[17]'`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ GROUPS = ["readers", "writers"]
 PARTITIONS = 4
 SESSION_MS = 10_000
 SETTINGS = GroupSettings(group_initial_rebalance_delay_ms=1_000, group_max_size=6)
-# All support both: a coordinator that takes over knows of the members only the protocol that was chosen.
+# All support both: a coordinator that takes over knows of the members only the protocol that was
+# chosen.
 PROTOCOLS = {
     "range": (("range", subscription("orders")), ("sticky", subscription("orders"))),
     "sticky": (("sticky", subscription("orders")), ("range", subscription("orders"))),
@@ -48,7 +51,9 @@ PROTOCOLS = {
 
 
 class Ledger:
-    """What may be believed: who owns what in which generation, and how far each partition was committed."""
+    """What may be believed: who owns what in which generation, and how far each partition was
+    committed.
+    """
 
     def __init__(self) -> None:
         self.owners: dict[tuple[str, int, int], str] = {}
@@ -108,7 +113,7 @@ class Consumer:
     def settled(self) -> bool:
         return self.assignment is not None
 
-    # ---- what it does ---------------------------------------------------------------------------------------
+    # ---- what it does ----
 
     def step(self) -> None:
         self._look_for_commits()
@@ -149,10 +154,12 @@ class Consumer:
         self._send("join", request, self.version)
 
     def _heartbeat(self) -> None:
-        request = heartbeat(self.member_id, self.generation, group=self.group, instance=self.instance)
+        request = heartbeat(
+            self.member_id, self.generation, group=self.group, instance=self.instance
+        )
         self._send("heartbeat", request, 4)
 
-    # ---- what it hears --------------------------------------------------------------------------------------
+    # ---- what it hears ----
 
     def _on_error(self, code: int) -> None:
         if code == ErrorCode.NOT_COORDINATOR:
@@ -163,7 +170,9 @@ class Consumer:
         elif code == ErrorCode.UNKNOWN_MEMBER_ID or code == ErrorCode.GROUP_MAX_SIZE_REACHED:
             self.member_id = ""
         else:
-            assert code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION), ErrorCode.of(code)
+            assert code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION), (
+                ErrorCode.of(code)
+            )
 
     def _on_join(self, answer: Any) -> None:
         if answer is ErrorCode.NOT_COORDINATOR:
@@ -177,7 +186,9 @@ class Consumer:
             self.generation = answer.generation_id
             leads = answer.leader == self.member_id and not answer.skip_assignment
             plan = _assign([row.member_id for row in answer.members]) if leads else None
-            request = sync(self.member_id, self.generation, plan, group=self.group, instance=self.instance)
+            request = sync(
+                self.member_id, self.generation, plan, group=self.group, instance=self.instance
+            )
             self._send("sync", request, 5)
 
     def _on_sync(self, answer: Any) -> None:
@@ -191,10 +202,12 @@ class Consumer:
         if answer is ErrorCode.NOT_COORDINATOR or answer.error_code:
             self._on_error(answer if answer is ErrorCode.NOT_COORDINATOR else answer.error_code)
 
-    # ---- offsets --------------------------------------------------------------------------------------------
+    # ---- offsets ----
 
     def commit(self) -> None:
-        """Of a partition that it has, or had before it joined again; also while another request is under way."""
+        """Of a partition that it has, or had before it joined again; also while another request is
+        under way.
+        """
         if not self.owned or not self.alive:
             return
         partition = self.owned[0]
@@ -213,7 +226,10 @@ class Consumer:
             if waiter in self.host.answers:
                 self.commits.remove((waiter, partition, offset))
                 answer = self.host.answers.pop(waiter)
-                if answer is not ErrorCode.NOT_COORDINATOR and not answer.topics[0].partitions[0].error_code:
+                if (
+                    answer is not ErrorCode.NOT_COORDINATOR
+                    and not answer.topics[0].partitions[0].error_code
+                ):
                     self.ledger.acknowledged(self.group, partition, offset)
 
     def leave(self) -> None:
@@ -237,7 +253,7 @@ class Story:
         self.transactions: dict[int, tuple[str, int, int]] = {}
         self.producers = 100
 
-    # ---- what happens ---------------------------------------------------------------------------------------
+    # ---- what happens ----
 
     def run(self) -> None:
         events = [
@@ -312,7 +328,9 @@ class Story:
         self.producers += 1
         group, partition = self.rng.choice(GROUPS), self.rng.randrange(PARTITIONS)
         offset = self.ledger.take(group, partition)
-        request = txn_commit({("orders", partition): offset}, group=group, producer_id=self.producers)
+        request = txn_commit(
+            {("orders", partition): offset}, group=group, producer_id=self.producers
+        )
         waiter = self.host.send("txn_offset_commit", request, 2)
         self.host.advance()
         answer = self.host.answers.pop(waiter)
@@ -357,10 +375,12 @@ class Story:
                 shard.decide_join(request, context(version), "nobody", now_ms=now_ms)
             plan = sync(member_id, consumer.generation, {member_id: b"x"}, group=name)
             shard.decide_sync(plan, context(5), "nobody", now_ms=now_ms)
-            shard.decide_leave(leave((member_id, instance), group=name), context(5), "nobody", now_ms=now_ms)
+            shard.decide_leave(
+                leave((member_id, instance), group=name), context(5), "nobody", now_ms=now_ms
+            )
         assert (shard.state.classic, shard.durable) == before
 
-    # ---- what must hold -------------------------------------------------------------------------------------
+    # ---- what must hold ----
 
     def _check(self) -> None:
         for group in self.host.shard.state.classic.values():
@@ -378,7 +398,9 @@ class Story:
             assert replay(self.host.log, new_shard()).durable == self.host.shard.durable
 
     def _come_to_rest(self) -> None:
-        """Nobody dies any more, and whoever is there works: every group is stable in the end, and every partition has an owner."""
+        """Nobody dies any more, and whoever is there works: every group is stable in the end, and
+        every partition has an owner.
+        """
         host = self.host
         host.broken = False
         host.auto_advance = True

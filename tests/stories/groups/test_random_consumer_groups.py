@@ -1,9 +1,12 @@
-"""Consumer groups under random members, topics that come, grow and go, a coordinator that crashes, and appends that fail.
+"""Consumer groups under random members, topics that come, grow and go, a coordinator that crashes,
+and appends that fail.
 
-Each seed is a story. Members of both protocols join, stall, crash, restart, leave for a while or for good, lose answers and commit;
-what the coordinator had not replicated may be lost at any step. Always: the log replayed is the live state, and no partition is with
-two members, where a member has what it was told of until it says that it gave it back or is put out. When nothing disturbs them any
-more, every group comes to rest, and every partition is read. A failing seed runs alone: `pytest -k 'story[17]'`.
+Each seed is a story. Members of both protocols join, stall, crash, restart, leave for a while or
+for good, lose answers and commit; what the coordinator had not replicated may be lost at any step.
+Always: the log replayed is the live state, and no partition is with two members, where a member has
+what it was told of until it says that it gave it back or is put out. When nothing disturbs them any
+more, every group comes to rest, and every partition is read. A failing seed runs alone: `pytest -k
+'story[17]'`.
 """
 
 from __future__ import annotations
@@ -49,8 +52,10 @@ Place = tuple[bytes, int]
 
 
 class Replayed:
-    """The log of a story replayed, as it grows: on top of what was replayed before, unless some of that was taken back.
-    Every fifth time from the beginning, with the topics of that moment, as a coordinator that begins."""
+    """The log of a story replayed, as it grows: on top of what was replayed before, unless some of
+    that was taken back. Every fifth time from the beginning, with the topics of that moment, as
+    a coordinator that begins.
+    """
 
     def __init__(self, make: Callable[[], GroupShard]) -> None:
         self._make = make
@@ -61,7 +66,9 @@ class Replayed:
 
     def shard(self, log: list[Entry]) -> GroupShard:
         self._times += 1
-        taken_back = self._count > len(log) or (self._count and log[self._count - 1] is not self._last)
+        taken_back = self._count > len(log) or (
+            self._count and log[self._count - 1] is not self._last
+        )
         if taken_back or self._times % 5 == 0:
             self._shard, self._count = self._make(), 0
         replay(log[self._count :], self._shard)
@@ -91,7 +98,7 @@ class World:
         mixed = self.rng.random() < 0.5
         self.kinds = [ConsumerMember, ConsumerMember, ClassicMember] if mixed else [ConsumerMember]
 
-    # ---- topics ---------------------------------------------------------------------------------------------
+    # ---- topics ----
 
     def id_of(self, name: str) -> bytes:
         return id_of(f"{name}-{self.lives.get(name, 0)}")
@@ -119,17 +126,20 @@ class World:
         names = set(self.counts) & wanted
         return names | {name for name in self.counts if by_prefix and name.startswith("order")}
 
-    # ---- the rules ------------------------------------------------------------------------------------------
+    # ---- the rules ----
 
     def check_taken(self, taker: Member, places: set[Place]) -> None:
-        """Told to read these. Whoever else still has one of them must be out of the group; unless the answer came so late that the
-        taker itself is."""
+        """Told to read these. Whoever else still has one of them must be out of the group; unless
+        the answer came so late that the taker itself is.
+        """
         if not self.is_member(taker):
             return
         for other in self.members:
             both = other.owned & places
             if other is not taker and other.group == taker.group and both:
-                assert not self.is_member(other), f"{both} with {other.member_id} and {taker.member_id}"
+                assert not self.is_member(other), (
+                    f"{both} with {other.member_id} and {taker.member_id}"
+                )
 
     def is_member(self, member: Member) -> bool:
         state = self.host.shard.state
@@ -175,7 +185,7 @@ class Member:
         self.loses_answer = False
         self.commits: list[Any] = []
 
-    # ---- asking ---------------------------------------------------------------------------------------------
+    # ---- asking ----
 
     def step(self) -> None:
         if not self.alive or self.gone:
@@ -221,7 +231,9 @@ class Member:
         """Offsets of what it reads; a commit that comes too late is refused, nothing worse."""
         if self.alive and not self.gone and self.epoch > 0 and self.owned:
             mine = {(self.world.name_of(topic) or "", index): 7 for topic, index in self.owned}
-            request = commit(mine, self.member_id, self.epoch, group=self.group, instance=self.instance)
+            request = commit(
+                mine, self.member_id, self.epoch, group=self.group, instance=self.instance
+            )
             self.commits.append(self.host.send("offset_commit", request, 9))
 
     def _look_at_commits(self) -> None:
@@ -319,7 +331,10 @@ class ConsumerMember(Member):
         self.owned = set()
         epoch = -2 if self.instance is not None and self.world.rng.random() < 0.7 else -1
         request = ConsumerGroupHeartbeatRequest(
-            group_id=self.group, member_id=self.member_id, member_epoch=epoch, instance_id=self.instance
+            group_id=self.group,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=self.instance,
         )
         self.host.send("consumer_heartbeat", request, 1)
         self.alive = False
@@ -342,7 +357,9 @@ EXPECTED_OF_HEARTBEATS = {
 
 
 class ClassicMember(Member):
-    """A consumer that joins and syncs; when it joins it has given everything back (eager), or says what it has (cooperative)."""
+    """A consumer that joins and syncs; when it joins it has given everything back (eager), or says
+    what it has (cooperative).
+    """
 
     def start(self) -> None:
         super().start()
@@ -356,7 +373,9 @@ class ClassicMember(Member):
         if self.epoch and self.joined_with != self.topics:
             self._join()
         elif self.epoch and self.synced:
-            request = heartbeat(self.member_id, self.epoch, group=self.group, instance=self.instance)
+            request = heartbeat(
+                self.member_id, self.epoch, group=self.group, instance=self.instance
+            )
             self.send("heartbeat", request, 3)
         elif self.epoch:
             self._sync()
@@ -366,7 +385,9 @@ class ClassicMember(Member):
     def _join(self) -> None:
         if not self.cooperative or not self.synced:
             self.owned = set()
-        owned = {self.world.name_of(topic) or "": rows for topic, rows in _by_topic(self.owned).items()}
+        owned = {
+            self.world.name_of(topic) or "": rows for topic, rows in _by_topic(self.owned).items()
+        }
         metadata = classic_subscription(*sorted(self.topics), owned=owned)
         request = classic_join(
             self.member_id,
@@ -385,8 +406,10 @@ class ClassicMember(Member):
         self.send("sync", request, 3)
 
     def _assign(self) -> dict[str, bytes]:
-        """Eager and fresh: as a leader it may give everything away anew, for all have given everything back. With cooperative
-        members it gives what they have to them, and the rest to itself."""
+        """Eager and fresh: as a leader it may give everything away anew, for all have given
+        everything back. With cooperative members it gives what they have to them, and the rest
+        to itself.
+        """
         assert self.parts is not None
         left = {
             (self.world.id_of(name), index)
@@ -430,7 +453,10 @@ class ClassicMember(Member):
             self.gone = True
             self.owned = set()
         else:
-            assert error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.INCONSISTENT_GROUP_PROTOCOL), error
+            assert error in (
+                ErrorCode.REBALANCE_IN_PROGRESS,
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            ), error
 
     def on_sync(self, answer: Any) -> None:
         if answer.error_code:
@@ -464,7 +490,10 @@ class ClassicMember(Member):
         elif error is ErrorCode.ILLEGAL_GENERATION:
             self.owned = set()
         else:
-            assert error in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.INCONSISTENT_GROUP_PROTOCOL), error
+            assert error in (
+                ErrorCode.REBALANCE_IN_PROGRESS,
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            ), error
 
     def _forget(self) -> None:
         self.member_id = ""
@@ -574,5 +603,7 @@ def check_at_rest(world: World, group_id: str) -> None:
     assert group.state is (GroupState.STABLE if members else GroupState.EMPTY)
     read: list[Place] = [place for row in members for place in row.owned]
     wanted = set[str]().union(*(world.names_of(row.topics, row.by_prefix) for row in members))
-    everything = [(world.id_of(name), index) for name in wanted for index in range(world.counts[name])]
+    everything = [
+        (world.id_of(name), index) for name in wanted for index in range(world.counts[name])
+    ]
     assert sorted(read) == sorted(everything)

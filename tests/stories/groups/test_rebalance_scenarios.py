@@ -1,4 +1,6 @@
-"""The four rebalance scenarios of document 003, lecture 25, each as its clients live it, and across a change of the coordinator."""
+"""The four rebalance scenarios of document 003, lecture 25, each as its clients live it, and across
+a change of the coordinator.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def synced(
 
 
 def test_scenario_1_a_new_member_joins() -> None:
-    """The others hear of it in the answers to their heartbeats, join again, and all get a new assignment."""
+    """The others hear of it in the answers to their heartbeats, join again, and all get a new
+    assignment.
+    """
     host = TinyHost()
     leader, follower = stable_group(host, 2)
     assert host.ask("heartbeat", heartbeat(leader, 1), 3).error_code == ErrorCode.NONE
@@ -48,7 +52,10 @@ def test_scenario_1_a_new_member_joins() -> None:
     parked = host.send("join", join(), 3)
     assert state_of(host) is State.PREPARING_REBALANCE
     for member_id in (leader, follower):
-        assert host.ask("heartbeat", heartbeat(member_id, 1), 3).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+        assert (
+            host.ask("heartbeat", heartbeat(member_id, 1), 3).error_code
+            == ErrorCode.REBALANCE_IN_PROGRESS
+        )
 
     for member_id in (leader, follower):
         host.send("join", join(member_id), 3)
@@ -64,7 +71,9 @@ def test_scenario_1_a_new_member_joins() -> None:
 
 
 def test_scenario_2_a_member_leaves() -> None:
-    """LeaveGroup: the rebalance begins at once, nobody waits for the session of the one that left."""
+    """LeaveGroup: the rebalance begins at once, nobody waits for the session of
+    the one that left.
+    """
     host = TinyHost()
     leader, follower, gone = stable_group(host, 3)
     answer = host.ask("leave", leave((gone, None)), 5)
@@ -73,7 +82,10 @@ def test_scenario_2_a_member_leaves() -> None:
     assert state_of(host) is State.PREPARING_REBALANCE
     assert ("session", GROUP, gone) not in host.timers
     assert host.ask("heartbeat", heartbeat(gone, 1), 3).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert host.ask("heartbeat", heartbeat(follower, 1), 3).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert (
+        host.ask("heartbeat", heartbeat(follower, 1), 3).error_code
+        == ErrorCode.REBALANCE_IN_PROGRESS
+    )
     for member_id in (leader, follower):
         host.send("join", join(member_id), 3)
     plan = {leader: b"a", follower: b"b"}
@@ -89,21 +101,27 @@ def test_scenario_3_a_member_crashes() -> None:
     host.pass_time(1)
     assert state_of(host) is State.PREPARING_REBALANCE
     assert list(host.shard.state.classic[GROUP].members) == [leader]
-    assert host.ask("heartbeat", heartbeat(leader, 1), 3).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert (
+        host.ask("heartbeat", heartbeat(leader, 1), 3).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    )
     host.send("join", join(leader), 3)
     assert synced(host, [leader], {leader: b"all"}, 2) == {leader: b"all"}
     assert host.ask("heartbeat", heartbeat(crashed, 1), 3).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_scenario_4_members_commit_during_a_rebalance() -> None:
-    """Until a member joins again it may commit what it has read; between join and sync it may not."""
+    """Until a member joins again it may commit what it has read; between join and
+    sync it may not.
+    """
     host = TinyHost()
     leader, follower = stable_group(host, 2)
     host.send("join", join(leader), 3)
     assert state_of(host) is State.PREPARING_REBALANCE
 
     def committed(member_id: str, generation: int, offset: int) -> int:
-        answer = host.ask("offset_commit", commit({("orders", 0): offset}, member_id, generation), 8)
+        answer = host.ask(
+            "offset_commit", commit({("orders", 0): offset}, member_id, generation), 8
+        )
         return int(answer.topics[0].partitions[0].error_code)
 
     assert committed(follower, 1, 10) == ErrorCode.NONE

@@ -33,7 +33,9 @@ def fetch(client: RawClient, topic_id: bytes, version: int, epoch: int = -1) -> 
 
 
 @pytest.mark.parametrize("node", [FOLLOWER, STRANGER])
-def test_a_producer_is_told_the_leader(shared_cluster: InProcessCluster, topic_id: bytes, node: int) -> None:
+def test_a_producer_is_told_the_leader(
+    shared_cluster: InProcessCluster, topic_id: bytes, node: int
+) -> None:
     epoch = shared_cluster.brokers[LEADER].broker.parts.replicas.leader(TOPIC, 0).leader_epoch
     batch = build_batch([Record(0, 1, None, b"v", ())])
     with shared_cluster.client(node) as client:
@@ -47,7 +49,9 @@ def test_a_producer_is_told_the_leader(shared_cluster: InProcessCluster, topic_i
     assert before.node_endpoints == []
 
 
-def test_a_producer_at_the_leader_is_told_nothing(shared_cluster: InProcessCluster, topic_id: bytes) -> None:
+def test_a_producer_at_the_leader_is_told_nothing(
+    shared_cluster: InProcessCluster, topic_id: bytes
+) -> None:
     batch = build_batch([Record(0, 1, None, b"v", ())])
     with shared_cluster.client(LEADER) as client:
         answer = client.call(produce_request(TOPIC, 0, batch), 10)
@@ -59,7 +63,9 @@ def test_a_producer_at_the_leader_is_told_nothing(shared_cluster: InProcessClust
 def test_a_batch_behind_one_that_came_before_its_leader_led_is_told_the_same(
     shared_cluster: InProcessCluster, version: int
 ) -> None:
-    """Called out of order, librdkafka would begin a new epoch and send again what is written already."""
+    """Called out of order, librdkafka would begin a new epoch and send again what is written
+    already.
+    """
     topic = f"taken-over-{version}"
     shared_cluster.create_topic(topic, at={0: (LEADER, FOLLOWER)}, min_insync_replicas=1)
 

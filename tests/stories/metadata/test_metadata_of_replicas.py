@@ -1,4 +1,6 @@
-"""What Metadata tells of replicas that whoever asks cannot reach: those of dead brokers, and of brokers without the listener."""
+"""What Metadata tells of replicas that whoever asks cannot reach: those of dead brokers, and of
+brokers without the listener.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def _told(bootstrap: str, version: int) -> tuple[int, int, list[int]]:
     return row.error_code, row.leader_id, list(row.replica_nodes)
 
 
-def test_a_leader_without_the_listener_is_none(in_process_cluster: Callable[..., InProcessCluster]) -> None:
+def test_a_leader_without_the_listener_is_none(
+    in_process_cluster: Callable[..., InProcessCluster],
+) -> None:
     more = {
         "listeners": "PLAINTEXT://127.0.0.1:0,OTHER://127.0.0.1:0",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
@@ -66,8 +70,16 @@ def test_a_leader_without_the_listener_is_none(in_process_cluster: Callable[...,
             assert (here.error_code, here.leader_id, here.offline_replicas) == (0, 0, [1])
             assert (there.error_code, there.leader_id, there.replica_nodes) == (code, -1, [1, 0])
         here, there = partitions(bootstrap, 0)
-        assert (here.error_code, here.leader_id, here.replica_nodes) == (E.REPLICA_NOT_AVAILABLE, 0, [0])
-        assert (there.error_code, there.leader_id, there.replica_nodes) == (E.LEADER_NOT_AVAILABLE, -1, [0])
+        assert (here.error_code, here.leader_id, here.replica_nodes) == (
+            E.REPLICA_NOT_AVAILABLE,
+            0,
+            [0],
+        )
+        assert (there.error_code, there.leader_id, there.replica_nodes) == (
+            E.LEADER_NOT_AVAILABLE,
+            -1,
+            [0],
+        )
         assert [row.error_code for row in partitions(cluster.bootstrap_of(0), 12)] == [0, 0]
 
 
@@ -82,9 +94,13 @@ def test_every_broker_tells_of_replicas_on_a_failed_directory(
         cluster.create_topic(TOPIC, at={0: (0, 1), 1: (0, 1)})
         failing: Any = cluster.brokers[1].broker.parts
         (lost,) = [
-            row for row in (0, 1) if failing.replicas.replica(TOPIC, row).log.log_dir == directories[0]
+            row
+            for row in (0, 1)
+            if failing.replicas.replica(TOPIC, row).log.log_dir == directories[0]
         ]
-        cluster.brokers[1].run(lambda: failing.logs.failures.fail_directory(directories[0], "broken"))
+        cluster.brokers[1].run(
+            lambda: failing.logs.failures.fail_directory(directories[0], "broken")
+        )
         wanted = [[1] if index == lost else [] for index in (0, 1)]
         for node in range(3):
             bootstrap = cluster.bootstrap_of(node)

@@ -1,4 +1,6 @@
-"""``millstream demo`` on Spark, small: a driver killed on purpose, sums that agree, nothing left behind."""
+"""``millstream demo`` on Spark, small: a driver killed on purpose, sums that agree, nothing left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ MOST_QUERIES = 4
 
 
 def test_demo_needs_at_most_four_queries() -> None:
-    """One for each flow, and one for the dead letters of the table; those of streams come out of the flows."""
+    """One for each flow, and one for the dead letters of the table; those of streams come out of
+    the flows.
+    """
     pipeline = load_pipeline(str(FLOWS))
     flows = list(pipeline.flows.values())
     plan = plan_dead_letters(pipeline, flows, {}, lambda flow: False)
@@ -45,7 +49,9 @@ def test_the_demo_kills_its_driver_and_its_sums_agree(tmp_path: Path) -> None:
     assert "killed the driver and its JVM with kill -9" in ran.stdout and "FAILED" not in ran.stdout
     for name in ("orders", "revenue", "archive", "letters"):
         (line,) = [
-            one for one in ran.stdout.splitlines() if one.startswith(f" {name} ") and one.endswith("OK")
+            one
+            for one in ran.stdout.splitlines()
+            if one.startswith(f" {name} ") and one.endswith("OK")
         ]
         assert line
     assert not list(scratch.glob("millstream-demo-*"))

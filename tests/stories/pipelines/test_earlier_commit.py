@@ -1,7 +1,8 @@
-"""A pipeline that an earlier commit started goes on from its checkpoints: nothing is lost, nothing is repeated.
+"""A pipeline that an earlier commit started goes on from its checkpoints: nothing is lost, nothing
+is repeated.
 
-The earlier code comes out of the history of this repository. It runs the pipeline to the end once and is then killed with -9
-while records arrive; the code of today goes on.
+The earlier code comes out of the history of this repository. It runs the pipeline to the end once
+and is then killed with -9 while records arrive; the code of today goes on.
 """
 
 from __future__ import annotations
@@ -79,12 +80,24 @@ class Shop:
         rows = list(zip((f"o{number}" for number in numbers), times, strict=True))
         self.orders += count
         self.broken.append(b"broken %d" % self.orders)
-        send(self.bootstrap, self.name, [*({"id": name, "at": at} for name, at in rows), self.broken[-1]])
+        send(
+            self.bootstrap,
+            self.name,
+            [*({"id": name, "at": at} for name, at in rows), self.broken[-1]],
+        )
         payments = [{"order_id": name, "paid_at": at} for name, at in rows]
         send(self.bootstrap, f"{self.name}-payments", payments)
 
     def start(self, sources: str, *more: str) -> subprocess.Popen[bytes]:
-        words = ["pipeline", "run", "shop.py", "--bootstrap", self.bootstrap, "--master", "local[2]"]
+        words = [
+            "pipeline",
+            "run",
+            "shop.py",
+            "--bootstrap",
+            self.bootstrap,
+            "--master",
+            "local[2]",
+        ]
         with (self.directory / "run.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "millstream", *words, "--format", "json", *more],
@@ -96,7 +109,9 @@ class Shop:
             )
 
     def run_once(self, sources: str) -> None:
-        assert self.start(sources, "--once").wait() == 0, (self.directory / "run.log").read_text()[-3000:]
+        assert self.start(sources, "--once").wait() == 0, (self.directory / "run.log").read_text()[
+            -3000:
+        ]
 
     def ids(self, what: str) -> list[str]:
         return sorted(row["id"] for row in received(self.bootstrap, f"{self.name}-{what}"))
@@ -105,7 +120,9 @@ class Shop:
         import pyarrow.dataset
 
         return sorted(
-            pyarrow.dataset.dataset(self.directory / what).to_table(columns=["id"])["id"].to_pylist()
+            pyarrow.dataset.dataset(self.directory / what)
+            .to_table(columns=["id"])["id"]
+            .to_pylist()
         )
 
     def letters(self) -> Iterator[bytes]:
@@ -145,10 +162,13 @@ def test_pipeline_of_an_earlier_commit_goes_on_from_its_checkpoints(
     for what in ("copy", "joined", "after", "distinct"):
         assert shop.ids(what) == expected, what
     assert shop.files("lake") == shop.files("lake-only") == expected
-    latest = {row["begin"]: row["orders"] for row in received(shop.bootstrap, f"{topic_name}-windows")}
+    latest = {
+        row["begin"]: row["orders"] for row in received(shop.bootstrap, f"{topic_name}-windows")
+    }
     assert sum(latest.values()) == shop.orders
     assert sorted(shop.letters()) == sorted(shop.broken)
     checkpoints = shop.directory / "millstream-checkpoints" / topic_name
-    # The query that wrote the dead letters goes on, since the flows have passed what it has not read.
+    # The query that wrote the dead letters goes on, since the flows have passed what it has not
+    # read.
     assert (checkpoints / "dlq.orders").is_dir()
     assert json.loads((checkpoints / ".status.json").read_text())["state"] == "done"

@@ -1,4 +1,6 @@
-"""The examples, run for real: joins, tables that change, windows, duplicates, arbitrary state, several targets, restarts."""
+"""The examples, run for real: joins, tables that change, windows, duplicates, arbitrary state,
+several targets, restarts.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 @pytest.fixture
 def own(broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalBroker:
-    """A broker for topics with the names of the examples; the test's own directory is the current one."""
+    """A broker for topics with the names of the examples; the test's own directory is the current
+    one.
+    """
     monkeypatch.chdir(tmp_path)
     return broker({"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1})
 
@@ -50,8 +54,12 @@ def example(name: str, own: LocalBroker, *, dead_letters: bool = False) -> Pipel
     pipeline = load_pipeline(str(EXAMPLES / name))
     pipeline.bootstrap = own.bootstrap
     if not dead_letters:
-        pipeline.streams = {key: replace(one, dead_letters=None) for key, one in pipeline.streams.items()}
-        pipeline.tables = {key: replace(one, dead_letters=None) for key, one in pipeline.tables.items()}
+        pipeline.streams = {
+            key: replace(one, dead_letters=None) for key, one in pipeline.streams.items()
+        }
+        pipeline.tables = {
+            key: replace(one, dead_letters=None) for key, one in pipeline.tables.items()
+        }
     return pipeline
 
 
@@ -91,17 +99,31 @@ def test_revenue_by_minute_follows_orders_payments_and_a_table_that_changes(
     bootstrap, checkpoint = own.bootstrap, tmp_path / "checkpoints"
     create(bootstrap, "orders", "payments")
     create(bootstrap, "customers", cleanup_policy="compact")
-    send_keyed(bootstrap, "customers", {c: {"customer": c, "country": c.upper()} for c in ("ada", "bob")})
-    send(bootstrap, "orders", [order(n, ("ada", "bob")[n % 2], f"{n}.25") for n in range(20)], key="id")
-    send(bootstrap, "payments", [payment(n) for n in range(18)], key="order_id")  # two are never paid
+    send_keyed(
+        bootstrap, "customers", {c: {"customer": c, "country": c.upper()} for c in ("ada", "bob")}
+    )
+    send(
+        bootstrap,
+        "orders",
+        [order(n, ("ada", "bob")[n % 2], f"{n}.25") for n in range(20)],
+        key="id",
+    )
+    send(
+        bootstrap, "payments", [payment(n) for n in range(18)], key="order_id"
+    )  # two are never paid
     send(bootstrap, "orders", [order(90, "bob", "10000.01")], key="id")
 
     with Background(example("revenue.py", own), spark, checkpoint) as running:
         wait_until(
-            lambda: latest_revenue_if_there(bootstrap) == {"ADA": Decimal("74.25"), "BOB": Decimal("83.25")}
+            lambda: (
+                latest_revenue_if_there(bootstrap)
+                == {"ADA": Decimal("74.25"), "BOB": Decimal("83.25")}
+            )
         )
         # One running query: the next batch sees the table as it is by then.
-        send_keyed(bootstrap, "customers", {"ada": {"customer": "ada", "country": "MOVED"}, "bob": None})
+        send_keyed(
+            bootstrap, "customers", {"ada": {"customer": "ada", "country": "MOVED"}, "bob": None}
+        )
         send(bootstrap, "orders", [order(35, "ada", "7.00"), order(32, "bob", "9.00")], key="id")
         send(bootstrap, "payments", [payment(35), payment(32)], key="order_id")
         wait_until(lambda: "MOVED" in latest_revenue_if_there(bootstrap))
@@ -144,7 +166,11 @@ def latest_revenue_if_there(bootstrap: str) -> dict[str, Decimal]:
 
 
 def archived() -> set[str]:
-    return {one["id"] for one in rows("lake/paid-orders")} if Path("lake/paid-orders").exists() else set()
+    return (
+        {one["id"] for one in rows("lake/paid-orders")}
+        if Path("lake/paid-orders").exists()
+        else set()
+    )
 
 
 def view(number: int, visitor: str, at: str, page: str = "/") -> dict[str, str]:
@@ -157,7 +183,11 @@ def test_visits_and_hot_pages_count_every_click_once(
 ) -> None:
     bootstrap, checkpoint = own.bootstrap, tmp_path / "checkpoints"
     create(bootstrap, "page-views", partitions=1)
-    first = [view(1, "ada", "10:00:00"), view(2, "ada", "10:20:00", "/a"), view(3, "bob", "10:05:00")]
+    first = [
+        view(1, "ada", "10:00:00"),
+        view(2, "ada", "10:20:00", "/a"),
+        view(3, "bob", "10:05:00"),
+    ]
     send(bootstrap, "page-views", [*first, *first, view(4, "ada", "11:30:00"), b"{broken"])
     run_once(example("sessions.py", own, dead_letters=True), spark, checkpoint)
     assert records(bootstrap, "page-views.dlq") == [(None, b"{broken")]
@@ -169,19 +199,26 @@ def test_visits_and_hot_pages_count_every_click_once(
 
     expected = {("ada", "10:00:00", 2), ("bob", "10:05:00", 1), ("ada", "11:30:00", 1)}
     in_topic = [
-        (one["visitor"], one["visit"]["start"][11:19], one["pages"]) for one in received(bootstrap, "visits")
+        (one["visitor"], one["visit"]["start"][11:19], one["pages"])
+        for one in received(bootstrap, "visits")
     ]
     in_files = [
-        (one["visitor"], str(one["visit"]["start"])[11:19], one["pages"]) for one in rows("lake/visits")
+        (one["visitor"], str(one["visit"]["start"])[11:19], one["pages"])
+        for one in rows("lake/visits")
     ]
     assert set(in_topic) == set(in_files) == expected
     assert len(in_topic) == len(in_files) == 3
-    last = {(one["page"], one["period"]["start"]): one["count"] for one in received(bootstrap, "hot-pages")}
+    last = {
+        (one["page"], one["period"]["start"]): one["count"]
+        for one in received(bootstrap, "hot-pages")
+    }
     assert last["/a", "2026-01-01T10:20:00.000000Z"] == 1
     assert last["/", "2026-01-01T10:00:00.000000Z"] == 2
     with Admin(bootstrap) as admin:
         assert len(admin.topics.get("visits").partitions) == 4
-        settings = {one.name: one.value for one in admin.configs.describe_topics(["hot-pages"])["hot-pages"]}
+        settings = {
+            one.name: one.value for one in admin.configs.describe_topics(["hot-pages"])["hot-pages"]
+        }
         assert settings["cleanup.policy"] == "compact"
 
 
@@ -203,7 +240,9 @@ def test_arbitrary_state_goes_on_after_a_restart(
         [reading("a", 97, 3), reading("a", 98, 4), reading("b", 20, 2), reading("b", 99, 3)],
     )
     run_once(example("alerts.py", own), spark, checkpoint, conf=quick_jvm.USUAL)
-    assert [(one["sensor"], one["celsius"]) for one in received(bootstrap, "alerts")] == [("a", 97.0)]
+    assert [(one["sensor"], one["celsius"]) for one in received(bootstrap, "alerts")] == [
+        ("a", 97.0)
+    ]
 
 
 def test_a_lost_checkpoint_is_told_and_not_guessed_at(
@@ -216,17 +255,25 @@ def test_a_lost_checkpoint_is_told_and_not_guessed_at(
     send(bootstrap, "orders", [order(1, "ada", "20000.00")])
     run_once(example("revenue.py", own), spark, checkpoint, only=["big_orders"])
     shutil.rmtree(checkpoint)
-    with Background(example("revenue.py", own), spark, checkpoint, once=True, only=["big_orders"]) as again:
+    with Background(
+        example("revenue.py", own), spark, checkpoint, once=True, only=["big_orders"]
+    ) as again:
         assert not again.wait()
     assert again.states("big_orders") == ["running", "failed"]
     (failed,) = [one for one in again.events if one.get("state") == "failed"]
     assert "has committed batch 0 of another query" in failed["reason"]
-    run_once(example("revenue.py", own), spark, checkpoint, only=["big_orders"], reset_progress=True)
+    run_once(
+        example("revenue.py", own), spark, checkpoint, only=["big_orders"], reset_progress=True
+    )
     assert [one["id"] for one in received(bootstrap, "big-orders")] == ["o1", "o1"]
 
 
-def test_formats_travel_between_flows(spark: SparkSession, own: LocalBroker, tmp_path: Path) -> None:
-    """JSON in, Avro between two flows (its schema comes from the columns), text out; and records as they are."""
+def test_formats_travel_between_flows(
+    spark: SparkSession, own: LocalBroker, tmp_path: Path
+) -> None:
+    """JSON in, Avro between two flows (its schema comes from the columns), text out; and records as
+    they are.
+    """
     bootstrap = own.bootstrap
     create(bootstrap, "in", partitions=1)
     send(
@@ -237,11 +284,16 @@ def test_formats_travel_between_flows(spark: SparkSession, own: LocalBroker, tmp
     )
     pipeline = Pipeline("formats", bootstrap=bootstrap, dead_letters=False)
     pipeline.stream(
-        "items", topic="in", schema="id string NOT NULL, amount decimal(10,2), at timestamp", meta=True
+        "items",
+        topic="in",
+        schema="id string NOT NULL, amount decimal(10,2), at timestamp",
+        meta=True,
     )
     pipeline.stream("plain", topic="in", value="raw")
     pipeline.sql(
-        "packed", "SELECT id, amount, at, _offset AS o FROM items", to=topic("packed", key="id", value="avro")
+        "packed",
+        "SELECT id, amount, at, _offset AS o FROM items",
+        to=topic("packed", key="id", value="avro"),
     )
     text = "SELECT id AS key, concat_ws(' ', id, amount, at, o) AS value FROM packed"
     pipeline.sql("text", text, to=topic("text", value="string"))

@@ -21,7 +21,9 @@ JVMS = int(os.environ.get("FRESH_JVMS", "30"))
 
 @pytest.mark.long
 @pytest.mark.timeout(240 * JVMS)
-def test_seven_flows_start_at_once_in_fresh_jvms(shared_broker: Any, topic_name: str, tmp_path: Path) -> None:
+def test_seven_flows_start_at_once_in_fresh_jvms(
+    shared_broker: Any, topic_name: str, tmp_path: Path
+) -> None:
     create(shared_broker.bootstrap, topic_name)
     send(shared_broker.bootstrap, topic_name, [{"id": number} for number in range(ROWS)])
     program = SUPPORT / "spark" / "fresh_jvm.py"

@@ -1,6 +1,7 @@
 """Real processes: a driver and its task that are stopped and wake up too late.
 
-Kills after every step and at random moments, Spark's own retries and more mutants are in ``tests/chaos/test_sink_under_fire.py``.
+Kills after every step and at random moments, Spark's own retries and more mutants are in
+``tests/chaos/test_sink_under_fire.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ FAILED = 3
 
 @pytest.fixture
 def world(
-    spark: Any, stream: Callable[..., Any], shared_broker: LocalBroker, topic_name: str, tmp_path: Path
+    spark: Any,
+    stream: Callable[..., Any],
+    shared_broker: LocalBroker,
+    topic_name: str,
+    tmp_path: Path,
 ) -> TopicWorld:
     made = TopicWorld(spark, stream, shared_broker, topic_name, tmp_path)
     made.topics(3)
@@ -55,7 +60,9 @@ def start(world: TopicWorld) -> Iterator[Callable[..., Driver]]:
 def test_whoever_was_stopped_and_wakes_up_later_changes_nothing(
     world: TopicWorld, start: Callable[..., Driver]
 ) -> None:
-    """A driver stops in the middle of a batch, one of its tasks in the middle of writing; another one takes over."""
+    """A driver stops in the middle of a batch, one of its tasks in the middle of writing; another
+    one takes over.
+    """
     world.per_batch = 100
     world.put(*map(str, range(300)))
     old = start(pause_task=True, batch_bytes=300, timeout_ms=600_000)

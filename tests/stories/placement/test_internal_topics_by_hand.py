@@ -1,4 +1,6 @@
-"""Internal topics get more replicas when there are brokers for them, but not against the word of an operator."""
+"""Internal topics get more replicas when there are brokers for them, but not against the word of an
+operator.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,14 @@ def look_after(cluster: InProcessCluster) -> None:
     controller.wait(controller.broker.parts.member.housekeeping.grow_internal_topics())
 
 
-def test_who_takes_replicas_away_does_not_get_them_back(tmp_path: Path, zookeeper: LocalZooKeeper) -> None:
+def test_who_takes_replicas_away_does_not_get_them_back(
+    tmp_path: Path, zookeeper: LocalZooKeeper
+) -> None:
     with InProcessCluster(tmp_path, zookeeper) as cluster, Admin(cluster.bootstrap) as admin:
         cluster.coordinator("g")
-        wait_until(lambda: {len(nodes) for nodes in replicas(admin).values()} == {3}, "three replicas")
+        wait_until(
+            lambda: {len(nodes) for nodes in replicas(admin).values()} == {3}, "three replicas"
+        )
         for wanted in (2, 3, 1):
             plan = {tp: [0, 1, 2][:wanted] for tp in replicas(admin)}
             assert admin.reassignments.start(plan) == {}

@@ -1,4 +1,6 @@
-"""Brokers that are away but registered: they get replicas of new topics, until an operator unregisters them."""
+"""Brokers that are away but registered: they get replicas of new topics, until an operator
+unregisters them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def with_fenced(cluster: InProcessCluster) -> dict[int, bool]:
 
 
 def create(
-    cluster: InProcessCluster, name: str, replicas: int = 3, at: Mapping[int, Sequence[int]] | None = None
+    cluster: InProcessCluster,
+    name: str,
+    replicas: int = 3,
+    at: Mapping[int, Sequence[int]] | None = None,
 ) -> Any:
     topic = CreatableTopic(
         name=name,
@@ -62,11 +67,17 @@ def create(
         return client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics[0]
 
 
-def grow(cluster: InProcessCluster, name: str, count: int, at: Sequence[Sequence[int]] | None = None) -> int:
-    rows = None if at is None else [CreatePartitionsAssignment(broker_ids=list(nodes)) for nodes in at]
+def grow(
+    cluster: InProcessCluster, name: str, count: int, at: Sequence[Sequence[int]] | None = None
+) -> int:
+    rows = (
+        None if at is None else [CreatePartitionsAssignment(broker_ids=list(nodes)) for nodes in at]
+    )
     topic = CreatePartitionsTopic(name=name, count=count, assignments=rows)
     with cluster.client() as client:
-        (result,) = client.call(CreatePartitionsRequest(topics=[topic], timeout_ms=10_000), 3).results
+        (result,) = client.call(
+            CreatePartitionsRequest(topics=[topic], timeout_ms=10_000), 3
+        ).results
     return int(result.error_code)
 
 
@@ -112,8 +123,12 @@ def test_live_brokers_come_first_in_placement(in_process_cluster: InProcess) -> 
     with in_process_cluster(3) as cluster:
         stop(cluster, 2)
         assert create(cluster, "orders", replicas=2).error_code == ErrorCode.NONE
-        assert {tuple(sorted(row.replica_nodes)) for row in partitions(cluster, "orders")} == {(0, 1)}
-        assert create(cluster, "four", replicas=4).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert {tuple(sorted(row.replica_nodes)) for row in partitions(cluster, "orders")} == {
+            (0, 1)
+        }
+        assert (
+            create(cluster, "four", replicas=4).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+        )
 
 
 def test_assignment_needs_one_live_broker(in_process_cluster: InProcess) -> None:
@@ -132,14 +147,17 @@ def test_assignment_needs_one_live_broker(in_process_cluster: InProcess) -> None
         assert grow(cluster, "orders", 3, [(2, 9)]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_partition_may_be_reassigned_to_a_broker_that_is_away(in_process_cluster: InProcess) -> None:
+def test_partition_may_be_reassigned_to_a_broker_that_is_away(
+    in_process_cluster: InProcess,
+) -> None:
     with in_process_cluster(3) as cluster:
         cluster.create_topic("orders", at={0: (0, 1)})
         stop(cluster, 2)
         cluster.reassign("orders", {0: (0, 2)})
         cluster.brokers[2].start()
         wait_until(
-            lambda: partitions(cluster, "orders")[0].replica_nodes == [0, 2], "the reassignment to complete"
+            lambda: partitions(cluster, "orders")[0].replica_nodes == [0, 2],
+            "the reassignment to complete",
         )
 
 
@@ -161,7 +179,9 @@ def test_unregistered_broker_no_longer_counts(in_process_cluster: InProcess) -> 
 
 def test_next_controller_knows_registered_brokers(in_process_cluster: InProcess) -> None:
     with in_process_cluster(3) as cluster:
-        (controller,) = [n for n, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
+        (controller,) = [
+            n for n, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active
+        ]
         stop(cluster, controller)
         assert create(cluster, "orders").error_code == ErrorCode.NONE
         assert all(controller not in row.isr_nodes for row in partitions(cluster, "orders"))
@@ -170,9 +190,13 @@ def test_next_controller_knows_registered_brokers(in_process_cluster: InProcess)
 def test_cluster_of_an_earlier_version_has_no_list_of_registered_brokers(
     in_process_cluster: InProcess,
 ) -> None:
-    """A rolling upgrade: the node is missing, and the controller that restarts is away when its successor reads the tree."""
+    """A rolling upgrade: the node is missing, and the controller that restarts is away when its
+    successor reads the tree.
+    """
     with in_process_cluster(3) as cluster:
-        (controller,) = [n for n, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
+        (controller,) = [
+            n for n, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active
+        ]
         old = cluster.brokers[controller]
 
         async def forget() -> None:

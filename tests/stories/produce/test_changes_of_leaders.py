@@ -1,5 +1,6 @@
-"""What librdkafka does around a change of leaders, step by step: it ends well, and badly where leaders take any sequence of a producer that they do
-not know."""
+"""What librdkafka does around a change of leaders, step by step: it ends well, and badly where
+leaders take any sequence of a producer that they do not know.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from support.sim.stories import KEY, Story, play
 
 
 class Overtaken(Story):
-    """The second batch of a producer is at the leader before the first has come back from another broker, and what is before an acknowledged
-    batch counts as written."""
+    """The second batch of a producer is at the leader before the first has come back from another
+    broker, and what is before an acknowledged batch counts as written.
+    """
 
     leader: ClassVar[int]
 
@@ -27,7 +29,10 @@ class Overtaken(Story):
         assert [batch.outcome for batch in batches] == [OK, OK]
         written = {value for batch in self.log(self.leader).batches for value in batch.values}
         lost = {"first", "second"} - written
-        return [*self.judged(self.leader), *(Violation("acknowledged-lost", KEY, value) for value in lost)]
+        return [
+            *self.judged(self.leader),
+            *(Violation("acknowledged-lost", KEY, value) for value in lost),
+        ]
 
 
 class AfterAnElection(Overtaken):
@@ -43,7 +48,9 @@ class AfterAnElection(Overtaken):
 
 
 class SentOn(Overtaken):
-    """Nobody has led before, and the client has been told too early of a leader that does not know it yet."""
+    """Nobody has led before, and the client has been told too early of a leader that does not know
+    it yet.
+    """
 
     leader = 1
 

@@ -1,6 +1,8 @@
-"""Several batches of an idempotent producer in flight, and the first is refused: nothing that is acknowledged may be missing.
+"""Several batches of an idempotent producer in flight, and the first is refused: nothing that is
+acknowledged may be missing.
 
-librdkafka takes the acknowledgement of a batch for one of those before it, too, whatever these were told.
+librdkafka takes the acknowledgement of a batch for one of those before it, too, whatever these were
+told.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ def busy(kafka: Kafka) -> Iterator[None]:
 
 
 def deliver(kafka: Kafka, code: str | None = None) -> list[Delivery]:
-    """Records in batches of their own, of which several are in flight before the broker looks at the first; a fault refuses that with ``code``."""
+    """Records in batches of their own, of which several are in flight before the broker looks at
+    the first; a fault refuses that with ``code``.
+    """
     told: list[Delivery] = []
     with kafka.producer(linger_ms=0, on_delivery=told.append) as producer:
         producer.send("orders", b"nothing has to be asked for any more", partition=1)
@@ -66,7 +70,11 @@ def assert_all_there(kafka: Kafka, told: list[Delivery]) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER],
+    [
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ],
 )
 def test_nothing_is_written_behind_the_first_batch_of_a_producer_when_that_is_refused(
     millstream: Kafka, monkeypatch: pytest.MonkeyPatch, code: ErrorCode
@@ -86,8 +94,12 @@ def test_nothing_is_written_behind_the_first_batch_of_a_producer_when_that_is_re
     assert_all_there(millstream, told)
 
 
-@pytest.mark.parametrize("code", ["NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "UNKNOWN_TOPIC_OR_PARTITION"])
-def test_a_fault_that_refuses_the_first_batch_loses_nothing_either(millstream: Kafka, code: str) -> None:
+@pytest.mark.parametrize(
+    "code", ["NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "UNKNOWN_TOPIC_OR_PARTITION"]
+)
+def test_a_fault_that_refuses_the_first_batch_loses_nothing_either(
+    millstream: Kafka, code: str
+) -> None:
     """Whoever tests with it would look for the loss in a program that is right."""
     millstream.topic("orders", partitions=2)
     assert_all_there(millstream, deliver(millstream, code))

@@ -1,4 +1,6 @@
-"""From one broker to a cluster: the same topics, records and groups, then more brokers, and partitions that move to them."""
+"""From one broker to a cluster: the same topics, records and groups, then more brokers, and
+partitions that move to them.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,8 @@ def test_a_single_broker_becomes_a_cluster_that_takes_its_partitions_over(
             range(RECORDS, 2 * RECORDS)
         )  # it went on where it was
         wait_until(
-            lambda: replicas(first.bootstrap, "__consumer_offsets") == {3}, "three replicas of the offsets"
+            lambda: replicas(first.bootstrap, "__consumer_offsets") == {3},
+            "three replicas of the offsets",
         )
         first.kill()
         wait_until(lambda: live(others[0].bootstrap) == {1, 2}, "the first broker to be missed")

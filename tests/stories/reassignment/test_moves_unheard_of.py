@@ -1,4 +1,6 @@
-"""Replicas that are moved away and back while their broker has not heard of it: they begin empty, and must not count for what they were."""
+"""Replicas that are moved away and back while their broker has not heard of it: they begin empty,
+and must not count for what they were.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ from support.sim.stories import CONTROLLER, Story, play
 
 
 class BackBeforeItIsHeard(Story):
-    """Broker 2 hears late that its replica has gone, and even later that it is wanted again. Until then it goes on following; then it deletes
-    what it has, and begins anew. The move back makes it the leader."""
+    """Broker 2 hears late that its replica has gone, and even later that it is wanted again. Until
+    then it goes on following; then it deletes what it has, and begins anew. The move back makes
+    it the leader.
+    """
 
     others: ClassVar = (4,)
     configs: ClassVar = {"min.insync.replicas": 2}
@@ -45,7 +49,8 @@ class BackBeforeItIsHeard(Story):
         return set(followers.followers) if followers is not None else set()
 
 
-# Whether it hears of both moves at once, and need not begin anew, depends on when it asks: in about every sixth it hears of one after the other.
+# Whether it hears of both moves at once, and need not begin anew, depends on when it asks: in about
+# every sixth it hears of one after the other.
 SEEDS = range(1, 61)
 
 

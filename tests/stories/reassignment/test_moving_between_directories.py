@@ -1,5 +1,7 @@
-"""AlterReplicaLogDirs in a cluster: followers move between the data directories of their broker as leaders do, while records come and
-leaders change; a replica that is not there yet is made where it was asked for."""
+"""AlterReplicaLogDirs in a cluster: followers move between the data directories of their broker as
+leaders do, while records come and leaders change; a replica that is not there yet is made where
+it was asked for.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def directories(tmp_path: Path, node: int) -> list[str]:
 
 def move(cluster: InProcessCluster, node: int, path: str, topic: str = TOPIC) -> int:
     """The error code."""
-    wanted = AlterReplicaLogDir(path=path, topics=[AlterReplicaLogDirTopic(name=topic, partitions=[0])])
+    wanted = AlterReplicaLogDir(
+        path=path, topics=[AlterReplicaLogDirTopic(name=topic, partitions=[0])]
+    )
     with cluster.client(node) as client:
         answer = client.call(AlterReplicaLogDirsRequest(dirs=[wanted]), 2)
     return int(answer.results[0].partitions[0].error_code)
@@ -52,7 +56,9 @@ def log_of(cluster: InProcessCluster, node: int) -> Any:
 
 
 def other_directory(tmp_path: Path, cluster: InProcessCluster, node: int) -> str:
-    (other,) = [path for path in directories(tmp_path, node) if path != log_of(cluster, node).log_dir]
+    (other,) = [
+        path for path in directories(tmp_path, node) if path != log_of(cluster, node).log_dir
+    ]
     return other
 
 
@@ -122,7 +128,9 @@ def test_followers_move_under_load_and_leaders_change_meanwhile(
                 enough = len(acknowledged) + 30
                 wait_until(lambda n=enough: len(acknowledged) > n, "more records")  # type: ignore[misc]
         wait_until(lambda: cluster.in_sync(TOPIC) == 3, "all replicas")
-        wait_until(lambda: len({log_of(cluster, n).log_end_offset for n in range(3)}) == 1, "the same end")
+        wait_until(
+            lambda: len({log_of(cluster, n).log_end_offset for n in range(3)}) == 1, "the same end"
+        )
         replicas = [raw(cluster, node) for node in range(3)]
         assert replicas[0] == replicas[1] == replicas[2]
         assert all(value in replicas[0] for value in acknowledged)
@@ -131,14 +139,21 @@ def test_followers_move_under_load_and_leaders_change_meanwhile(
                 lambda n=node: not cluster.brokers[n].broker.parts.logs.moves.left_behind,
                 "old directories to go",
             )  # type: ignore[misc]
-            assert sum((Path(path) / f"{TOPIC}-0").exists() for path in directories(tmp_path, node)) == 1
+            assert (
+                sum((Path(path) / f"{TOPIC}-0").exists() for path in directories(tmp_path, node))
+                == 1
+            )
 
 
 def test_a_replica_is_made_where_it_was_asked_for(
     in_process_cluster: Callable[..., InProcessCluster], tmp_path: Path
 ) -> None:
-    """As kafka-reassign-partitions.sh does it with log_dirs: first the directory, then the replica."""
-    with in_process_cluster(2, {"min.insync.replicas": 1}, each=two_directories(tmp_path)) as cluster:
+    """As kafka-reassign-partitions.sh does it with log_dirs: first the directory,
+    then the replica.
+    """
+    with in_process_cluster(
+        2, {"min.insync.replicas": 1}, each=two_directories(tmp_path)
+    ) as cluster:
         cluster.create_topic(TOPIC, at={0: (0,)})
         wanted = directories(tmp_path, 1)[1]
         assert move(cluster, 1, wanted) == REPLICA_NOT_AVAILABLE
@@ -169,14 +184,17 @@ def test_copies_keep_to_the_rate_of_the_operator(
         with cluster.client(0) as client:
             for _ in range(6):
                 client.call(produce_request(TOPIC, 0, records, acks=-1), 9)
-        movers: list[Any] = [cluster.brokers[node].broker.parts.maintenance.mover for node in range(2)]
+        movers: list[Any] = [
+            cluster.brokers[node].broker.parts.maintenance.mover for node in range(2)
+        ]
         limit_copies(cluster, "", 1)
         limit_copies(cluster, "0", 1 << 40)
         wait_until(lambda: [m._max_bytes_per_s() for m in movers] == [1 << 40, 1], "the rates")
         for node in range(2):
             assert move(cluster, node, other_directory(tmp_path, cluster, node)) == 0
         wait_until(
-            lambda: not cluster.brokers[0].broker.parts.logs.futures, "the broker with a rate of its own"
+            lambda: not cluster.brokers[0].broker.parts.logs.futures,
+            "the broker with a rate of its own",
         )
         assert 0 < next(iter(cluster.brokers[1].broker.parts.logs.futures.values())).size < 500_000
         limit_copies(cluster, "", 1 << 40)

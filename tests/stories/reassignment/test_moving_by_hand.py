@@ -1,4 +1,6 @@
-"""The commands of an operator against real brokers: reassign, elect-leaders, migrate; what they say and what comes of it."""
+"""The commands of an operator against real brokers: reassign, elect-leaders, migrate; what they say
+and what comes of it.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def partition(bootstrap: str) -> Any:
 def fill(bootstrap: str) -> None:
     with RawClient(bootstrap) as client:
         for _ in range(BATCHES):
-            batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, os.urandom(SIZE), ())])
+            batch = build_batch(
+                [Record(0, time.time_ns() // 1_000_000, None, os.urandom(SIZE), ())]
+            )
             answer = client.call(produce_request(TOPIC, 0, batch, acks=-1), 9)
             assert answer.responses[0].partition_responses[0].error_code == 0
 
@@ -95,7 +99,12 @@ def test_a_throttled_move_is_called_off_and_made_again(
         assert slow
         cluster.create_topic("small", at={0: (0,)})
         ran = run(
-            bootstrap, "reassign", "execute", str(plan_of(tmp_path, "small", 1)), "--throttle", "100000"
+            bootstrap,
+            "reassign",
+            "execute",
+            str(plan_of(tmp_path, "small", 1)),
+            "--throttle",
+            "100000",
         )
         assert ran.returncode == 0 and "other moves are still in progress" in ran.stderr, ran.stderr
         assert throttles(bootstrap) == slow, "the one that ends first leaves the other its throttle"
@@ -109,7 +118,8 @@ def test_a_throttled_move_is_called_off_and_made_again(
         assert run(bootstrap, "reassign", "cancel").returncode == 0
         assert set(partition(bootstrap).replicas) == {0, 1} and not throttles(bootstrap)
         wait_until(
-            lambda: not (cluster.brokers[2].data_dir / f"{TOPIC}-0").exists(), "the new replica to go again"
+            lambda: not (cluster.brokers[2].data_dir / f"{TOPIC}-0").exists(),
+            "the new replica to go again",
         )
 
         assert run(bootstrap, "reassign", *slowly).returncode == 0
@@ -117,11 +127,16 @@ def test_a_throttled_move_is_called_off_and_made_again(
         assert not throttles(bootstrap)
         wait_until(lambda: set(partition(bootstrap).isr) == {1, 2}, "the move at full speed")
         assert partition(bootstrap).replicas == (2, 1)
-        wait_until(lambda: not (cluster.brokers[0].data_dir / f"{TOPIC}-0").exists(), "the old one to go")
+        wait_until(
+            lambda: not (cluster.brokers[0].data_dir / f"{TOPIC}-0").exists(), "the old one to go"
+        )
 
         leaders = json.loads(done(bootstrap, "elect-leaders", "--format", "json"))
         assert partition(bootstrap).leader == 2, leaders
-        assert "every partition already has its preferred leader" in run(bootstrap, "elect-leaders").stderr
+        assert (
+            "every partition already has its preferred leader"
+            in run(bootstrap, "elect-leaders").stderr
+        )
         assert complaints(cluster.logs()) == []
 
 
@@ -142,12 +157,15 @@ def move_slowly(cluster: ProcessCluster, directory: Path, *replicas: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("command", "told"), [("cancel", "cancelled 1 of 1 move"), ("unthrottle", "removed the throttle")]
+    ("command", "told"),
+    [("cancel", "cancelled 1 of 1 move"), ("unthrottle", "removed the throttle")],
 )
 def test_a_throttle_is_lifted_of_a_broker_that_is_away(
     process_cluster: Callable[..., ProcessCluster], tmp_path: Path, command: str, told: str
 ) -> None:
-    """Its settings are the cluster's: it comes back without those that were taken from it meanwhile."""
+    """Its settings are the cluster's: it comes back without those that were taken from it
+    meanwhile.
+    """
     with process_cluster(3) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         move_slowly(cluster, tmp_path, 2, 1)
@@ -166,7 +184,15 @@ def test_partitions_leave_a_broker_that_is_away_at_the_rate_that_was_asked_for(
         kill(cluster, 2)
         bootstrap = cluster.bootstrap
         done(
-            bootstrap, "reassign", "execute", "--topic", TOPIC, "--brokers", "0,1", "--throttle", "100000000"
+            bootstrap,
+            "reassign",
+            "execute",
+            "--topic",
+            TOPIC,
+            "--brokers",
+            "0,1",
+            "--throttle",
+            "100000000",
         )
         assert partition(bootstrap).replicas == (0, 1)
         with Admin(bootstrap) as admin:
@@ -174,7 +200,13 @@ def test_partitions_leave_a_broker_that_is_away_at_the_rate_that_was_asked_for(
             admin.cluster.unregister(2)
             assert "2" not in admin.configs.names("broker"), "neither replicas nor settings"
         away = run(
-            bootstrap, "configs", "alter", "broker", "2", "--set", "leader.replication.throttled.rate=5"
+            bootstrap,
+            "configs",
+            "alter",
+            "broker",
+            "2",
+            "--set",
+            "leader.replication.throttled.rate=5",
         )
         assert away.returncode == 1 and "broker '2' does not exist" in away.stderr
         cluster.brokers[2].start()
@@ -222,7 +254,9 @@ def test_settings_of_a_broker_that_is_away_are_changed_through_the_others(
         assert asked.returncode == 1 and "broker 1 is down" in asked.stderr
         cluster.brokers[1].start()
         with Admin(cluster.bootstrap) as admin:
-            assert admin.configs.overrides("broker", 1) == {"leader.replication.throttled.rate": "5"}
+            assert admin.configs.overrides("broker", 1) == {
+                "leader.replication.throttled.rate": "5"
+            }
 
 
 def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_path: Path) -> None:
@@ -260,7 +294,10 @@ def test_bad_plans_are_told(process_cluster: Callable[..., ProcessCluster], tmp_
         ran = run(cluster.bootstrap, "reassign", "execute", str(plan), "--throttle", "1000")
         assert ran.returncode == 1 and "broker 7 does not exist" in ran.stderr
         assert not throttles(cluster.bootstrap, brokers=2)
-        assert run(cluster.bootstrap, "reassign", "execute", str(plan), "--throttle", "0").returncode == 2
+        assert (
+            run(cluster.bootstrap, "reassign", "execute", str(plan), "--throttle", "0").returncode
+            == 2
+        )
         assert partition(cluster.bootstrap).replicas == (0, 1)
 
 
@@ -274,7 +311,9 @@ def test_the_command_moves_a_stopped_broker_and_says_what_comes_next(
         assert busy.returncode == 1 and "stop it first" in busy.stderr
     absent = run("", "migrate", "--to", "127.0.0.1:1", "--data", str(tmp_path / "absent"))
     assert absent.returncode == 1 and "absent does not exist" in absent.stderr
-    nowhere = run("", "migrate", "--to", "127.0.0.1:1/x", "--data", str(alone.data_dir), "--timeout", "1")
+    nowhere = run(
+        "", "migrate", "--to", "127.0.0.1:1/x", "--data", str(alone.data_dir), "--timeout", "1"
+    )
     assert nowhere.returncode == 1 and "Traceback" not in nowhere.stderr, nowhere.stderr
     ran = run("", "migrate", "--to", connect, "--data", str(alone.data_dir))
     assert (
@@ -293,4 +332,7 @@ def test_the_command_moves_a_stopped_broker_and_says_what_comes_next(
         done(alone.bootstrap, "topics", "describe", TOPIC)
     assert run("", "migrate", "--to", connect, "--data", str(alone.data_dir)).returncode == 0
     with LocalBroker(tmp_path / "b", {"zookeeper.connect": connect}) as member:
-        assert len(json.loads(done(member.bootstrap, "topics", "describe", TOPIC, "--format", "json"))) == 1
+        assert (
+            len(json.loads(done(member.bootstrap, "topics", "describe", TOPIC, "--format", "json")))
+            == 1
+        )

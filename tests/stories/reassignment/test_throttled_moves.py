@@ -1,4 +1,6 @@
-"""Throttles of replication: what is moved comes at the rate that the operator allows, what is in sync is never held back."""
+"""Throttles of replication: what is moved comes at the rate that the operator allows, what is in
+sync is never held back.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ SIZE = 200_000
 MUCH, LITTLE = 1 << 40, 1
 
 
-def alter(cluster: InProcessCluster, kind: int, name: str, operation: int = SET, **settings: object) -> None:
+def alter(
+    cluster: InProcessCluster, kind: int, name: str, operation: int = SET, **settings: object
+) -> None:
     configs = [
         AlterableConfig(name=key.replace("_", "."), config_operation=operation, value=str(value))
         for key, value in settings.items()
@@ -47,20 +51,33 @@ def write(cluster: InProcessCluster, node: int = 0) -> int:
 def end_at(cluster: InProcessCluster, node: int) -> int:
     broker: Any = cluster.brokers[node].broker.parts
     partition = broker.replicas.partitions.get(TOPIC, {}).get(0)
-    return partition.log.log_end_offset if partition is not None and partition.log is not None else -1
+    return (
+        partition.log.log_end_offset if partition is not None and partition.log is not None else -1
+    )
 
 
 @pytest.mark.parametrize(("side", "listed"), [("leader", "0:0"), ("follower", "0:2")])
 def test_a_move_is_held_back_and_the_others_are_not(
     in_process_cluster: Callable[..., InProcessCluster], side: str, listed: str
 ) -> None:
-    """With a rate of next to nothing the new replica gets a first piece and no more, until the rate is raised."""
-    settings = {"replica.fetch.max.bytes": SIZE, "min.insync.replicas": 2, "replica.lag.time.max.ms": 2000}
+    """With a rate of next to nothing the new replica gets a first piece and no more, until the rate
+    is raised.
+    """
+    settings = {
+        "replica.fetch.max.bytes": SIZE,
+        "min.insync.replicas": 2,
+        "replica.lag.time.max.ms": 2000,
+    }
     with in_process_cluster(3, settings) as cluster:
         cluster.create_topic(TOPIC, at={0: (0, 1)})
         throttled = 0 if side == "leader" else 2
         alter(cluster, TOPIC_SETTINGS, TOPIC, **{f"{side}_replication_throttled_replicas": listed})
-        alter(cluster, BROKER_SETTINGS, str(throttled), **{f"{side}_replication_throttled_rate": LITTLE})
+        alter(
+            cluster,
+            BROKER_SETTINGS,
+            str(throttled),
+            **{f"{side}_replication_throttled_rate": LITTLE},
+        )
         throttle = getattr(cluster.brokers[throttled].broker.parts, f"{side}_throttle")
         wait_until(lambda: throttle.active, "the rate")
         assert [write(cluster) for _ in range(10)] == [0] * 10
@@ -72,7 +89,9 @@ def test_a_move_is_held_back_and_the_others_are_not(
         with cluster.client() as client:
             (row,) = describe(client, TOPIC).partitions
         assert set(row.isr_nodes) == {0, 1}
-        alter(cluster, BROKER_SETTINGS, str(throttled), **{f"{side}_replication_throttled_rate": MUCH})
+        alter(
+            cluster, BROKER_SETTINGS, str(throttled), **{f"{side}_replication_throttled_rate": MUCH}
+        )
         wait_until(lambda: moved(cluster), "the move")
         assert end_at(cluster, 2) == 13
 

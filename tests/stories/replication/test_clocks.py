@@ -1,4 +1,6 @@
-"""Clocks that are set back on a running broker: how long a follower is behind is no matter of the time of day."""
+"""Clocks that are set back on a running broker: how long a follower is behind is no matter of the
+time of day.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _QUARTER_MS = 900_000
 
 
 class SetBack(Story):
-    """A quarter of an hour back. A follower that is cut off afterwards, and has its session with ZooKeeper, leaves the ISR as soon as ever."""
+    """A quarter of an hour back. A follower that is cut off afterwards, and has its session with
+    ZooKeeper, leaves the ISR as soon as ever.
+    """
 
     configs: ClassVar = {"min.insync.replicas": 2}
     settings: ClassVar = {"replica.lag.time.max.ms": 3000}
@@ -32,7 +36,9 @@ def test_a_follower_that_is_cut_off_after_the_clock_was_set_back_is_not_waited_f
 
 
 class ThrottledAndSetBack(Story):
-    """A throttled follower whose own clock is set back, after it has used up its rate, is not held back for as long."""
+    """A throttled follower whose own clock is set back, after it has used up its rate, is not held
+    back for as long.
+    """
 
     configs: ClassVar = {"min.insync.replicas": 2, "follower.replication.throttled.replicas": "*"}
     settings: ClassVar = {"follower.replication.throttled.rate": 1000}

@@ -1,4 +1,6 @@
-"""DeleteRecords in a cluster: answered when the records are gone from every replica whose broker is there."""
+"""DeleteRecords in a cluster: answered when the records are gone from every replica whose broker is
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""flush.messages on followers: what a replica says it has is on its disk, so that acks=all outlives a power cut everywhere at once."""
+"""flush.messages on followers: what a replica says it has is on its disk, so that acks=all outlives
+a power cut everywhere at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ TOPIC = "durable"
 
 def write(cluster: InProcessCluster, timeout_ms: int) -> ErrorCode:
     batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, b"v", ())])
-    data = [TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])]
+    data = [
+        TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])
+    ]
     with cluster.client(0) as client:
         answer = client.call(ProduceRequest(acks=-1, timeout_ms=timeout_ms, topic_data=data), 9)
     return ErrorCode.of(answer.responses[0].partition_responses[0].error_code)

@@ -1,5 +1,6 @@
-"""Replicas that are held back, by a throttle, a slow disk or a tail of their own, on the real leaders and followers: nobody takes for committed
-or durable what is not."""
+"""Replicas that are held back, by a throttle, a slow disk or a tail of their own, on the real
+leaders and followers: nobody takes for committed or durable what is not.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ def test_a_throttle_does_not_let_a_former_leader_take_its_own_tail_for_committed
 
 
 class ThrottledAndParted(Story):
-    """A former leader with a tail that nobody else has is back while the throttle of the leader is used up by other moves."""
+    """A former leader with a tail that nobody else has is back while the throttle of the leader is
+    used up by other moves.
+    """
 
     configs: ClassVar = _THROTTLED
     settings: ClassVar = {"leader.replication.throttled.rate": 1000}
@@ -97,7 +100,11 @@ class ThrottledPartedAndCompacted(Story):
         self.kill(3)
         await self.until(lambda: self.leads(1))
         values = [value for batch in self.log(1).batches for value in batch.values]
-        return [] if "kept=committed" in values else [Violation("acknowledged-lost", KEY, "kept=committed")]
+        return (
+            []
+            if "kept=committed" in values
+            else [Violation("acknowledged-lost", KEY, "kept=committed")]
+        )
 
     async def _write_alone(self, *values: str) -> list[asyncio.Task[Any]]:
         """In a segment each, to the leader that nobody follows."""
@@ -118,7 +125,9 @@ def test_a_new_leader_is_not_told_what_a_follower_has_not_on_its_disk_yet() -> N
 
 
 class FailOverDuringASlowSync(Story):
-    """flush.messages=1. The disk of one follower is slow, the leader dies meanwhile, and then everybody loses power."""
+    """flush.messages=1. The disk of one follower is slow, the leader dies meanwhile, and then
+    everybody loses power.
+    """
 
     configs: ClassVar = {"min.insync.replicas": 2, "flush.messages": 1}
 
@@ -132,7 +141,9 @@ class FailOverDuringASlowSync(Story):
 
         self.brokers[3].broker.parts.housekeeping.blocking = slow
         sending = asyncio.get_running_loop().create_task(self.send(producer, "second"))
-        await self.until(lambda: self.end(3) == 2 and self.partition(2).online_log.recovery_point == 2)
+        await self.until(
+            lambda: self.end(3) == 2 and self.partition(2).online_log.recovery_point == 2
+        )
         await asyncio.sleep(1)
         assert self.high_watermark(1) == 1 and not sending.done(), "3 does not have it on its disk"
         self.kill(1)
@@ -159,7 +170,9 @@ def test_a_replica_that_was_cut_hears_of_the_high_watermark_without_another_writ
 
 
 class CutOnAnIdlePartition(Story):
-    """A former leader comes back with a tail of its own to a partition where nothing is written any more."""
+    """A former leader comes back with a tail of its own to a partition where nothing is written any
+    more.
+    """
 
     configs: ClassVar = {"min.insync.replicas": 2}
 
@@ -180,7 +193,9 @@ class CutOnAnIdlePartition(Story):
         await self.until(lambda: self.high_watermark(2) == 2)
         self.world.network.heal()
         await self.brokers[1].start()
-        await self.until(lambda: self.has(1) and self.end(1) == 2 and len(self.partition(2).isr) == 3)
+        await self.until(
+            lambda: self.has(1) and self.end(1) == 2 and len(self.partition(2).isr) == 3
+        )
         sessions = self.brokers[2].broker.parts.fetch_sessions._sessions.values()
         busiest = max(sessions, key=lambda session: session.epoch)
         before = busiest.epoch
@@ -188,7 +203,11 @@ class CutOnAnIdlePartition(Story):
         told = self.high_watermark(1) == 2
         # Twice a second a follower asks for news that are not there.
         calm = busiest.epoch - before < 200
-        return [] if told and calm else [Violation("never-told", KEY, f"{busiest.epoch - before} fetches")]
+        return (
+            []
+            if told and calm
+            else [Violation("never-told", KEY, f"{busiest.epoch - before} fetches")]
+        )
 
 
 def test_truncated_follower_learns_the_log_start_and_rejoins_the_isr() -> None:
@@ -196,7 +215,9 @@ def test_truncated_follower_learns_the_log_start_and_rejoins_the_isr() -> None:
 
 
 class TruncatedAfterADeletion(Story):
-    """A former leader comes back with a tail of its own, after records were deleted. Nothing is written any more."""
+    """A former leader comes back with a tail of its own, after records were deleted. Nothing is
+    written any more.
+    """
 
     configs: ClassVar = {"min.insync.replicas": 2}
 
@@ -233,7 +254,9 @@ def test_a_leader_that_was_replaced_without_knowing_it_is_not_confirmed() -> Non
 
 
 class ReplacedWithoutKnowing(Story):
-    """Its session is over and it hears of nothing: whoever asks it for the last word gets none, and its successor's is had."""
+    """Its session is over and it hears of nothing: whoever asks it for the last word gets none, and
+    its successor's is had.
+    """
 
     async def tell(self) -> list[Violation]:
         producer = await self.producer()

@@ -1,4 +1,6 @@
-"""Partitions in which nothing happens cost a leader nothing, and are written to as if they had been looked at all the time."""
+"""Partitions in which nothing happens cost a leader nothing, and are written to as if they had been
+looked at all the time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def sessions(cluster: InProcessCluster) -> list[FetchSession]:
 
 
 def parked(cluster: InProcessCluster, topic_id: bytes) -> set[int]:
-    return {index for one in sessions(cluster) for topic, index in list(one.idle) if topic == topic_id}
+    return {
+        index for one in sessions(cluster) for topic, index in list(one.idle) if topic == topic_id
+    }
 
 
 def write(cluster: InProcessCluster, partition: int) -> int:
@@ -51,7 +55,9 @@ def test_a_parked_partition_is_written_and_replicated(
     for _ in range(3):
         for partition in range(PARTITIONS):
             offset = write(shared_cluster, partition)
-            follower = shared_cluster.brokers[FOLLOWER].broker.parts.replicas.replica(TOPIC, partition)
+            follower = shared_cluster.brokers[FOLLOWER].broker.parts.replicas.replica(
+                TOPIC, partition
+            )
             assert follower.online_log.log_end_offset == offset + 1
         wait_until(lambda: len(parked(shared_cluster, topic_id)) > 0, "parked rows")
 

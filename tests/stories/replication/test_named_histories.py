@@ -1,5 +1,7 @@
-"""Histories that made Kafka lose records or let replicas part, on the real leaders and followers: they end well, and end badly without
-leader epochs, or without what keeps deletions from being forgotten too early."""
+"""Histories that made Kafka lose records or let replicas part, on the real leaders and followers:
+they end well, and end badly without leader epochs, or without what keeps deletions from being
+forgotten too early.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from support.sim.stories import HOST, KEY, Story, Worst, play
 
 @pytest.fixture
 def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Followers as they were before KIP-101: they say nothing of epochs, and begin by cutting their log to the high watermark."""
+    """Followers as they were before KIP-101: they say nothing of epochs, and begin by cutting their
+    log to the high watermark.
+    """
     row, add = follower_session.FollowedPartition.row, fetcher._LeaderLoop.add
 
     def row_without(self: follower_session.FollowedPartition, max_bytes: int) -> Any:
@@ -39,8 +43,9 @@ def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class LeaderFallsTwice(Story):
-    """Everybody has the second record, and who leads in the end does not know yet that everybody has it. Cutting to its high watermark
-    on the way loses what was acknowledged."""
+    """Everybody has the second record, and who leads in the end does not know yet that everybody
+    has it. Cutting to its high watermark on the way loses what was acknowledged.
+    """
 
     replicas: ClassVar = (1, 3, 2)
     configs: ClassVar = {"min.insync.replicas": 2}
@@ -67,7 +72,9 @@ class LeaderFallsTwice(Story):
 
 
 class BothLosePower(Story):
-    """The follower loses its second record with its power, comes back first, leads, and writes another one in that place."""
+    """The follower loses its second record with its power, comes back first, leads, and writes
+    another one in that place.
+    """
 
     replicas: ClassVar = (1, 2)
     configs: ClassVar = {"min.insync.replicas": 1}
@@ -91,7 +98,8 @@ class BothLosePower(Story):
         await self.brokers[2].start()
         await self.until(lambda: self.leads(2))
         assert self.end(2) == 1
-        self.acknowledged.pop()  # lost with the power of the only one that could lead: nobody promised it
+        # lost with the power of the only one that could lead: nobody promised it
+        self.acknowledged.pop()
         await self.send(await self.producer(), "third")
         await self.brokers[1].start()
         await self.until(lambda: len(self.partition(2).isr) == 2)
@@ -100,7 +108,9 @@ class BothLosePower(Story):
 
 
 class TailsOfThreeLeaders(Story):
-    """Each of three leaders has written what none of the others has (KIP-279): the two that come back follow the third."""
+    """Each of three leaders has written what none of the others has (KIP-279): the two that come
+    back follow the third.
+    """
 
     configs: ClassVar = {"min.insync.replicas": 1}
 
@@ -153,7 +163,7 @@ def test_truncation_to_the_high_watermark_lets_replicas_part() -> None:
     assert "replicas-differ" in play(BothLosePower)
 
 
-# ---- deletions ----------------------------------------------------------------------------------------------
+# ---- deletions ----
 
 
 class Keyed(Producer):
@@ -165,8 +175,10 @@ class Keyed(Producer):
 
 
 class AwayForLong(Story):
-    """A replica has a key and an open transaction, and is away while the one is deleted and the other aborted, for longer than
-    ``delete.retention.ms``; in the end it is the only one that is left."""
+    """A replica has a key and an open transaction, and is away while the one is deleted and the
+    other aborted, for longer than ``delete.retention.ms``; in the end it is the only one that is
+    left.
+    """
 
     configs: ClassVar = {
         "cleanup.policy": "compact",
@@ -237,12 +249,13 @@ def test_deletions_that_are_forgotten_too_early_come_back(monkeypatch: pytest.Mo
     assert {"deleted", "aborted"} <= set(play(AwayForLong))
 
 
-# ---- what is gone stays gone, and holds nobody up -----------------------------------------------------------
+# ---- what is gone stays gone, and holds nobody up ----
 
 
 class TopicMadeAnewWhileAway(Story):
-    """A broker comes back when a topic has been deleted, and is then given the new topic of that name. What the controller tells it first
-    is a snapshot from before all that."""
+    """A broker comes back when a topic has been deleted, and is then given the new topic of that
+    name. What the controller tells it first is a snapshot from before all that.
+    """
 
     async def tell(self) -> list[Violation]:
         producer = await self.producer()
@@ -258,8 +271,9 @@ class TopicMadeAnewWhileAway(Story):
 
 
 class IdIsLostWhileAway(Story):
-    """A power cut has left nothing of the file that says which topic a replica belongs to. When the broker is back, there is another topic of
-    that name, as long as the first one was."""
+    """A power cut has left nothing of the file that says which topic a replica belongs to. When the
+    broker is back, there is another topic of that name, as long as the first one was.
+    """
 
     async def tell(self) -> list[Violation]:
         await self.send(await self.producer(), "of the first topic")
@@ -278,7 +292,9 @@ class IdIsLostWhileAway(Story):
 
 
 class StartsInsideABatch(Story):
-    """Records are deleted up to the middle of a batch while a replica is away that has nothing of it."""
+    """Records are deleted up to the middle of a batch while a replica is away that has nothing of
+    it.
+    """
 
     async def tell(self) -> list[Violation]:
         producer = await self.producer()
@@ -344,8 +360,9 @@ def test_a_replica_that_was_away_takes_part_again(story: type[Story]) -> None:
 
 
 class PowerCutOfTheOneThatIsReached(Story):
-    """Two are in sync. One is cut off from ZooKeeper and has everything; the other loses its power, and what it had not synced, and is
-    back first. It must not lead."""
+    """Two are in sync. One is cut off from ZooKeeper and has everything; the other loses its power,
+    and what it had not synced, and is back first. It must not lead.
+    """
 
     configs: ClassVar = {"min.insync.replicas": 2}
 

@@ -1,4 +1,6 @@
-"""A topic that is deleted and made again at once, on a leader that has much else to do: it knows of the new topic, and still has the old one."""
+"""A topic that is deleted and made again at once, on a leader that has much else to do: it knows of
+the new topic, and still has the old one.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class MadeAnewMeanwhile(Story):
 
     def _large(self, name: str) -> CreatableTopic:
         only_here = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]
-        return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=only_here)
+        return CreatableTopic(
+            name=name, num_partitions=-1, replication_factor=-1, assignments=only_here
+        )
 
     def _made_anew(self) -> CreatableTopic:
         everywhere = CreatableReplicaAssignment(partition_index=0, broker_ids=list(self.replicas))

@@ -1,4 +1,6 @@
-"""Clients that ask and never take: what they cost in memory is bounded, and everybody else is served meanwhile."""
+"""Clients that ask and never take: what they cost in memory is bounded, and everybody else is
+served meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from support.raw import (
 )
 
 MIB = 1 << 20
-# For twenty clients that together ask for a hundred gigabytes: one or two megabytes each, and what Python keeps.
+# For twenty clients that together ask for a hundred gigabytes: one or two megabytes each, and what
+# Python keeps.
 GROWTH_MIB = 150
 
 
@@ -74,26 +77,36 @@ def test_clients_that_never_read_cost_bounded_memory(
         client.call(message, version)  # whatever has to be imported or started is
         before = memory_mib(large.pid)
         clients = [greedy(large, frames(message, version, 100)) for _ in range(count)]
-        # All of them have got what there is room for when their sockets are full; others are served all the time.
+        # All of them have got what there is room for when their sockets are full; others are served
+        # all the time.
         settled = 0.0
         for _ in range(50):
-            assert produce(client, "large", 0, build_batch([Record(0, -1, None, b"v", ())])).error_code == 0
+            assert (
+                produce(client, "large", 0, build_batch([Record(0, -1, None, b"v", ())])).error_code
+                == 0
+            )
             assert fetch(client, "large", 0, 0, max_bytes=1000).error_code == 0
             settled = max(settled, memory_mib(large.pid))
         assert settled - before < GROWTH_MIB
         for one in clients:
             one.close()
-    wait_until(lambda: memory_mib(large.pid) - before < GROWTH_MIB / 2, "the memory to be given back")
+    wait_until(
+        lambda: memory_mib(large.pid) - before < GROWTH_MIB / 2, "the memory to be given back"
+    )
     assert complaints(large.output()) == []
 
 
 def test_answers_behind_a_waiting_fetch_cost_bounded_memory(large: LocalBroker) -> None:
-    """Nothing can be sent before the fetch in front is answered: what comes behind must not pile up."""
+    """Nothing can be sent before the fetch in front is answered: what comes behind must not pile
+    up.
+    """
     with RawClient(large.bootstrap) as client:
         client.call(MetadataRequest(topics=None), 9)
         before = memory_mib(large.pid)
         parked = frames(fetch_request("wide", max_wait_ms=60_000), 11, 1)
-        clients = [greedy(large, parked + frames(MetadataRequest(topics=None), 9, 400)) for _ in range(6)]
+        clients = [
+            greedy(large, parked + frames(MetadataRequest(topics=None), 9, 400)) for _ in range(6)
+        ]
         for _ in range(10):
             client.call(MetadataRequest(topics=None), 9)
             # Without a bound each would hold 400 answers of 26 kB.

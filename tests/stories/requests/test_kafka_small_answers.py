@@ -19,12 +19,25 @@ from millstream.wire.messages.alter_client_quotas import (
     QuotaOperation,
 )
 from millstream.wire.messages.create_acls import AclCreation, CreateAclsRequest
-from millstream.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from millstream.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from millstream.wire.messages.describe_acls import DescribeAclsRequest
-from millstream.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream.wire.messages.describe_client_quotas import (
+    ComponentData,
+    DescribeClientQuotasRequest,
+)
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -51,17 +64,23 @@ def client(broker: InProcessBroker) -> Iterator[RawClient]:
 
 
 def alter(client: RawClient, name: str, setting: str, value: str | None) -> tuple[int, str | None]:
-    row = AlterableConfig(name=setting, config_operation=SET if value is not None else DELETE, value=value)
+    row = AlterableConfig(
+        name=setting, config_operation=SET if value is not None else DELETE, value=value
+    )
     resource = AlterConfigsResource(resource_type=BROKER, resource_name=name, configs=[row])
     (answer,) = client.call(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses
     return answer.error_code, answer.error_message
 
 
-def described(client: RawClient, kind: int, name: str, keys: Sequence[str] | None = None) -> dict[str, Any]:
+def described(
+    client: RawClient, kind: int, name: str, keys: Sequence[str] | None = None
+) -> dict[str, Any]:
     resource = DescribeConfigsResource(
         resource_type=kind, resource_name=name, configuration_keys=list(keys) if keys else None
     )
-    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True)
+    request = DescribeConfigsRequest(
+        resources=[resource], include_synonyms=True, include_documentation=True
+    )
     (result,) = client.call(request, 4).results
     assert result.error_code == 0, result
     return {row.name: row for row in result.configs}
@@ -72,13 +91,16 @@ def synonyms(row: Any) -> Synonyms:
 
 
 def create(client: RawClient, name: str, **configs: str) -> int:
-    rows = [CreatableTopicConfig(name=key.replace("_", "."), value=text) for key, text in configs.items()]
+    rows = [
+        CreatableTopicConfig(name=key.replace("_", "."), value=text)
+        for key, text in configs.items()
+    ]
     topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=rows)
     (made,) = client.call(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 7).topics
     return int(made.error_code)
 
 
-# ---- settings -------------------------------------------------------------------------------------------------
+# ---- settings ----
 
 
 def test_tiered_storage_settings_have_kafkas_names(client: RawClient) -> None:
@@ -88,7 +110,9 @@ def test_tiered_storage_settings_have_kafkas_names(client: RawClient) -> None:
 
 
 def test_topic_synonyms_begin_with_the_finest_unit(client: RawClient) -> None:
-    """A value that comes from another unit alone (log.roll.hours) is shown as a default without synonyms."""
+    """A value that comes from another unit alone (log.roll.hours) is shown as a default without
+    synonyms.
+    """
     assert create(client, "orders", flush_messages="5") == 0
     rows = described(client, TOPIC, "orders")
     shown = {name: (row.value, row.config_source, synonyms(row)) for name, row in rows.items()}
@@ -99,11 +123,16 @@ def test_topic_synonyms_begin_with_the_finest_unit(client: RawClient) -> None:
     assert shown["leader.replication.throttled.replicas"] == ("", 5, [])
     assert shown["remote.storage.enable"] == ("false", 5, [])
     assert shown["segment.bytes"] == ("1073741824", 5, [("log.segment.bytes", "1073741824", 5)])
-    flush: Synonyms = [("flush.messages", "5", 1), ("log.flush.interval.messages", "9223372036854775807", 5)]
+    flush: Synonyms = [
+        ("flush.messages", "5", 1),
+        ("log.flush.interval.messages", "9223372036854775807", 5),
+    ]
     assert shown["flush.messages"] == ("5", 1, flush)
 
 
-def test_synonyms_include_other_units_behind_the_finest(client: RawClient, broker: InProcessBroker) -> None:
+def test_synonyms_include_other_units_behind_the_finest(
+    client: RawClient, broker: InProcessBroker
+) -> None:
     node = str(broker.broker.parts.node_id)
     assert create(client, "orders") == 0
     assert alter(client, node, "log.retention.ms", "1000") == (0, None)
@@ -117,8 +146,14 @@ def test_synonyms_include_other_units_behind_the_finest(client: RawClient, broke
     rows = described(client, BROKER, node)
     assert synonyms(rows["log.retention.ms"]) == expected
     assert synonyms(rows["log.retention.hours"]) == expected[2:]
-    assert (rows["log.retention.minutes"].value, synonyms(rows["log.retention.minutes"])) == (None, [])
-    assert synonyms(rows["log.roll.hours"]) == [("log.roll.hours", "24", 4), ("log.roll.hours", "168", 5)]
+    assert (rows["log.retention.minutes"].value, synonyms(rows["log.retention.minutes"])) == (
+        None,
+        [],
+    )
+    assert synonyms(rows["log.roll.hours"]) == [
+        ("log.roll.hours", "24", 4),
+        ("log.roll.hours", "168", 5),
+    ]
     assert synonyms(rows["log.flush.interval.ms"]) == []
     scheduler = "log.flush.scheduler.interval.ms"
     assert synonyms(rows[scheduler]) == [(scheduler, "9223372036854775807", 5)]
@@ -132,7 +167,9 @@ def test_cluster_wide_min_insync_replicas_is_shown_for_topics(client: RawClient)
     assert synonyms(row) == [("min.insync.replicas", "2", 3), ("min.insync.replicas", "1", 5)]
 
 
-def test_unknown_broker_settings_are_stored_and_hidden(client: RawClient, broker: InProcessBroker) -> None:
+def test_unknown_broker_settings_are_stored_and_hidden(
+    client: RawClient, broker: InProcessBroker
+) -> None:
     node, name = str(broker.broker.parts.node_id), "my.plugin.secret"
     assert alter(client, node, name, "x") == (0, None)
     assert alter(client, "", name, "y") == (0, None)
@@ -146,13 +183,21 @@ def test_unknown_broker_settings_are_stored_and_hidden(client: RawClient, broker
     assert name not in described(client, BROKER, node)
 
 
-def test_limits_that_lock_everybody_out_are_refused(client: RawClient, broker: InProcessBroker) -> None:
+def test_limits_that_lock_everybody_out_are_refused(
+    client: RawClient, broker: InProcessBroker
+) -> None:
     for resource in (str(broker.broker.parts.node_id), ""):
         code, message = alter(client, resource, "max.connections", "0")
-        assert (code, "Invalid max.connections 0" in (message or "")) == (ErrorCode.INVALID_REQUEST, True)
+        assert (code, "Invalid max.connections 0" in (message or "")) == (
+            ErrorCode.INVALID_REQUEST,
+            True,
+        )
         code, message = alter(client, resource, "max.connections.per.ip", "0")
         assert code == ErrorCode.INVALID_REQUEST
-        assert message is not None and "only if max.connections.per.ip.overrides property is set" in message
+        assert (
+            message is not None
+            and "only if max.connections.per.ip.overrides property is set" in message
+        )
     assert alter(client, "", "max.connections.per.ip.overrides", "127.0.0.1:100") == (0, None)
     assert alter(client, "", "max.connections.per.ip", "0") == (0, None)
     code, _message = alter(client, "", "max.connections.per.ip.overrides", None)
@@ -164,15 +209,30 @@ def test_limits_that_lock_everybody_out_are_refused(client: RawClient, broker: I
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"heartbeat.interval.ms": "3000"}, "heartbeat.interval.ms .3000. must be greater than or equal to"),
-        ({"heartbeat.interval.ms": "16000"}, "heartbeat.interval.ms .16000. must be less than or equal to"),
-        ({"session.timeout.ms": "44999"}, "session.timeout.ms .44999. must be greater than or equal to"),
-        ({"session.timeout.ms": "60001"}, "session.timeout.ms .60001. must be less than or equal to"),
+        (
+            {"heartbeat.interval.ms": "3000"},
+            "heartbeat.interval.ms .3000. must be greater than or equal to",
+        ),
+        (
+            {"heartbeat.interval.ms": "16000"},
+            "heartbeat.interval.ms .16000. must be less than or equal to",
+        ),
+        (
+            {"session.timeout.ms": "44999"},
+            "session.timeout.ms .44999. must be greater than or equal to",
+        ),
+        (
+            {"session.timeout.ms": "60001"},
+            "session.timeout.ms .60001. must be less than or equal to",
+        ),
         (
             {"max.session.timeout.ms": "1000"},
             "max.session.timeout.ms .1000. must be greater than or equal to",
         ),
-        ({"assignment.interval.ms": "15001"}, "assignment.interval.ms .15001. must be less than or equal to"),
+        (
+            {"assignment.interval.ms": "15001"},
+            "assignment.interval.ms .15001. must be less than or equal to",
+        ),
         (
             {"min.session.timeout.ms": "1", "session.timeout.ms": "5000"},
             "heartbeat.interval.ms .5000. must be less than group.consumer.session.timeout.ms .5000.",
@@ -186,7 +246,7 @@ def test_group_settings_beyond_their_own_bounds_are_refused_at_startup(
         BrokerConfig.from_texts({f"group.consumer.{name}": text for name, text in settings.items()})
 
 
-# ---- limits, ACLs, quotas -------------------------------------------------------------------------------------
+# ---- limits, ACLs, quotas ----
 
 
 def test_request_adds_at_most_ten_thousand_partitions(client: RawClient) -> None:
@@ -221,8 +281,12 @@ def test_acl_requests_answer_that_security_is_disabled(client: RawClient, versio
     creation = AclCreation(resource_type=2, resource_name="orders", principal="User:a", host="*")
     made = client.call(CreateAclsRequest(creations=[creation, creation]), version).results
     assert [row.error_code for row in made] == [ErrorCode.SECURITY_DISABLED] * 2
-    gone = client.call(DeleteAclsRequest(filters=[DeleteAclsFilter(**nothing)]), version).filter_results
-    assert [(row.error_code, row.matching_acls) for row in gone] == [(ErrorCode.SECURITY_DISABLED, [])]
+    gone = client.call(
+        DeleteAclsRequest(filters=[DeleteAclsFilter(**nothing)]), version
+    ).filter_results
+    assert [(row.error_code, row.matching_acls) for row in gone] == [
+        (ErrorCode.SECURITY_DISABLED, [])
+    ]
 
 
 @pytest.mark.parametrize("version", range(2))
@@ -243,7 +307,9 @@ def test_no_client_has_a_quota_and_none_can_be_set(client: RawClient, version: i
     assert [(one.entity_type, one.entity_name) for one in row.entity] == [("user", "a")]
 
 
-def test_malformed_frames_log_one_line(broker: InProcessBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_frames_log_one_line(
+    broker: InProcessBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO")
     for key in range(20):
         with RawClient(broker.bootstrap) as client:

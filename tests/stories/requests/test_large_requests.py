@@ -15,7 +15,10 @@ from millstream.broker.requests import chunks
 from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports import turns
 from millstream.sim.world.disk import SimDisk
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from millstream.wire.messages.describe_groups import DescribeGroupsRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -88,7 +91,9 @@ def slice_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "_SLICE_S", 0.0)
 
 
-def fetch_all(offsets: dict[int, int], *, session: tuple[int, int] = (0, -1), **more: Any) -> FetchRequest:
+def fetch_all(
+    offsets: dict[int, int], *, session: tuple[int, int] = (0, -1), **more: Any
+) -> FetchRequest:
     rows = [
         FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1000)
         for index, offset in offsets.items()
@@ -108,7 +113,7 @@ def sizes(answer: Any) -> dict[int, int]:
     }
 
 
-# ---- the way through the broker -----------------------------------------------------------------------------
+# ---- the way through the broker ----
 
 
 @pytest.mark.usefixtures("sliced")
@@ -133,7 +138,9 @@ def test_large_request_that_cannot_be_read_closes_its_connection(client: RawClie
         client.read_frame()
 
 
-def test_client_that_goes_leaves_nothing_of_its_large_request(broker: InProcessBroker, sliced: None) -> None:
+def test_client_that_goes_leaves_nothing_of_its_large_request(
+    broker: InProcessBroker, sliced: None
+) -> None:
     client = RawClient(broker.bootstrap)
     client.send(DescribeGroupsRequest(groups=[f"g{n}" for n in range(50_000)]), 5)
     client.close()
@@ -143,7 +150,7 @@ def test_client_that_goes_leaves_nothing_of_its_large_request(broker: InProcessB
     wait_until(lambda: broker.run(lambda: memory.used) == 0, "the request to be given up")
 
 
-# ---- repeated resources, bounded answers ---------------------------------------------------------------------
+# ---- repeated resources, bounded answers ----
 
 
 def resource(kind: int, name: str) -> DescribeConfigsResource:
@@ -161,7 +168,12 @@ def test_repeated_resource_is_described_once_and_answered_as_often(
         return entries(broker, kind, name)
 
     monkeypatch.setattr(describe_configs, "_entries", counting)
-    asked = [resource(BROKER, "0"), resource(GROUP, "a"), resource(GROUP, "b"), resource(BROKER, "0")]
+    asked = [
+        resource(BROKER, "0"),
+        resource(GROUP, "a"),
+        resource(GROUP, "b"),
+        resource(BROKER, "0"),
+    ]
     results = client.call(DescribeConfigsRequest(resources=asked), 4).results
     assert [(row.resource_type, row.resource_name) for row in results] == [
         (one.resource_type, one.resource_name) for one in asked
@@ -185,16 +197,19 @@ def test_answer_beyond_the_bound_closes_the_connection_and_no_other(
     with pytest.raises(Closed):
         client.read_frame()
     assert (
-        "the response to DescribeConfigs has more than 1000000 bytes; request less at a time" in caplog.text
+        "the response to DescribeConfigs has more than 1000000 bytes; request less at a time"
+        in caplog.text
     )
 
 
-# ---- coordinators: in chunks ---------------------------------------------------------------------------------
+# ---- coordinators: in chunks ----
 
 
 @pytest.mark.usefixtures("sliced")
 def test_offsets_of_many_partitions_are_committed_and_fetched(client: RawClient) -> None:
-    rows = [OffsetCommitRequestPartition(partition_index=n, committed_offset=100 + n) for n in range(25)]
+    rows = [
+        OffsetCommitRequestPartition(partition_index=n, committed_offset=100 + n) for n in range(25)
+    ]
     commit = OffsetCommitRequest(
         group_id="g",
         generation_id_or_member_epoch=-1,
@@ -205,7 +220,9 @@ def test_offsets_of_many_partitions_are_committed_and_fetched(client: RawClient)
     )
     wide, none = client.call(commit, 8).topics
     expected = [ErrorCode.NONE] * PARTITIONS + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 5
-    assert [(row.partition_index, row.error_code) for row in wide.partitions] == list(enumerate(expected))
+    assert [(row.partition_index, row.error_code) for row in wide.partitions] == list(
+        enumerate(expected)
+    )
     assert {row.error_code for row in none.partitions} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     asked = OffsetFetchRequestGroup(
         group_id="g",
@@ -220,7 +237,9 @@ def test_offsets_of_many_partitions_are_committed_and_fetched(client: RawClient)
     offsets = {row.partition_index: row.committed_offset for row in topic.partitions}
     assert offsets == {n: 100 + n if n < PARTITIONS else -1 for n in range(25)}
     for group in answer.groups[1:]:
-        assert sorted(row.committed_offset for row in group.topics[0].partitions) == list(range(100, 120))
+        assert sorted(row.committed_offset for row in group.topics[0].partitions) == list(
+            range(100, 120)
+        )
 
 
 @pytest.mark.parametrize(
@@ -234,7 +253,10 @@ def test_offset_fetch_in_slices_answers_the_same(
     version: int,
 ) -> None:
     """Older versions have another form; a refusal names every partition."""
-    rows = [OffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in range(PARTITIONS)]
+    rows = [
+        OffsetCommitRequestPartition(partition_index=n, committed_offset=n)
+        for n in range(PARTITIONS)
+    ]
     commit = OffsetCommitRequest(
         group_id="g",
         generation_id_or_member_epoch=-1,
@@ -249,10 +271,16 @@ def test_offset_fetch_in_slices_answers_the_same(
         monkeypatch.setattr(offset_fetch, "call_group", refuse)
     indexes = list(range(PARTITIONS))
     if version < 8:
-        topics = [OffsetFetchRequestTopic(name=name, partition_indexes=indexes) for name in ("wide", "none")]
+        topics = [
+            OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+            for name in ("wide", "none")
+        ]
         request = OffsetFetchRequest(group_id=group, topics=topics)
     else:
-        asked = [OffsetFetchRequestTopics(name=name, partition_indexes=indexes) for name in ("wide", "none")]
+        asked = [
+            OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+            for name in ("wide", "none")
+        ]
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=asked)])
     expected = client.call(request, version)
     found = expected.topics if version < 8 else expected.groups[0].topics
@@ -266,9 +294,14 @@ def test_offset_fetch_in_slices_answers_the_same(
 
 @pytest.mark.usefixtures("sliced")
 def test_offsets_of_a_transaction_are_committed_in_chunks(client: RawClient) -> None:
-    made = client.call(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000), 4)
+    made = client.call(
+        InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000), 4
+    )
     assert made.error_code == 0
-    rows = [TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=n) for n in range(PARTITIONS)]
+    rows = [
+        TxnOffsetCommitRequestPartition(partition_index=n, committed_offset=n)
+        for n in range(PARTITIONS)
+    ]
     request = TxnOffsetCommitRequest(
         transactional_id="t",
         group_id="g",
@@ -282,7 +315,7 @@ def test_offsets_of_a_transaction_are_committed_in_chunks(client: RawClient) -> 
     ]
 
 
-# ---- produce and fetch ----------------------------------------------------------------------------------------
+# ---- produce and fetch ----
 
 
 def test_produce_that_runs_out_of_time_appends_the_rest_later(
@@ -316,7 +349,9 @@ def test_large_fetch_reads_what_is_there(client: RawClient) -> None:
 
 
 @pytest.mark.usefixtures("sliced")
-def test_large_fetch_waits_until_there_is_something(broker: InProcessBroker, client: RawClient) -> None:
+def test_large_fetch_waits_until_there_is_something(
+    broker: InProcessBroker, client: RawClient
+) -> None:
     request = fetch_all(dict.fromkeys(range(PARTITIONS), 0), max_wait_ms=100_000)
     sent = client.send(request, 12)
     with RawClient(broker.bootstrap) as other:
@@ -327,13 +362,18 @@ def test_large_fetch_waits_until_there_is_something(broker: InProcessBroker, cli
 
 
 @pytest.mark.usefixtures("sliced")
-def test_large_fetch_ends_its_wait_when_the_time_is_over(broker: InProcessBroker, client: RawClient) -> None:
+def test_large_fetch_ends_its_wait_when_the_time_is_over(
+    broker: InProcessBroker, client: RawClient
+) -> None:
     answer = client.call(fetch_all(dict.fromkeys(range(PARTITIONS), 0), max_wait_ms=50), 12)
     assert sum(sizes(answer).values()) == 0 and len(sizes(answer)) == PARTITIONS
     partitions = broker.run(
         lambda: [broker.broker.parts.replicas.leader("wide", n) for n in range(PARTITIONS)]
     )
-    assert broker.run(lambda: [partition.waiters.watchers for partition in partitions]) == [None] * PARTITIONS
+    assert (
+        broker.run(lambda: [partition.waiters.watchers for partition in partitions])
+        == [None] * PARTITIONS
+    )
 
 
 @pytest.mark.usefixtures("sliced")
@@ -377,10 +417,14 @@ def test_large_fetch_of_an_old_client_waits_and_holds_the_requests_behind_it(
     assert client.receive()[0] == behind
 
 
-def test_requests_behind_a_large_fetch_that_waits_are_handled(broker: InProcessBroker, sliced: None) -> None:
+def test_requests_behind_a_large_fetch_that_waits_are_handled(
+    broker: InProcessBroker, sliced: None
+) -> None:
     """The fetch is decided; only its answer has to come first."""
     with RawClient(broker.bootstrap) as client:
-        waiting = client.send(fetch_all(dict.fromkeys(range(PARTITIONS), 0), max_wait_ms=100_000), 12)
+        waiting = client.send(
+            fetch_all(dict.fromkeys(range(PARTITIONS), 0), max_wait_ms=100_000), 12
+        )
         rows = [PartitionProduceData(index=5, records=BATCH)]
         data = [TopicProduceData(name="wide", partition_data=rows)]
         behind = client.send(ProduceRequest(acks=1, timeout_ms=10_000, topic_data=data), 9)

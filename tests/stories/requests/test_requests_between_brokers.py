@@ -43,12 +43,16 @@ def cluster() -> Iterator[Cluster]:
 
 
 def controller_of(cluster: Cluster) -> ThreadBroker:
-    (found,) = [one.broker for one in cluster.brokers if one.broker.broker.parts.member.state.active]
+    (found,) = [
+        one.broker for one in cluster.brokers if one.broker.broker.parts.member.state.active
+    ]
     return found
 
 
 def other_of(cluster: Cluster) -> ThreadBroker:
-    (found,) = [one.broker for one in cluster.brokers if not one.broker.broker.parts.member.state.active]
+    (found,) = [
+        one.broker for one in cluster.brokers if not one.broker.broker.parts.member.state.active
+    ]
     return found
 
 
@@ -87,7 +91,9 @@ def stuck_creations(broker: ThreadBroker) -> Iterator[Stuck]:
 
 
 def test_list_offsets_waits_for_the_replicas_behind_a_produce(cluster: Cluster) -> None:
-    """The high watermark moves when the follower has the record: not before the produce is answered."""
+    """The high watermark moves when the follower has the record: not before the produce is
+    answered.
+    """
     cluster.topic("replicated", replicas=2)
     cluster.wait_in_sync("replicated", 2)
     leader = cluster.leader("replicated")
@@ -115,7 +121,9 @@ def test_forwarded_topic_creation_does_not_hold_up_the_next_request(cluster: Clu
         "client",
         CreateTopicsRequest(topics=[topic], timeout_ms=10_000).encode(7),
     )
-    envelope = EnvelopeRequest(request_data=create, request_principal=None, client_host_address=b"127.0.0.1")
+    envelope = EnvelopeRequest(
+        request_data=create, request_principal=None, client_host_address=b"127.0.0.1"
+    )
     allocated = AllocateProducerIdsRequest(
         broker_id=other.broker.parts.node_id, broker_epoch=other.broker.parts.member.broker_epoch
     )
@@ -128,23 +136,30 @@ def test_forwarded_topic_creation_does_not_hold_up_the_next_request(cluster: Clu
 
     with stuck_creations(controller) as stuck, RawClient(controller.bootstrap) as client:
         controller.run(
-            lambda: setattr(controller.broker.parts.local_controller, "allocate_producer_ids", counted)
+            lambda: setattr(
+                controller.broker.parts.local_controller, "allocate_producer_ids", counted
+            )
         )
         try:
             client.send(envelope, 0)
             client.send(allocated, 0)
             wait_until(
-                lambda: stuck.waiting == 1 and blocks == [other.broker.parts.node_id], "both are handled"
+                lambda: stuck.waiting == 1 and blocks == [other.broker.parts.node_id],
+                "both are handled",
             )
             stuck.let_go()
             assert client.receive()[1].error_code == 0
             assert client.receive()[1].error_code == 0
         finally:
-            controller.run(lambda: delattr(controller.broker.parts.local_controller, "allocate_producer_ids"))
+            controller.run(
+                lambda: delattr(controller.broker.parts.local_controller, "allocate_producer_ids")
+            )
 
 
 def test_topics_that_a_broker_creates_do_not_hold_up_its_other_requests(cluster: Cluster) -> None:
-    """A broker that waits for a topic still gets producer ids, and its changes of an ISR through."""
+    """A broker that waits for a topic still gets producer ids, and its changes of
+    an ISR through.
+    """
     controller, other = controller_of(cluster), other_of(cluster)
 
     async def create() -> asyncio.Task[Any]:
@@ -199,7 +214,9 @@ def test_forwarded_answer_beyond_the_bound_closes_the_connection_of_its_client_a
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller, other = controller_of(cluster), other_of(cluster)
-    topics = [CreatableTopic(name=f"n{n}", num_partitions=1, replication_factor=1) for n in range(200)]
+    topics = [
+        CreatableTopic(name=f"n{n}", num_partitions=1, replication_factor=1) for n in range(200)
+    ]
     large = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=True)
     with stuck_creations(controller) as stuck, RawClient(other.bootstrap) as neighbour:
         small = CreateTopicsRequest(topics=topics[:1], timeout_ms=10_000, validate_only=True)

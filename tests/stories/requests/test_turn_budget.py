@@ -1,9 +1,11 @@
-"""No request holds the event loop: every API at its largest request takes a few milliseconds of CPU in a turn.
+"""No request holds the event loop: every API at its largest request takes a few milliseconds of CPU
+in a turn.
 
-A turn is all callbacks that are ready at once, so that many small ones do not pass either. Requests are made from the
-declarations: each array of a message filled, with equal items and with others, about things that exist and that do not.
-``make test`` sends requests of 64 KB, ``make budget`` the largest that are read, 4 MB, in the oldest version as well and
-to a broker that refuses them because it is no coordinator.
+A turn is all callbacks that are ready at once, so that many small ones do not pass either. Requests
+are made from the declarations: each array of a message filled, with equal items and with others,
+about things that exist and that do not. ``make test`` sends requests of 64 KB, ``make budget`` the
+largest that are read, 4 MB, in the oldest version as well and to a broker that refuses them because
+it is no coordinator.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ def known(broker: TimedBroker) -> Known:
 
 
 def commit_offsets(client: RawClient, group: str, count: int) -> None:
-    rows = [OffsetCommitRequestPartition(partition_index=n, committed_offset=0) for n in range(count)]
+    rows = [
+        OffsetCommitRequestPartition(partition_index=n, committed_offset=0) for n in range(count)
+    ]
     request = OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=-1,
@@ -171,7 +175,9 @@ def send(broker: TimedBroker, request: LargeRequest) -> Busiest:
         return broker.busiest()
 
 
-def check(broker: TimedBroker, known: Known, api: Api, size: int, version: int | None = None) -> None:
+def check(
+    broker: TimedBroker, known: Known, api: Api, size: int, version: int | None = None
+) -> None:
     slow = {}
     for request in largest_requests(api, known, size, version):
         for _ in range(RUNS):
@@ -184,17 +190,23 @@ def check(broker: TimedBroker, known: Known, api: Api, size: int, version: int |
     assert complaints(broker.output()) == []
 
 
-WITH_ARRAYS = [api for api in APIS if next(largest_requests(api, values(bytes(16), "/"), 100), None)]
+WITH_ARRAYS = [
+    api for api in APIS if next(largest_requests(api, values(bytes(16), "/"), 100), None)
+]
 
 
 @pytest.mark.parametrize("api", WITH_ARRAYS, ids=lambda api: api.name)
-def test_request_of_many_items_leaves_turns_to_others(broker: TimedBroker, known: Known, api: Api) -> None:
+def test_request_of_many_items_leaves_turns_to_others(
+    broker: TimedBroker, known: Known, api: Api
+) -> None:
     check(broker, known, api, SMALL)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("api", WITH_ARRAYS, ids=lambda api: api.name)
-def test_largest_request_leaves_turns_to_others(broker: TimedBroker, known: Known, api: Api) -> None:
+def test_largest_request_leaves_turns_to_others(
+    broker: TimedBroker, known: Known, api: Api
+) -> None:
     check(broker, known, api, LARGEST_PRODUCE if api.name == "Produce" else LARGE)
 
 
@@ -210,7 +222,9 @@ def test_largest_request_of_the_oldest_version_leaves_turns_to_others(
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", OF_COORDINATORS)
-def test_refusal_of_the_largest_request_leaves_turns_to_others(fresh: TimedBroker, name: str) -> None:
+def test_refusal_of_the_largest_request_leaves_turns_to_others(
+    fresh: TimedBroker, name: str
+) -> None:
     check(fresh, values(bytes(16), str(fresh.data_dir)), BY_NAME[name], LARGE)
 
 
@@ -222,7 +236,9 @@ def is_idle(broker: TimedBroker) -> bool:
 
 
 @pytest.mark.long
-def test_append_that_ends_hundreds_of_waits_leaves_turns_to_others(broker: TimedBroker, known: Known) -> None:
+def test_append_that_ends_hundreds_of_waits_leaves_turns_to_others(
+    broker: TimedBroker, known: Known
+) -> None:
     """Clients that pipeline fetches of a session, each of which waits for a thousand partitions."""
     with RawClient(broker.bootstrap) as client:
         create_topic(client, "watched", 1000)

@@ -1,4 +1,6 @@
-"""Brokers of two releases in one cluster: they use the versions that both have, and one after another is upgraded without a pause."""
+"""Brokers of two releases in one cluster: they use the versions that both have, and one after
+another is upgraded without a pause.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def wait_for(bootstrap: str, count: int) -> None:
     wait_until(lambda: read(bootstrap) == list(range(count)), f"{count} committed records")
 
 
-def test_a_cluster_is_upgraded_broker_by_broker(process_cluster: Callable[..., ProcessCluster]) -> None:
+def test_a_cluster_is_upgraded_broker_by_broker(
+    process_cluster: Callable[..., ProcessCluster],
+) -> None:
     cluster = process_cluster(3)
     newer = cluster.brokers
     cluster.brokers = [

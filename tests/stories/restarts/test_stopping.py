@@ -37,7 +37,9 @@ def test_without_zookeeper_it_is_the_controller_that_is_waited_for_and_only_whil
 ) -> None:
     with in_process_cluster(2) as cluster:
         cluster.create_topic("orders", partitions=4, replicas=2)
-        (node,) = [n for n, one in enumerate(cluster.brokers) if not one.broker.parts.member.state.active]
+        (node,) = [
+            n for n, one in enumerate(cluster.brokers) if not one.broker.parts.member.state.active
+        ]
         member = cluster.brokers[node].broker.parts.member
         monkeypatch.setattr(ZooKeeperCoordination, "session", SessionState.SUSPENDED)
         if not controller_answers:

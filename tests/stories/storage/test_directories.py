@@ -1,4 +1,6 @@
-"""Data directories that are not the ones that a broker had: empty mount points, and `serve --existing`."""
+"""Data directories that are not the ones that a broker had: empty mount points, and `serve
+--existing`.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_directories_may_be_added_and_taken_away(tmp_path: Path) -> None:
 def serve(data: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """For starts that are refused."""
     command = [sys.executable, "-m", "millstream", "serve", "--set", f"log.dirs={data}", *more]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env=os.environ, check=False
+    )
 
 
 def test_serve_existing_refuses_a_new_directory(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Disks that are full or fail under a running broker: the client is told, nothing false is acknowledged, the rest goes on."""
+"""Disks that are full or fail under a running broker: the client is told, nothing false is
+acknowledged, the rest goes on.
+"""
 
 from __future__ import annotations
 
@@ -64,14 +66,17 @@ def leaders(client: RawClient) -> dict[str, int]:
     return {topic.name: topic.partitions[0].leader_id for topic in topics}
 
 
-# ---- a full disk ----------------------------------------------------------------------------------------------
+# ---- a full disk ----
 
 
 def test_a_full_disk_refuses_appends_serves_reads_and_works_again_when_there_is_room(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk = SimDisk()
-    with InProcessBroker({"log.dirs": "/data"}, files=disk) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker({"log.dirs": "/data"}, files=disk) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         create_topic(client, "t")
         assert produce(client, "t", 0, batch()).base_offset == 0
         with faulty(disk, failing(no_space, ("append", "write"), "/data")):
@@ -91,7 +96,9 @@ def test_a_full_disk_refuses_appends_serves_reads_and_works_again_when_there_is_
 def test_full_disk_is_logged_in_a_few_lines_however_often_requests_fail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Appends, new topics, transactions and the coordinators' own retries: each kind has one limit."""
+    """Appends, new topics, transactions and the coordinators' own retries: each
+    kind has one limit.
+    """
     disk = SimDisk()
     settings = {"log.dirs": "/data", "transaction.state.log.num.partitions": 3}
     with InProcessBroker(settings, files=disk) as broker, RawClient(broker.bootstrap) as client:
@@ -115,11 +122,21 @@ def test_full_disk_is_logged_in_a_few_lines_however_often_requests_fail(
 
 def test_an_append_that_failed_is_not_a_duplicate_when_it_is_sent_again() -> None:
     disk = SimDisk()
-    with InProcessBroker({"log.dirs": "/data"}, files=disk) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker({"log.dirs": "/data"}, files=disk) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         create_topic(client, "t")
-        given = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+        given = client.call(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4
+        )
         rows = [
-            batch(2, producer_id=given.producer_id, producer_epoch=given.producer_epoch, base_sequence=n)
+            batch(
+                2,
+                producer_id=given.producer_id,
+                producer_epoch=given.producer_epoch,
+                base_sequence=n,
+            )
             for n in (0, 2)
         ]
         assert produce(client, "t", 0, rows[0]).base_offset == 0
@@ -136,7 +153,9 @@ def test_a_flush_that_fails_is_not_acknowledged(caplog: pytest.LogCaptureFixture
     with InProcessBroker(settings, files=disk) as broker, RawClient(broker.bootstrap) as client:
         create_topic(client, "t", flush_messages=1)
         assert produce(client, "t", 0, batch()).error_code == 0
-        with faulty(disk, lambda op, path: io_error(path) if op == "sync" and "/t-0" in path else None):
+        with faulty(
+            disk, lambda op, path: io_error(path) if op == "sync" and "/t-0" in path else None
+        ):
             assert produce(client, "t", 0, batch()).error_code == STORAGE_ERROR
     assert "Traceback" not in caplog.text
 
@@ -162,14 +181,19 @@ def test_a_disk_that_fails_at_the_start_is_told(
     assert "/data" in str(told.value) and str(error("").strerror) in str(told.value)
     assert "Traceback" not in caplog.text
     disk.fault = healthy
-    with InProcessBroker({"log.dirs": "/data"}, files=disk) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker({"log.dirs": "/data"}, files=disk) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         create_topic(client, "t")
 
 
-# ---- one of two directories -----------------------------------------------------------------------------------
+# ---- one of two directories ----
 
 
-def test_a_directory_that_fails_goes_offline_and_the_other_serves(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_directory_that_fails_goes_offline_and_the_other_serves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     disk = SimDisk()
     settings = {"log.dirs": "/a,/b", "metadata.log.dir": "/meta"}
     with InProcessBroker(settings, files=disk) as broker, RawClient(broker.bootstrap) as client:
@@ -209,7 +233,9 @@ def test_a_directory_that_fails_goes_offline_and_the_other_serves(caplog: pytest
         assert bases(fetch(client, good).records) == [0, 1]
 
 
-def test_a_directory_that_is_broken_at_the_start_hides_its_partitions_and_makes_no_second_ones() -> None:
+def test_a_directory_that_is_broken_at_the_start_hides_its_partitions_and_makes_no_second_ones() -> (
+    None
+):
     disk = SimDisk()
     settings = {"log.dirs": "/a,/b", "metadata.log.dir": "/meta"}
     with InProcessBroker(settings, files=disk) as broker, RawClient(broker.bootstrap) as client:
@@ -240,7 +266,7 @@ def test_when_every_directory_has_failed_the_broker_ends() -> None:
         assert "every data directory has failed" in broker.run(broker.broker.failed.result)
 
 
-# ---- real disks -----------------------------------------------------------------------------------------------
+# ---- real disks ----
 
 
 @pytest.fixture
@@ -249,7 +275,9 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "tiny"
     place.mkdir()
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)],
+        capture_output=True,
+        check=False,
     )
     if made.returncode:
         pytest.skip("no file system can be mounted here")
@@ -273,10 +301,14 @@ def test_a_disk_that_really_fills_up(tiny_disk: Path, broker: Callable[..., Loca
         # Room is made by deleting a topic, and everything works again.
         gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="large")], timeout_ms=5000)
         assert client.call(gone, 6).responses[0].error_code in (0, STORAGE_ERROR)
-        if "large" in leaders(client):  # the store could not be written: an administrator makes room
+        if "large" in leaders(
+            client
+        ):  # the store could not be written: an administrator makes room
             (tiny_disk / "large-0" / "00000000000000000000.log").unlink()
             assert client.call(gone, 6).responses[0].error_code == 0
-        wait_until(lambda: produce(client, "kept", 0, batch()).error_code == 0, "room to be there again")
+        wait_until(
+            lambda: produce(client, "kept", 0, batch()).error_code == 0, "room to be there again"
+        )
         assert bases(fetch(client, "kept").records)[0] == 0
     assert started.stop() == 0
     assert complaints(started.output()) == []

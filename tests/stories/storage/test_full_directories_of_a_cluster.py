@@ -1,4 +1,6 @@
-"""One broker of a cluster has a full disk: partitions are led, and stay writable, where there is room."""
+"""One broker of a cluster has a full disk: partitions are led, and stay writable, where there is
+room.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def disks(cluster: InProcessCluster) -> list[Disk]:
 
 def partition(cluster: InProcessCluster, index: int) -> Any:
     with cluster.client() as client:
-        return next(row for row in describe(client, TOPIC).partitions if row.partition_index == index)
+        return next(
+            row for row in describe(client, TOPIC).partitions if row.partition_index == index
+        )
 
 
 def write(cluster: InProcessCluster, node: int, index: int) -> int:
@@ -86,7 +90,9 @@ def test_partitions_of_a_full_disk_are_led_elsewhere_and_stay_writable(
     cluster = in_process_cluster(3, SETTINGS)
     full = disks(cluster)[1]
     with cluster:
-        cluster.create_topic(TOPIC, at={0: (1, 0, 2), 1: (0, 1, 2), 2: (2, 1, 0)}, min_insync_replicas=2)
+        cluster.create_topic(
+            TOPIC, at={0: (1, 0, 2), 1: (0, 1, 2), 2: (2, 1, 0)}, min_insync_replicas=2
+        )
         assert [write(cluster, node, index) for index, node in enumerate((1, 0, 2))] == [0, 0, 0]
         full.full = True
         assert write(cluster, 1, 0) == ErrorCode.KAFKA_STORAGE_ERROR
@@ -108,8 +114,12 @@ def test_partitions_of_a_full_disk_are_led_elsewhere_and_stay_writable(
         assert write(cluster, 1, 0) == 0
 
 
-def test_write_that_waits_for_a_full_follower_is_acknowledged(in_process_cluster: InProcess) -> None:
-    """The follower finds its disk full when it fetches the record, which is in the leader's log by then."""
+def test_write_that_waits_for_a_full_follower_is_acknowledged(
+    in_process_cluster: InProcess,
+) -> None:
+    """The follower finds its disk full when it fetches the record, which is in the leader's log by
+    then.
+    """
     cluster = in_process_cluster(3, SETTINGS)
     full = disks(cluster)[1]
     with cluster:
@@ -130,9 +140,13 @@ def test_leader_stays_while_no_replica_has_room(in_process_cluster: InProcess) -
             disk.full = True
         for broker in cluster.brokers:
             for path in list(broker.broker.parts.logs.dirs):
-                broker.run(lambda logs=broker.broker.parts.logs, at=path: logs.full.write_rejected(at))  # type: ignore[misc]
+                broker.run(
+                    lambda logs=broker.broker.parts.logs, at=path: logs.full.write_rejected(at)
+                )  # type: ignore[misc]
         for broker in cluster.brokers:
-            wait_until(lambda of=broker: set(of.broker.image.full) == {0, 1}, "both to be known as full")  # type: ignore[misc]
+            wait_until(
+                lambda of=broker: set(of.broker.image.full) == {0, 1}, "both to be known as full"
+            )  # type: ignore[misc]
         leader = partition(cluster, 0).leader_id
         assert leader in (0, 1)
         assert write(cluster, leader, 0) == ErrorCode.KAFKA_STORAGE_ERROR

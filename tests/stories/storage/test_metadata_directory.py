@@ -1,4 +1,6 @@
-"""`metadata.log.dir` is a directory of its own: it has one user at a time, and is there after a power cut."""
+"""`metadata.log.dir` is a directory of its own: it has one user at a time, and is there after a
+power cut.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_two_brokers_do_not_share_it(tmp_path: Path, apart: dict[str, Path]):
         pass
 
 
-def test_empty_directory_is_refused_if_metadata_knows_another(tmp_path: Path, apart: dict[str, Path]):
+def test_empty_directory_is_refused_if_metadata_knows_another(
+    tmp_path: Path, apart: dict[str, Path]
+):
     """A disk that is not mounted: the metadata directory is on another one."""
     other = tmp_path / "other"
     with InProcessBroker(apart) as broker, RawClient(broker.bootstrap) as client:
@@ -58,7 +62,9 @@ def test_brokers_of_a_cluster_may_have_the_same_setting(tmp_path: Path, apart: d
     """They keep nothing there."""
     tree = SharedTree()
     first, second = (
-        InProcessBroker(apart | {"log.dirs": tmp_path / node, "node.id": node}, coordination=tree.open)
+        InProcessBroker(
+            apart | {"log.dirs": tmp_path / node, "node.id": node}, coordination=tree.open
+        )
         for node in ("1", "2")
     )
     with first, second:
@@ -74,4 +80,6 @@ def test_a_power_cut_after_its_making_does_not_take_it_away():
         disk.crash()
         with InProcessBroker(settings, files=disk) as broker:
             assert broker.run(lambda: broker.broker.image.topics["a"].topic_id) == topic_id
-            assert broker.run(lambda: broker.broker.image.topic_configs["a"]) == {"retention.ms": "5"}
+            assert broker.run(lambda: broker.broker.image.topic_configs["a"]) == {
+                "retention.ms": "5"
+            }

@@ -1,7 +1,9 @@
-"""The machine dies under a broker: what it promised to be on disk is there, and what it deleted stays deleted.
+"""The machine dies under a broker: what it promised to be on disk is there, and what it deleted
+stays deleted.
 
-The disk is a simulated one that loses what was not synced, tears files and forgets names. Only flushed records are promised
-to survive that (``flush.messages=1``); of the others a prefix is there.
+The disk is a simulated one that loses what was not synced, tears files and forgets names. Only
+flushed records are promised to survive that (``flush.messages=1``); of the others a prefix is
+there.
 """
 
 from __future__ import annotations
@@ -83,7 +85,7 @@ def test_promises_outlive_the_machine(seed: int) -> None:
     assert len(set(world.producer_ids)) == len(world.producer_ids)
 
 
-# ---- what a client does -----------------------------------------------------------------------------------------
+# ---- what a client does ----
 
 
 def make(world: World, client: RawClient, dice: random.Random) -> None:
@@ -109,8 +111,12 @@ def write(world: World, client: RawClient, dice: random.Random) -> None:
         return
     name = dice.choice(sorted(world.topics))
     promise = world.topics[name]
-    values = [b"%s-%d" % (name.encode(), len(promise.values) + n) for n in range(dice.randrange(1, 5))]
-    answer = produce(client, name, 0, build_batch([Record(n, -1, None, v, ()) for n, v in enumerate(values)]))
+    values = [
+        b"%s-%d" % (name.encode(), len(promise.values) + n) for n in range(dice.randrange(1, 5))
+    ]
+    answer = produce(
+        client, name, 0, build_batch([Record(n, -1, None, v, ()) for n, v in enumerate(values)])
+    )
     assert (answer.error_code, answer.base_offset) == (0, len(promise.values))
     promise.values += values
 
@@ -124,7 +130,9 @@ def trim(world: World, client: RawClient, dice: random.Random) -> None:
     promise = world.topics[name]
     offset = dice.randint(promise.start, len(promise.values))
     row = DeleteRecordsPartition(partition_index=0, offset=offset)
-    request = DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=name, partitions=[row])], timeout_ms=5000)
+    request = DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=name, partitions=[row])], timeout_ms=5000
+    )
     (told,) = client.call(request, 2).topics[0].partitions
     assert (told.error_code, told.low_watermark) == (0, offset)
     promise.start = offset
@@ -143,16 +151,20 @@ def alter(world: World, client: RawClient, dice: random.Random) -> None:
 
 
 def number(world: World, client: RawClient, dice: random.Random) -> None:
-    given = client.call(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4)
+    given = client.call(
+        InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000), 4
+    )
     assert given.error_code == 0
     world.producer_ids.append(given.producer_id)
 
 
-# ---- what must hold ---------------------------------------------------------------------------------------------
+# ---- what must hold ----
 
 
 def check(world: World, client: RawClient) -> None:
-    found = {t.name: bytes(t.topic_id) for t in client.call(MetadataRequest(topics=None), 12).topics}
+    found = {
+        t.name: bytes(t.topic_id) for t in client.call(MetadataRequest(topics=None), 12).topics
+    }
     assert found == {name: promise.topic_id for name, promise in world.topics.items()}
     assert not set(found.values()) & world.deleted
     for name, promise in world.topics.items():
@@ -188,7 +200,9 @@ def values_from(records: bytes, offset: int) -> list[bytes | None]:
         header = parse_header(records, position)
         batch = bytes(records[position : position + header.size])
         found += [
-            record.value for record in read_records(batch, max_bytes=1 << 20) if record.offset >= offset
+            record.value
+            for record in read_records(batch, max_bytes=1 << 20)
+            if record.offset >= offset
         ]
         position += header.size
     return found

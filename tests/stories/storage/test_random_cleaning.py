@@ -1,8 +1,9 @@
-"""The whole log under compaction: random stories of writes, cleanings, restarts and deaths against the full history.
+"""The whole log under compaction: random stories of writes, cleanings, restarts and deaths against
+the full history.
 
-Each seed is a story on a simulated disk. After every step a read_committed consumer that starts at the beginning ends
-with the history's last values, and so does a reader that has been on its way since before the cleanings. A failing
-seed runs alone: `pytest -k 'story[seed7]'`.
+Each seed is a story on a simulated disk. After every step a read_committed consumer that starts at
+the beginning ends with the history's last values, and so does a reader that has been on its way
+since before the cleanings. A failing seed runs alone: `pytest -k 'story[seed7]'`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Written:
 
 @dataclass
 class Reader:
-    """A consumer in the middle of the log, which lives no longer than a tombstone is promised to be there."""
+    """A consumer in the middle of the log, which lives no longer than a tombstone is promised to be
+    there.
+    """
 
     born_ms: int
     offset: int = 0
@@ -52,7 +55,9 @@ class Reader:
         while at < len(data):
             header = parse_header(data, at)
             for record in (
-                read_records(data[at : at + header.size], max_bytes=1 << 20) if not header.control else ()
+                read_records(data[at : at + header.size], max_bytes=1 << 20)
+                if not header.control
+                else ()
             ):
                 value = None if record.value is None else record.value.decode()
                 self.seen[(record.key or b"").decode()] = (record.offset, value)
@@ -76,7 +81,9 @@ class Story:
         self.store = Store("/data", config=config, files=self.disk, producer_expiration_ms=10**12)
         self.store.log()
         self.history: list[Written] = []
-        self.open: dict[int, list[str]] = {}  # transactional producer -> the state its records share
+        self.open: dict[
+            int, list[str]
+        ] = {}  # transactional producer -> the state its records share
         self.cleanings: list[int] = []
         self.reader = Reader(self.store.now_ms)
         self.deaths = 0
@@ -108,7 +115,9 @@ class Story:
             (self.dice.choice(KEYS), None if self.dice.random() < 0.25 else str(self.dice.random()))
             for _ in range(self.dice.randint(1, 6))
         ]
-        first = self.store.put(*pairs, pid=pid, txn=pid in TRANSACTIONAL, codec=self.dice.choice(list(Codec)))
+        first = self.store.put(
+            *pairs, pid=pid, txn=pid in TRANSACTIONAL, codec=self.dice.choice(list(Codec))
+        )
         state = self.open.setdefault(pid, ["open"]) if pid in TRANSACTIONAL else ["committed"]
         now_ms = self.store.now_ms
         self.history += [
@@ -126,13 +135,17 @@ class Story:
 
     def clean(self, keys: int = 0) -> bool:
         keys = keys or self.dice.choice((2, 5, 1000))
-        report = clean(self.store, StepWorker(self.disk), dedupe_buffer_bytes=24 * keys, load_factor=1.0)
+        report = clean(
+            self.store, StepWorker(self.disk), dedupe_buffer_bytes=24 * keys, load_factor=1.0
+        )
         if report is not None:
             self.cleanings.append(self.store.now_ms)
         return report is not None
 
     def restart(self) -> None:
-        """A shutdown, the death of the process, or that of the machine once everything is on disk."""
+        """A shutdown, the death of the process, or that of the machine once
+        everything is on disk.
+        """
         before = self.store.producers()
         how = self.dice.choice(("shutdown", "process", "machine"))
         if how == "shutdown":
@@ -150,7 +163,11 @@ class Story:
         self.store.log().flush()
         before = self.store.producers()
         if dies_at(
-            self.store, self.disk, self.dice.randint(1, 80), dedupe_buffer_bytes=24 * 5, load_factor=1.0
+            self.store,
+            self.disk,
+            self.dice.randint(1, 80),
+            dedupe_buffer_bytes=24 * 5,
+            load_factor=1.0,
         ):
             self.deaths += 1
         self.cleanings.append(self.store.now_ms)
@@ -176,11 +193,15 @@ class Story:
 
     def may_be_forgotten(self, written: Written) -> bool:
         now_ms = self.store.now_ms
-        return any(written.written_ms <= at and at + RETENTION_MS <= now_ms for at in self.cleanings)
+        return any(
+            written.written_ms <= at and at + RETENTION_MS <= now_ms for at in self.cleanings
+        )
 
     def read_on(self) -> None:
-        """The slow reader takes a few batches. It sees aborted records too, and of keys whose last record was
-        aborted it may know only an older one than the log held: those are left out of the comparison."""
+        """The slow reader takes a few batches. It sees aborted records too, and of keys whose last
+        record was aborted it may know only an older one than the log held: those are left out of
+        the comparison.
+        """
         if self.store.now_ms - self.reader.born_ms >= RETENTION_MS // 2:
             while self.reader.read_some(self.store, 1 << 20):
                 pass
@@ -215,7 +236,9 @@ def test_story(seed: int):
         story.roll()
         while story.clean(keys=1000):
             pass
-    story.history.append(Written(story.store.log().log_end_offset - 1, "last", "1", 0, ["committed"]))
+    story.history.append(
+        Written(story.store.log().log_end_offset - 1, "last", "1", 0, ["committed"])
+    )
     story.check()
     left = story.store.read()
     assert len(left) == len({record.key for record in left}), "one record of each key"

@@ -1,4 +1,6 @@
-"""What must not come back, and what must not be taken for something else: deleted topics, damaged logs, unknown directories."""
+"""What must not come back, and what must not be taken for something else: deleted topics, damaged
+logs, unknown directories.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +130,8 @@ def test_several_clients_may_delete_the_same_topics(broker: BrokerFactory) -> No
     clients = [admin(running) for _ in range(3)]
     futures = [client.delete_topics(names, operation_timeout=30) for client in clients]
     outcomes = [future.exception(30) for one in futures for future in one.values()]
-    assert {error.args[0].name() for error in outcomes if error is not None} <= {"UNKNOWN_TOPIC_OR_PART"}
+    assert {error.args[0].name() for error in outcomes if error is not None} <= {
+        "UNKNOWN_TOPIC_OR_PART"
+    }
     assert sum(error is None for error in outcomes) == len(names)
     assert "Traceback" not in running.output()

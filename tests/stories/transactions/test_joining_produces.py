@@ -1,4 +1,6 @@
-"""Produces that join a transaction while the one before is still being ended: asked again in the broker, for a bounded time."""
+"""Produces that join a transaction while the one before is still being ended: asked again in the
+broker, for a bounded time.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ Producer = tuple[int, int]
 
 
 class Stuck:
-    """Holds markers back, as a partition that is offline does, and counts how often coordinators were asked to let records join."""
+    """Holds markers back, as a partition that is offline does, and counts how often coordinators
+    were asked to let records join.
+    """
 
     def __init__(self, broker: InProcessBroker) -> None:
         self.held = True
@@ -78,7 +82,10 @@ class Stuck:
 @contextmanager
 def running(**settings: object) -> Iterator[tuple[InProcessBroker, RawClient]]:
     texts = {name.replace("_", "."): value for name, value in settings.items()}
-    with InProcessBroker(SETTINGS | texts, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker(SETTINGS | texts, files=SimDisk()) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         create_topic(client, "orders", 2)
         for kind, key in ((0, "readers"), (1, NAME)):
             client.call(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 4)
@@ -95,13 +102,19 @@ def begin(client: RawClient) -> Producer:
 def batch(producer: Producer) -> bytes:
     record = Record(0, time.time_ns() // 1_000_000, None, b"v", ())
     return build_batch(
-        [record], producer_id=producer[0], producer_epoch=producer[1], base_sequence=0, transactional=True
+        [record],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=0,
+        transactional=True,
     )
 
 
 def write(client: RawClient, *batches: bytes, version: int = 12) -> list[int]:
     """The error of each partition, from 0 on."""
-    rows = [PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)]
+    rows = [
+        PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)
+    ]
     data = [TopicProduceData(name="orders", partition_data=rows)]
     asked = ProduceRequest(transactional_id=NAME, acks=-1, timeout_ms=10_000, topic_data=data)
     (topic,) = client.call(asked, version).responses
@@ -158,7 +171,9 @@ def test_no_time_means_asked_once() -> None:
 
 @pytest.mark.parametrize("version", [9, 11])
 def test_clients_that_do_not_join_with_their_records_are_told_at_once(version: int) -> None:
-    """In a word that makes them send again: they do not know CONCURRENT_TRANSACTIONS as an answer to Produce."""
+    """In a word that makes them send again: they do not know CONCURRENT_TRANSACTIONS as an answer
+    to Produce.
+    """
     with running(add_partitions_to_txn_retry_backoff_max_ms=HOUR_MS) as (broker, client):
         stuck, producer = half_ended(broker, client)
         assert write(client, batch(producer), version=version) == [ErrorCode.NOT_ENOUGH_REPLICAS]
@@ -169,12 +184,14 @@ def test_clients_that_do_not_join_with_their_records_are_told_at_once(version: i
 def test_a_request_speaks_for_one_producer(version: int) -> None:
     with running() as (_broker, client):
         producer_id, epoch = begin(client)
-        codes = write(client, batch((producer_id, epoch)), batch((producer_id + 1, epoch)), version=version)
+        codes = write(
+            client, batch((producer_id, epoch)), batch((producer_id + 1, epoch)), version=version
+        )
         assert codes == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
         assert write(client, batch((producer_id, epoch))) == [0]
 
 
-# ---- transaction.partition.verification.enable ------------------------------------------------------------------
+# ---- transaction.partition.verification.enable ----
 
 
 def test_without_verification_records_of_older_clients_are_taken_as_they_come() -> None:
@@ -217,7 +234,9 @@ def turn(client: RawClient, value: str) -> None:
 
 
 def commit_offsets(client: RawClient, producer: Producer, *, version: int) -> int:
-    row = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")
+    row = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=""
+    )
     asked = TxnOffsetCommitRequest(
         transactional_id=NAME,
         group_id="readers",
@@ -229,6 +248,9 @@ def commit_offsets(client: RawClient, producer: Producer, *, version: int) -> in
 
 
 def test_a_wrong_timeout_is_told_before_anybody_coordinates() -> None:
-    with InProcessBroker(SETTINGS, files=SimDisk()) as broker, RawClient(broker.bootstrap) as client:
+    with (
+        InProcessBroker(SETTINGS, files=SimDisk()) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
         asked = InitProducerIdRequest(transactional_id=NAME, transaction_timeout_ms=0)
         assert client.call(asked, 4).error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT

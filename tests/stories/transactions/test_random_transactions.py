@@ -1,8 +1,9 @@
 """A transaction shard under random clients, crashes, failing appends, slow markers and timeouts.
 
-Each seed is a story. Clients initialize, join, write and end, several under one transactional id; the host may lose its shard and
-the tail of its log at every step. After each: the log replayed is the live state, no transaction has two outcomes, and whatever a
-client was told stays true. A failing seed runs alone: `pytest -k 'story[17]'`.
+Each seed is a story. Clients initialize, join, write and end, several under one transactional id;
+the host may lose its shard and the tail of its log at every step. After each: the log replayed is
+the live state, no transaction has two outcomes, and whatever a client was told stays true. A
+failing seed runs alone: `pytest -k 'story[17]'`.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class Story:
         self.host = TinyHost(self.dice, self.settings, self.worn_out())
         # Where the version was lowered, clients that have not heard of it go on by the newer rules.
         new_clients = 0.7 if self.settings.transaction_version == 2 else 0.2
-        self.clients = [Client(name, self.dice.random() < new_clients) for name in IDS for _ in range(3)]
+        self.clients = [
+            Client(name, self.dice.random() < new_clients) for name in IDS for _ in range(3)
+        ]
         self.numbers = 0
         # What clients were told of their ends: it must be what the log says, for ever.
         self.told: dict[Transaction, bool] = {}
@@ -89,12 +92,18 @@ class Story:
         )
         return [encode(record_of(IDS[0], worn, self.settings.transaction_version))]
 
-    # ---- steps ------------------------------------------------------------------------------------------------
+    # ---- steps ----
 
     def step(self) -> None:
         self.host.now_ms += self.dice.choice([1, 1, 1, 1, 10, 100])
         act = self.dice.choices(
-            [self.send, self.host.become_durable, self.host.write_a_marker, self.trouble, self.wait],
+            [
+                self.send,
+                self.host.become_durable,
+                self.host.write_a_marker,
+                self.trouble,
+                self.wait,
+            ],
             [20, 20, 14, 1, 1],
         )[0]
         act()
@@ -116,7 +125,9 @@ class Story:
         idle = [client for client in self.clients if client.request is None]
         if idle:
             client = self.dice.choice(idle)
-            self.dice.choices([self.init, self.join, self.offsets, self.end], self.plans(client))[0](client)
+            self.dice.choices([self.init, self.join, self.offsets, self.end], self.plans(client))[
+                0
+            ](client)
 
     def plans(self, client: Client) -> tuple[int, int, int, int]:
         """Mostly what makes sense to a client: else no transaction would ever come to its end."""
@@ -143,7 +154,7 @@ class Story:
         self.host.waiting.add(request.number)
         self.host.execute(decide(request))
 
-    # ---- requests ----------------------------------------------------------------------------------------------
+    # ---- requests ----
 
     def init(self, client: Client) -> None:
         named = client.producer if self.dice.random() < 0.3 else (-1, -1)
@@ -172,7 +183,9 @@ class Story:
             transactional_id=client.name,
             producer_id=client.producer[0],
             producer_epoch=client.producer[1],
-            topics=[AddPartitionsToTxnTopic(name="t", partitions=[tp.partition for tp in partitions])],
+            topics=[
+                AddPartitionsToTxnTopic(name="t", partitions=[tp.partition for tp in partitions])
+            ],
         )
         version = 5 if client.version_2 else 3
         shard, now_ms = self.host.shard, self.host.now_ms
@@ -225,7 +238,7 @@ class Story:
             fields={"fenced": client.fenced, "producer": producer, "version": version},
         )
 
-    # ---- answers -----------------------------------------------------------------------------------------------
+    # ---- answers ----
 
     def hear(self) -> None:
         while self.host.answers:
@@ -254,13 +267,21 @@ class Story:
         client.unanswered = None
         client.fenced = False
         for other in self.clients:
-            if other.name == client.name and other is not client and other.producer != client.producer:
+            if (
+                other.name == client.name
+                and other is not client
+                and other.producer != client.producer
+            ):
                 other.fenced = True
 
     def joined(self, client: Client, request: Request, response: Any) -> None:
         """The records follow at once, if the transaction is still open under this producer."""
         known = self.host.shard.durable.get(client.name)
-        if known is None or known.state is not TransactionState.ONGOING or known.client != client.producer:
+        if (
+            known is None
+            or known.state is not TransactionState.ONGOING
+            or known.client != client.producer
+        ):
             return
         client.transaction = (client.name, known.start_ms)
         for tp in request.what:
@@ -270,7 +291,9 @@ class Story:
     def ended(self, client: Client, request: Request, response: Any) -> None:
         if request.transaction is not None:
             recorded = self.host.recorded_outcomes()
-            assert recorded[request.transaction] == request.what, "an end was answered that did not happen"
+            assert recorded[request.transaction] == request.what, (
+                "an end was answered that did not happen"
+            )
             assert self.told.setdefault(request.transaction, request.what) == request.what
         if request.fields["version"] == 5 and client.producer == request.fields["producer"]:
             client.producer = (response.producer_id, response.producer_epoch)
@@ -279,7 +302,7 @@ class Story:
         client.transaction = None
         client.took_over = False
 
-    # ---- the end -------------------------------------------------------------------------------------------------
+    # ---- the end ----
 
     def settle(self) -> None:
         """No more trouble: everything open comes to its end by itself."""
@@ -347,6 +370,11 @@ def test_the_stories_see_everything() -> None:
             "join CONCURRENT_TRANSACTIONS",
             "join INVALID_PRODUCER_ID_MAPPING",
         ),
-        *("end NONE", "end PRODUCER_FENCED", "end CONCURRENT_TRANSACTIONS", "end INVALID_TXN_STATE"),
+        *(
+            "end NONE",
+            "end PRODUCER_FENCED",
+            "end CONCURRENT_TRANSACTIONS",
+            "end INVALID_TXN_STATE",
+        ),
     }
     assert {what: happened.get(what, 0) for what in expected if happened.get(what, 0) < 20} == {}

@@ -14,7 +14,10 @@ from millstream.cluster.coordinators.internal_topics import TRANSACTIONS
 from millstream.cluster.replicas import follower_logs
 from millstream.core.errors import ErrorCode as E
 from millstream.core.hashing import partition_of
-from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
 from millstream.wire.messages.describe_transactions import DescribeTransactionsRequest
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
@@ -116,11 +119,15 @@ class Producer:
         wait_until(lambda: self.state().startswith("Complete"), "all markers")
 
     def state(self) -> str:
-        (row,) = self.ask(DescribeTransactionsRequest(transactional_ids=[self.name]), 0).transaction_states
+        (row,) = self.ask(
+            DescribeTransactionsRequest(transactional_ids=[self.name]), 0
+        ).transaction_states
         return str(row.transaction_state)
 
     def joined(self) -> set[int]:
-        (row,) = self.ask(DescribeTransactionsRequest(transactional_ids=[self.name]), 0).transaction_states
+        (row,) = self.ask(
+            DescribeTransactionsRequest(transactional_ids=[self.name]), 0
+        ).transaction_states
         return {index for topic in row.topics if topic.topic == TOPIC for index in topic.partitions}
 
     def outcomes(self, partition: int) -> list[bool]:
@@ -139,7 +146,9 @@ class Producer:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_reach_the_partitions_of_every_broker(cluster: InProcessCluster, commit: bool) -> None:
+def test_markers_reach_the_partitions_of_every_broker(
+    cluster: InProcessCluster, commit: bool
+) -> None:
     """Partitions join with their records (Produce v12), wherever the coordinator is."""
     producer = Producer(cluster)
     assert [producer.write(index, version=12) for index in AT] == [0, 0, 0]
@@ -153,11 +162,15 @@ def test_markers_reach_the_partitions_of_every_broker(cluster: InProcessCluster,
     assert [producer.outcomes(index) for index in AT] == [[commit, True]] * 3
 
 
-@pytest.mark.parametrize(("version", "refusal"), [(10, E.INVALID_TXN_STATE), (11, E.TRANSACTION_ABORTABLE)])
+@pytest.mark.parametrize(
+    ("version", "refusal"), [(10, E.INVALID_TXN_STATE), (11, E.TRANSACTION_ABORTABLE)]
+)
 def test_records_of_a_partition_that_has_not_joined_are_refused(
     cluster: InProcessCluster, version: int, refusal: E
 ) -> None:
-    """The leader asks the coordinator, which is another broker for at least two of the partitions."""
+    """The leader asks the coordinator, which is another broker for at least two of
+    the partitions.
+    """
     producer = Producer(cluster)
     producer.add(0)
     assert producer.write(0, version=version) == 0
@@ -176,7 +189,9 @@ def test_offsets_join_where_the_group_is(cluster: InProcessCluster) -> None:
         for name in (f"readers-{n}" for n in itertools.count())
         if cluster.coordinator(name) != producer.coordinator
     )
-    row = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata="")
+    row = TxnOffsetCommitRequestPartition(
+        partition_index=0, committed_offset=9, committed_metadata=""
+    )
     request = TxnOffsetCommitRequest(
         **producer.who,
         group_id=group,
@@ -207,7 +222,9 @@ def test_an_open_transaction_survives_its_coordinator(cluster: InProcessCluster)
     assert [producer.outcomes(index) for index in AT] == [[True]] * 3
 
 
-def test_a_decided_outcome_is_carried_out_by_the_next_coordinator(cluster: InProcessCluster) -> None:
+def test_a_decided_outcome_is_carried_out_by_the_next_coordinator(
+    cluster: InProcessCluster,
+) -> None:
     """The first one has written the decision, and cannot reach any partition."""
     producer = Producer(cluster)
     old = cluster.brokers[producer.coordinator]
@@ -227,7 +244,9 @@ def test_a_decided_outcome_is_carried_out_by_the_next_coordinator(cluster: InPro
 
 
 def test_a_coordinator_of_before_is_fenced(cluster: InProcessCluster) -> None:
-    """Its epoch is that of the leader of its partition: what it sends after its successor has written is refused."""
+    """Its epoch is that of the leader of its partition: what it sends after its successor has
+    written is refused.
+    """
     producer = Producer(cluster)
     new = next(node for node in range(3) if node != producer.coordinator)
     cluster.move_leader(TRANSACTIONS, partition_of(producer.name, PARTITIONS), new)

@@ -1,4 +1,6 @@
-"""A new transactional id for each run, many times: the coordinator stays within its memory, also after a restart."""
+"""A new transactional id for each run, many times: the coordinator stays within its memory, also
+after a restart.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""InitProducerId v6 (KIP-939) over the wire: offered with the setting alone, and then transactions outlive clients and brokers."""
+"""InitProducerId v6 (KIP-939) over the wire: offered with the setting alone, and then transactions
+outlive clients and brokers.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ SETTINGS: dict[str, object] = {
     "transaction.state.log.num.partitions": 2,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 20,
 }
-WAIT = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR)
+WAIT = (
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+)
 Producer = tuple[int, int]
 
 
@@ -49,7 +55,9 @@ def client(broker: InProcessBroker) -> Iterator[RawClient]:
 
 
 def offered(client: RawClient) -> int:
-    rows = client.call(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4).api_keys
+    rows = client.call(
+        ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4
+    ).api_keys
     (newest,) = (row.max_version for row in rows if row.api_key == BY_NAME["InitProducerId"].key)
     return int(newest)
 
@@ -71,7 +79,9 @@ def init(client: RawClient, name: str | None, version: int = 6, **flags: Any) ->
 
 
 def prepare(client: RawClient, name: str, **flags: Any) -> Producer:
-    """A producer that has written one record in a transaction, and waits for its outer coordinator."""
+    """A producer that has written one record in a transaction, and waits for its
+    outer coordinator.
+    """
     begun = init(client, name, enable_two_phase_commit=True, **flags)
     assert begun.error_code == 0, begun
     producer = begun.producer_id, begun.producer_epoch
@@ -87,7 +97,9 @@ def write(client: RawClient, name: str, producer: Producer) -> int:
         base_sequence=0,
         transactional=True,
     )
-    data = TopicProduceData(name="orders", partition_data=[PartitionProduceData(index=0, records=batch)])
+    data = TopicProduceData(
+        name="orders", partition_data=[PartitionProduceData(index=0, records=batch)]
+    )
     asked = ProduceRequest(transactional_id=name, acks=-1, timeout_ms=10_000, topic_data=[data])
     return int(client.call(asked, 12).responses[0].partition_responses[0].error_code)
 
@@ -101,7 +113,9 @@ def end(client: RawClient, name: str, producer: Producer, *, commit: bool) -> An
 
 def state(client: RawClient, name: str) -> str:
     while True:  # after a restart the coordinator reads its log first
-        (row,) = client.call(DescribeTransactionsRequest(transactional_ids=[name]), 0).transaction_states
+        (row,) = client.call(
+            DescribeTransactionsRequest(transactional_ids=[name]), 0
+        ).transaction_states
         if row.error_code not in WAIT:
             return str(row.transaction_state)
 
@@ -125,7 +139,7 @@ def settled(client: RawClient, name: str, wanted: str) -> None:
         pass
 
 
-# ---- the setting --------------------------------------------------------------------------------------------
+# ---- the setting ----
 
 
 @pytest.mark.parametrize(("enabled", "newest"), [(True, 6), (False, 5)])
@@ -134,12 +148,17 @@ def test_the_setting_decides_whether_version_6_is_offered(enabled: bool, newest:
         assert offered(client) == newest
 
 
-@pytest.mark.parametrize("flags", [{}, {"enable_two_phase_commit": True}, {"keep_prepared_txn": True}])
+@pytest.mark.parametrize(
+    "flags", [{}, {"enable_two_phase_commit": True}, {"keep_prepared_txn": True}]
+)
 def test_without_the_setting_version_6_is_not_served(flags: dict[str, bool]) -> None:
     """As every version that is not served: the connection is closed, and no flag was overlooked."""
     with started(SimDisk(), enabled=False) as broker, RawClient(broker.bootstrap) as client:
         client.send(
-            InitProducerIdRequest(transactional_id="payments", transaction_timeout_ms=1000, **flags), 6
+            InitProducerIdRequest(
+                transactional_id="payments", transaction_timeout_ms=1000, **flags
+            ),
+            6,
         )
         with pytest.raises(Closed):
             client.receive()
@@ -157,7 +176,7 @@ def test_without_the_setting_a_kept_transaction_can_still_be_ended() -> None:
         settled(client, "payments", "CompleteCommit")
 
 
-# ---- what the flags mean ------------------------------------------------------------------------------------
+# ---- what the flags mean ----
 
 
 @pytest.mark.parametrize("flag", ["enable_two_phase_commit", "keep_prepared_txn"])
@@ -170,7 +189,9 @@ def test_only_two_phase_producers_may_name_any_timeout(client: RawClient, timeou
     refused = init(client, "payments", transaction_timeout_ms=timeout_ms)
     assert refused.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (refused.ongoing_txn_producer_id, refused.ongoing_txn_producer_epoch) == (-1, -1)
-    begun = init(client, "payments", enable_two_phase_commit=True, transaction_timeout_ms=timeout_ms)
+    begun = init(
+        client, "payments", enable_two_phase_commit=True, transaction_timeout_ms=timeout_ms
+    )
     assert begun.error_code == 0
 
 
@@ -197,7 +218,7 @@ def test_without_the_flag_a_prepared_transaction_is_aborted_as_ever(client: RawC
     assert outcomes(client) == [False]
 
 
-# ---- outliving clients and brokers --------------------------------------------------------------------------
+# ---- outliving clients and brokers ----
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -209,7 +230,9 @@ def test_a_prepared_transaction_outlives_its_client_and_the_broker(commit: bool)
     with started(disk) as broker, RawClient(broker.bootstrap) as client:
         kept = init(client, "payments", enable_two_phase_commit=True, keep_prepared_txn=True)
         assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == prepared
-        assert end(client, "payments", prepared, commit=commit).error_code == ErrorCode.PRODUCER_FENCED
+        assert (
+            end(client, "payments", prepared, commit=commit).error_code == ErrorCode.PRODUCER_FENCED
+        )
     with started(disk) as broker, RawClient(broker.bootstrap) as client:
         assert state(client, "payments") == "Ongoing"
         owner = kept.producer_id, kept.producer_epoch
@@ -219,7 +242,9 @@ def test_a_prepared_transaction_outlives_its_client_and_the_broker(commit: bool)
         following = ended.producer_id, ended.producer_epoch
         settled(client, "payments", "CompleteCommit" if commit else "CompleteAbort")
         assert outcomes(client) == [commit]
-        assert end(client, "payments", owner, commit=commit).error_code == 0  # the answer may have been lost
+        assert (
+            end(client, "payments", owner, commit=commit).error_code == 0
+        )  # the answer may have been lost
         assert write(client, "payments", following) == 0
 
 

@@ -1,4 +1,6 @@
-"""What can be made on a real ZooKeeper can be deleted there: two nodes for each partition, one by one, and only so many in one write."""
+"""What can be made on a real ZooKeeper can be deleted there: two nodes for each partition, one by
+one, and only so many in one write.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
 
 async def opened(zookeeper: LocalZooKeeper, chroot: str) -> ZooKeeperCoordination:
-    return await ZooKeeperCoordination(f"{zookeeper.address}/{chroot}", session_timeout_ms=6000).open(20_000)
+    return await ZooKeeperCoordination(
+        f"{zookeeper.address}/{chroot}", session_timeout_ms=6000
+    ).open(20_000)
 
 
 async def controller_on(service: ZooKeeperCoordination) -> Controller:
@@ -40,7 +44,9 @@ async def controller_on(service: ZooKeeperCoordination) -> Controller:
 
 
 @pytest.mark.parametrize("topics, partitions", [(1, 6000), (100, 60)])
-def test_what_could_be_made_can_be_deleted(zookeeper: LocalZooKeeper, topics: int, partitions: int) -> None:
+def test_what_could_be_made_can_be_deleted(
+    zookeeper: LocalZooKeeper, topics: int, partitions: int
+) -> None:
     async def run() -> None:
         service = await opened(zookeeper, f"deleted-{topics}")
         try:
@@ -49,8 +55,12 @@ def test_what_could_be_made_can_be_deleted(zookeeper: LocalZooKeeper, topics: in
             made = await controller.create_topics([NewTopic(name, partitions, 3) for name in names])
             assert {outcome.code for outcome in made.values()} == {ErrorCode.NONE}
             image = controller.state.image
-            gone = await controller.delete_topics({name: image.topics[name].topic_id for name in names})
-            assert {(outcome.code, outcome.message) for outcome in gone.values()} == {(ErrorCode.NONE, None)}
+            gone = await controller.delete_topics(
+                {name: image.topics[name].topic_id for name in names}
+            )
+            assert {(outcome.code, outcome.message) for outcome in gone.values()} == {
+                (ErrorCode.NONE, None)
+            }
             assert not image.topics and not await service.children(znodes.TOPICS)
         finally:
             await service.close()

@@ -1,5 +1,7 @@
-"""ZooKeeper's data is lost, deleted by hand or put back from a copy while brokers run. Nobody meant to delete what is not there any more, so that no
-replica is deleted for it, and what is there again is gone on with."""
+"""ZooKeeper's data is lost, deleted by hand or put back from a copy while brokers run. Nobody meant
+to delete what is not there any more, so that no replica is deleted for it, and what is there
+again is gone on with.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def operator(cluster: InProcessCluster) -> Iterator[KazooClient]:
 
 
 def controllers(cluster: InProcessCluster) -> list[int]:
-    return [node for node, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active]
+    return [
+        node for node, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active
+    ]
 
 
 def registered(cluster: InProcessCluster) -> set[int]:
@@ -70,7 +74,9 @@ def newest_term(cluster: InProcessCluster) -> int:
 
 
 def send(cluster: InProcessCluster, count: int) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True})
+    producer = Producer(
+        {"bootstrap.servers": cluster.bootstrap, "acks": "all", "enable.idempotence": True}
+    )
     failed: list[object] = []
     for number in range(count):
         producer.produce(
@@ -103,14 +109,20 @@ def directories(data: Path) -> list[str]:
 
 
 def test_an_emptied_zookeeper_is_not_taken_for_the_cluster(
-    in_process_cluster: Callable[..., InProcessCluster], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    in_process_cluster: Callable[..., InProcessCluster],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with in_process_cluster(3) as cluster:
         cluster.create_topic(TOPIC, 2)
         send(cluster, 100)
         read(cluster, 100)  # so that there are groups, too
         with operator(cluster) as client:
-            kept = {path: client.get(path)[0] for path in below(client, "/") if not ephemeral(client, path)}
+            kept = {
+                path: client.get(path)[0]
+                for path in below(client, "/")
+                if not ephemeral(client, path)
+            }
             for name in client.get_children("/"):
                 client.delete(f"/{name}", recursive=True)
             wait_until(lambda: not controllers(cluster), "the end of the controller's term")
@@ -131,7 +143,9 @@ def test_an_emptied_zookeeper_is_not_taken_for_the_cluster(
             epoch = newest_term(cluster)
             client.delete("/controller")
             wait_until(lambda: newest_term(cluster) > epoch, "another term")
-            wait_until(lambda: registered(cluster) == {0, 1, 2}, "every broker to be registered again")
+            wait_until(
+                lambda: registered(cluster) == {0, 1, 2}, "every broker to be registered again"
+            )
         cluster.create_topic("later", 1)
         send(cluster, 100)
         assert read(cluster, 300, "another") == 300
@@ -232,7 +246,9 @@ def test_older_metadata_neither_takes_a_role_away_nor_a_replica(
 
 
 def test_a_replica_is_not_deleted_while_its_state_names_this_broker(tmp_path: Path) -> None:
-    """A snapshot that is made while a topic changes may be newer than its position: then what is told again is an older assignment beside the state of now."""
+    """A snapshot that is made while a topic changes may be newer than its position: then what is
+    told again is an older assignment beside the state of now.
+    """
     with InProcessBroker({"log.dirs": tmp_path}) as one:
         broker = one.broker.parts
         create(one, 1)
@@ -279,7 +295,9 @@ def test_a_tree_that_has_gone_back_is_not_gone_on_with() -> None:
         identity.saw(7)
         for epoch in (None, 6):
             if epoch is not None:
-                await session.multi([Put(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))])
+                await session.multi(
+                    [Put(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(epoch))]
+                )
             with pytest.raises(NotThisCluster, match="is older than what this broker has seen"):
                 await identity.look()
         await session.multi([Put(znodes.CONTROLLER_EPOCH, znodes.encode_controller_epoch(7))])
@@ -292,10 +310,14 @@ def candidate(session: TreeSession) -> tuple[ControllerElection, ControllerState
     state = ControllerState(session)
     control = PartitionControl(state, unclean=lambda image, topic: False)
     identity = ClusterIdentity(session, OURS)
-    return ControllerElection(1, ("h", 9092), session, state, control, identity, now_ms=lambda: 0), state
+    return ControllerElection(
+        1, ("h", 9092), session, state, control, identity, now_ms=lambda: 0
+    ), state
 
 
-@pytest.mark.parametrize("path", [znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH, znodes.topic_path(TOPIC)])
+@pytest.mark.parametrize(
+    "path", [znodes.CLUSTER_ID, znodes.CONTROLLER_EPOCH, znodes.topic_path(TOPIC)]
+)
 def test_a_tree_that_is_being_put_back_is_waited_for(path: str) -> None:
     """Nodes are made first, and filled then. Nobody who looks meanwhile ends for it."""
 
@@ -342,7 +364,9 @@ def test_a_node_that_is_no_registration_counts_for_no_broker_and_is_told_once(
         session = await SharedTree().open()
         await session.multi([Put(znodes.CLUSTER_ID, znodes.encode_cluster_id(OURS))])
         election, state = candidate(session)
-        await session.multi([Create(znodes.broker_path(2), znodes.encode_broker(REGISTERED, now_ms=0))])
+        await session.multi(
+            [Create(znodes.broker_path(2), znodes.encode_broker(REGISTERED, now_ms=0))]
+        )
         if when == "during the term":
             await election.look()
         await session.multi([Create(f"{znodes.BROKERS}/{name}", data)])
@@ -373,7 +397,9 @@ def test_a_controller_that_cannot_be_read_is_waited_for_until_it_is_gone(data: b
     asyncio.run(test())
 
 
-def test_who_asks_for_a_controller_that_cannot_be_read_is_told_that_there_is_none(tmp_path: Path) -> None:
+def test_who_asks_for_a_controller_that_cannot_be_read_is_told_that_there_is_none(
+    tmp_path: Path,
+) -> None:
     with InProcessBroker({"log.dirs": tmp_path}) as one:
         member = one.broker.parts.member
         one.wait(one.broker.parts.coordination.multi([Put(znodes.CONTROLLER, b"")]))
@@ -382,8 +408,12 @@ def test_who_asks_for_a_controller_that_cannot_be_read_is_told_that_there_is_non
         assert told.value.code is ErrorCode.NOT_CONTROLLER
 
 
-def test_a_broker_that_starts_deletes_nothing_that_the_metadata_places_elsewhere(tmp_path: Path) -> None:
-    """It may be older than the replica, also where the leader epoch of its last record is the same: nothing was written since it was moved here."""
+def test_a_broker_that_starts_deletes_nothing_that_the_metadata_places_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """It may be older than the replica, also where the leader epoch of its last record is the same:
+    nothing was written since it was moved here.
+    """
     with InProcessBroker({"log.dirs": tmp_path, "log.segment.delete.delay.ms": 600_000}) as one:
         create(one, 1)
         broker = one.broker.parts

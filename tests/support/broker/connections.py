@@ -111,7 +111,9 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     problems: list[dict[str, Any]] = []
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: problems.append(context)
+        )
         await test()
         await asyncio.sleep(0)
 

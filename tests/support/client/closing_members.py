@@ -39,7 +39,9 @@ def slow_down_debug_messages() -> None:
 
 def make(kind: type[KafkaConsumer], config: dict[str, Any]) -> KafkaConsumer:
     """Make a client that writes debug messages to stderr, and not to a logger."""
-    return kind({name: value for name, value in config.items() if name != "logger"} | {"debug": "cgrp"})
+    return kind(
+        {name: value for name, value in config.items() if name != "logger"} | {"debug": "cgrp"}
+    )
 
 
 def main(bootstrap: str, topic: str, assignor: str) -> None:
@@ -51,7 +53,9 @@ def main(bootstrap: str, topic: str, assignor: str) -> None:
             group = f"{topic}-{assignor}-{number}"
             member = Consumer(bootstrap, topic, group=group, options=options)
             assert member.membership is not None
-            member.membership.on_revoked = lambda partitions, number=number: time.sleep(number * LINE_S)
+            member.membership.on_revoked = lambda partitions, number=number: time.sleep(
+                number * LINE_S
+            )
             while not has_partitions(admin, group):
                 time.sleep(0.01)
             time.sleep(0.1)  # the answer with the assignment is on its way to the member

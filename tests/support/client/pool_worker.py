@@ -1,4 +1,5 @@
-"""A process that handles records with a worker pool until it is killed, or told by a line on stdin to read to the end.
+"""A process that handles records with a worker pool until it is killed, or told by a line on stdin
+to read to the end.
 
 Each record that was handled is a line in a file, written before the pool may commit it.
 """
@@ -20,7 +21,9 @@ def main(bootstrap: str, topic: str, path: str, to_the_end: bool) -> None:
         os.write(out, record.value + b"\n")
 
     options = {"session.timeout.ms": 1000, "heartbeat.interval.ms": 200}
-    with Consumer(bootstrap, topic, group="pool", until_end=to_the_end, options=options) as consumer:
+    with Consumer(
+        bootstrap, topic, group="pool", until_end=to_the_end, options=options
+    ) as consumer:
         consumer.run(handle, workers=8, max_in_flight=200, commit_every_s=0.05)
 
 

@@ -91,7 +91,9 @@ class FaultyPartition(Partition):
             commit=commit,
             timestamp=0,
         )
-        super().append(memoryview(bytearray(marker)), now_ms=0, needs_all=False, origin=Origin.COORDINATOR)
+        super().append(
+            memoryview(bytearray(marker)), now_ms=0, needs_all=False, origin=Origin.COORDINATOR
+        )
 
 
 @dataclass(frozen=True)
@@ -142,14 +144,18 @@ class CountingShard:
 
     def decide_count(self, name: str, waiter: Any) -> Decision:
         number = self.durable.get(name, 0) + 1
-        return Decision((CoordinatorRecord(name, number),), (Seen(name), Reply(waiter, number), Sent(name)))
+        return Decision(
+            (CoordinatorRecord(name, number),), (Seen(name), Reply(waiter, number), Sent(name))
+        )
 
     def decide_look(self, name: str, waiter: Any) -> Decision:
         return Decision(effects=(Reply(waiter, self.durable.get(name, 0)),))
 
     def decide_pending(self, name: str, waiter: Any, producer_id: int) -> Decision:
         return Decision(
-            (CoordinatorRecord(name, 1),), (Reply(waiter, "pending"),), TransactionalAppend(producer_id, 0)
+            (CoordinatorRecord(name, 1),),
+            (Reply(waiter, "pending"),),
+            TransactionalAppend(producer_id, 0),
         )
 
     def decide_arm(self, key: TimerKey, waiter: Any, at_ms: int) -> Decision:

@@ -45,4 +45,6 @@ class World(NamedTuple):
         with Producer(self.b.connection.bootstrap) as producer:
             for offset in sources:
                 origin = Origin(self.ids().source, self.topic, 0, offset, topic_id)
-                producer.send(to or f"a.{self.topic}", b"c", partition=0, headers=[(HEADER, origin.encode())])
+                producer.send(
+                    to or f"a.{self.topic}", b"c", partition=0, headers=[(HEADER, origin.encode())]
+                )

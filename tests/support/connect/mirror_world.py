@@ -58,7 +58,9 @@ class Mirrored:
             with contextlib.suppress(UnknownTopic):
                 if condition():
                     return
-            assert time.monotonic() < deadline_s and not failures(self.events), f"{what}: {self.events}"
+            assert time.monotonic() < deadline_s and not failures(self.events), (
+                f"{what}: {self.events}"
+            )
             time.sleep(0.1)
 
 

@@ -36,7 +36,10 @@ def full_image() -> ClusterImage:
         NodeData(znodes.offline_path(3), znodes.encode_offline(UNSERVED)),
         NodeData(znodes.broker_path(3), znodes.encode_broker(BROKER, now_ms=5), 77),
         NodeData(znodes.broker_config_path("3"), znodes.encode_config({"a": "b"})),
-        NodeData(znodes.topic_path("t"), znodes.encode_topic(ID, {0: (0, 1), 1: (1, 2, 0)}, moving.items())),
+        NodeData(
+            znodes.topic_path("t"),
+            znodes.encode_topic(ID, {0: (0, 1), 1: (1, 2, 0)}, moving.items()),
+        ),
         state_node(0, PartitionState(1, 4, (1,), 2, 9)),
         state_node(1, PartitionState(-1, 5, (0, 1), 2, 3)),
         NodeData(znodes.topic_config_path("t"), znodes.encode_config({"retention.ms": "1"})),

@@ -1,4 +1,6 @@
-"""What the tests of consumer groups share: requests in a line, and the tiny host with consumer groups in its shard."""
+"""What the tests of consumer groups share: requests in a line, and the tiny host with consumer
+groups in its shard.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ Owned = Mapping[bytes, Iterable[int]]
 
 
 def new_consumer_shard(
-    settings: GroupSettings = SETTINGS, topics: Topics = TOPICS, new_id: Callable[[], str] | None = None
+    settings: GroupSettings = SETTINGS,
+    topics: Topics = TOPICS,
+    new_id: Callable[[], str] | None = None,
 ) -> GroupShard:
     counter = itertools.count(1)
     return GroupShard(settings, topics, new_id or (lambda: str(next(counter))))
@@ -45,7 +49,9 @@ class ConsumerHost(TinyHost):
 
 
 def rows(owned: Owned) -> list[TopicPartitions]:
-    return [TopicPartitions(topic_id=topic_id, partitions=sorted(owned[topic_id])) for topic_id in owned]
+    return [
+        TopicPartitions(topic_id=topic_id, partitions=sorted(owned[topic_id])) for topic_id in owned
+    ]
 
 
 def beat(
@@ -77,7 +83,9 @@ def leave(member_id: str, epoch: int = -1, **more: Any) -> ConsumerGroupHeartbea
     return beat(member_id, epoch, **more)
 
 
-def told(member_id: str, epoch: int, assigned: Owned | None = None) -> ConsumerGroupHeartbeatResponse:
+def told(
+    member_id: str, epoch: int, assigned: Owned | None = None
+) -> ConsumerGroupHeartbeatResponse:
     return ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=epoch,
@@ -120,7 +128,8 @@ def classic_subscription(*topics: str, owned: Mapping[str, Iterable[int]] | None
     message = ConsumerProtocolSubscription(
         topics=list(topics),
         owned_partitions=[
-            OwnedTopic(topic=name, partitions=sorted(indexes)) for name, indexes in (owned or {}).items()
+            OwnedTopic(topic=name, partitions=sorted(indexes))
+            for name, indexes in (owned or {}).items()
         ],
     )
     return bytes(message.encode(1, bytearray(b"\0\1")))

@@ -42,7 +42,9 @@ def offsets_of(host: TinyHost, *partitions: tuple[str, int], stable: bool = Fals
 
 def delete_offsets(host: TinyHost, *partitions: tuple[str, int]) -> list[int]:
     topics = [
-        OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=index)])
+        OffsetDeleteRequestTopic(
+            name=name, partitions=[OffsetDeleteRequestPartition(partition_index=index)]
+        )
         for name, index in partitions
     ]
     answer = host.ask("offset_delete", OffsetDeleteRequest(group_id=GROUP, topics=topics), 0)

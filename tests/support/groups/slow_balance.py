@@ -1,4 +1,6 @@
-"""The balance of ``groups.assignors.balance`` as its rules say it, looking at everybody for every step: what the quick one must agree with."""
+"""The balance of ``groups.assignors.balance`` as its rules say it, looking at everybody for every
+step: what the quick one must agree with.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ Way = list[tuple[str, bytes, str]]
 
 def fill(counts: Mapping[bytes, int], assigned: Assigned, loads: Loads, readers: Readers) -> None:
     """Every free partition to the member with the least."""
-    taken = {(topic, one) for topics in assigned.values() for topic, rows in topics.items() for one in rows}
+    taken = {
+        (topic, one)
+        for topics in assigned.values()
+        for topic, rows in topics.items()
+        for one in rows
+    }
     for topic in sorted(readers, key=lambda topic: (len(readers[topic]), topic)):
         for partition in range(counts[topic]):
             if (topic, partition) not in taken:
@@ -62,7 +69,9 @@ def _search(start: str, assigned: Assigned, loads: Loads, readers: Readers) -> W
     queue = deque([start])
     while queue:
         giver = queue.popleft()
-        for topic in sorted(topic for topic, rows in assigned[giver].items() if rows and topic not in seen):
+        for topic in sorted(
+            topic for topic, rows in assigned[giver].items() if rows and topic not in seen
+        ):
             seen.add(topic)
             for taker in readers[topic]:
                 if taker not in ways:

@@ -1,4 +1,6 @@
-"""What the tests of groups share: requests in a line, groups by value, and a tiny host that keeps a log, timers and held answers."""
+"""What the tests of groups share: requests in a line, groups by value, and a tiny host that keeps a
+log, timers and held answers.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ def subscription(*topics: str) -> bytes:
 RANGE = (("range", subscription("orders")),)
 
 
-# ---- requests -----------------------------------------------------------------------------------------------
+# ---- requests ----
 
 
 def join(
@@ -115,7 +117,8 @@ def heartbeat(
 
 def leave(*members: tuple[str, str | None], group: str = GROUP) -> LeaveGroupRequest:
     rows = [
-        MemberIdentity(member_id=member_id, group_instance_id=instance) for member_id, instance in members
+        MemberIdentity(member_id=member_id, group_instance_id=instance)
+        for member_id, instance in members
     ]
     return LeaveGroupRequest(group_id=group, members=rows)
 
@@ -134,7 +137,11 @@ def commit(
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, partition), offset in offsets.items():
         topic_id = TOPICS.id_of(name) or name.encode().ljust(16, b"?")
-        told = OffsetCommitRequestTopic(topic_id=topic_id) if by_id else OffsetCommitRequestTopic(name=name)
+        told = (
+            OffsetCommitRequestTopic(topic_id=topic_id)
+            if by_id
+            else OffsetCommitRequestTopic(name=name)
+        )
         row = OffsetCommitRequestPartition(
             partition_index=partition, committed_offset=offset, committed_metadata=metadata
         )
@@ -187,7 +194,7 @@ def fetch(*partitions: tuple[str, int], group: str = GROUP) -> OffsetFetchReques
     return OffsetFetchRequestGroup(group_id=group, topics=list(topics.values()) or None)
 
 
-# ---- groups by value ----------------------------------------------------------------------------------------
+# ---- groups by value ----
 
 
 def member(member_id: str, **changes: Any) -> Member:
@@ -219,12 +226,14 @@ def group_of(*members: Member, **values: Any) -> ClassicGroup:
     return group
 
 
-# ---- a tiny host --------------------------------------------------------------------------------------------
+# ---- a tiny host ----
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A batch of the log: encoded records (of a transaction, where a producer is named), or the marker that ends one."""
+    """A batch of the log: encoded records (of a transaction, where a producer is named), or the
+    marker that ends one.
+    """
 
     rows: tuple[tuple[bytes, bytes | None], ...] = ()
     producer_id: int | None = None
@@ -232,7 +241,9 @@ class Entry:
 
 
 def new_shard(
-    settings: GroupSettings = SETTINGS, topics: Topics = TOPICS, new_id: Callable[[], str] | None = None
+    settings: GroupSettings = SETTINGS,
+    topics: Topics = TOPICS,
+    new_id: Callable[[], str] | None = None,
 ) -> GroupShard:
     counter = itertools.count(1)
     return GroupShard(settings, topics, new_id or (lambda: str(next(counter))))
@@ -256,7 +267,9 @@ def replay(log: Iterable[Entry], shard: GroupShard) -> GroupShard:
 
 @dataclass
 class TinyHost:
-    """Drives a shard as the broker does: decide, apply, append, then effects; answers wait for the high watermark."""
+    """Drives a shard as the broker does: decide, apply, append, then effects; answers wait for the
+    high watermark.
+    """
 
     settings: GroupSettings = SETTINGS
     topics: Topics = TOPICS
@@ -282,7 +295,7 @@ class TinyHost:
     def _make(self) -> GroupShard:
         return GroupShard(self.settings, self.topics, lambda: str(next(self._ids)))
 
-    # ---- requests -------------------------------------------------------------------------------------------
+    # ---- requests ----
 
     def send(self, decide: str, request: Any, version: int, waiter: Any = None, **more: Any) -> Any:
         """Asks, and returns who waits for the answer (in ``answers`` once it is there)."""
@@ -305,7 +318,7 @@ class TinyHost:
         self.topics = topics
         self._execute(self.shard.on_topics_changed(topics, now_ms=self.now_ms))
 
-    # ---- time -----------------------------------------------------------------------------------------------
+    # ---- time ----
 
     def pass_time(self, duration_ms: int) -> None:
         """Lets timers fire in their order until so much later."""
@@ -317,10 +330,12 @@ class TinyHost:
             self._execute(self.shard.decide_timeout(key, now_ms=self.now_ms))
         self.now_ms = until
 
-    # ---- faults ---------------------------------------------------------------------------------------------
+    # ---- faults ----
 
     def crash(self) -> None:
-        """Another broker takes over: what the high watermark had not passed is lost, with everything in memory."""
+        """Another broker takes over: what the high watermark had not passed is lost, with
+        everything in memory.
+        """
         del self.log[self.high_watermark :]
         self._reload()
 
@@ -341,7 +356,7 @@ class TinyHost:
             self.answers[reply.to] = reply.response
             self.waiting.discard(reply.to)
 
-    # ---- as the broker's host does it -----------------------------------------------------------------------
+    # ---- as the broker's host does it ----
 
     def _execute(self, decision: Decision) -> None:
         if decision.records and not self._append(decision):
@@ -382,11 +397,15 @@ class TinyHost:
             self.advance()
 
 
-# ---- the way to a stable group --------------------------------------------------------------------------------
+# ---- the way to a stable group ----
 
 
-def stable_group(host: TinyHost, count: int = 2, *, version: int = 3, group: str = GROUP) -> list[str]:
-    """A group of so many members at generation 1, each assigned its own name; the first id is the leader's."""
+def stable_group(
+    host: TinyHost, count: int = 2, *, version: int = 3, group: str = GROUP
+) -> list[str]:
+    """A group of so many members at generation 1, each assigned its own name; the first id is the
+    leader's.
+    """
     waiters = [host.send("join", join(group=group), version) for _ in range(count)]
     while waiters[0] in host.waiting:
         host.pass_time(DELAY_MS)

@@ -1,7 +1,9 @@
-"""Real logs for the tests of the cleaner: a log manager over directories, written to as a leader does.
+"""Real logs for the tests of the cleaner: a log manager over directories, written to as a leader
+does.
 
-`Store` opens, closes and crashes; `put` appends a batch, `read` is what a consumer gets. `StepWorker` runs the child's
-jobs in this process and lets a test act after each of them; `dies_at` ends everything in the middle of a cleaning.
+`Store` opens, closes and crashes; `put` appends a batch, `read` is what a consumer gets.
+`StepWorker` runs the child's jobs in this process and lets a test act after each of them; `dies_at`
+ends everything in the middle of a cleaning.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ Pair = tuple[str | None, str | None]
 
 
 class StepWorker:
-    """Runs jobs at once, in this process, on the given files; `after` is called with the name of each finished job."""
+    """Runs jobs at once, in this process, on the given files; `after` is called with the name of
+    each finished job.
+    """
 
     def __init__(self, files: Files | None = None) -> None:
         self.files = files or RealFiles()
@@ -48,7 +52,9 @@ class StepWorker:
     async def run(self, function: str, *args: Any) -> Any:
         job = function.partition(":")[2]
         await asyncio.sleep(0)
-        result = resolve(function)(*args, self.files) if job == "begin" else resolve(function)(*args)
+        result = (
+            resolve(function)(*args, self.files) if job == "begin" else resolve(function)(*args)
+        )
         self.jobs.append(job)
         self.after(job)
         await asyncio.sleep(0)
@@ -105,11 +111,18 @@ class Store:
     # -- writing
 
     def put(
-        self, *pairs: Pair, tp: TopicPartition = TP, pid: int = -1, txn: bool = False, codec: int = 0
+        self,
+        *pairs: Pair,
+        tp: TopicPartition = TP,
+        pid: int = -1,
+        txn: bool = False,
+        codec: int = 0,
     ) -> int:
         log = self.log(tp)
         records = [
-            Record(i, self.now_ms, None if k is None else k.encode(), None if v is None else v.encode())
+            Record(
+                i, self.now_ms, None if k is None else k.encode(), None if v is None else v.encode()
+            )
             for i, (k, v) in enumerate(pairs)
         ]
         sequence = -1
@@ -140,7 +153,9 @@ class Store:
         return self._append(self.log(tp), marker, Origin.COORDINATOR)
 
     def _append(self, log: PartitionLog, batch: bytes, origin: Origin) -> int:
-        result = log.append(memoryview(bytearray(batch)), leader_epoch=0, now_ms=self.now_ms, origin=origin)
+        result = log.append(
+            memoryview(bytearray(batch)), leader_epoch=0, now_ms=self.now_ms, origin=origin
+        )
         log.advance_high_watermark(log.log_end_offset)
         return result.base_offset
 
@@ -186,7 +201,9 @@ class Store:
                     if marker is not None and not marker.commit:
                         skipping.discard(header.producer_id)
                 elif not (header.transactional and header.producer_id in skipping):
-                    records += [r for r in read_records(batch, max_bytes=1 << 28) if r.offset >= offset]
+                    records += [
+                        r for r in read_records(batch, max_bytes=1 << 28) if r.offset >= offset
+                    ]
             offset = result.end_offset
         return records
 
@@ -241,7 +258,9 @@ def cut_after(count: int) -> Callable[[str, str], OSError | None]:
 
 
 def dies_at(store: Store, disk: SimDisk, step: int, **settings: Any) -> bool:
-    """Cleans until the disk was changed so many times; whether everything ended there, before the round was done."""
+    """Cleans until the disk was changed so many times; whether everything ended there, before the
+    round was done.
+    """
     disk.fault = cut_after(step)
     try:
         clean(store, StepWorker(disk), **settings)

@@ -1,7 +1,9 @@
-"""Logs as plain files for the tests of compaction: written batch by batch, cleaned in rounds, read as a consumer does.
+"""Logs as plain files for the tests of compaction: written batch by batch, cleaned in rounds, read
+as a consumer does.
 
-`LogFiles` is a partition's directory without a broker. Offsets are assigned as a leader would; a transaction that
-is aborted gets its entry in the transaction index. `clean` runs a round and swaps the result in by renaming.
+`LogFiles` is a partition's directory without a broker. Offsets are assigned as a leader would; a
+transaction that is aborted gets its entry in the transaction index. `clean` runs a round and swaps
+the result in by renaming.
 """
 
 from __future__ import annotations
@@ -206,7 +208,12 @@ class LogFiles:
 
     def records(self) -> list[Record]:
         """All data records in their order, committed or not."""
-        return [record for batch in self.batches() if not batch.header.control for record in batch.records]
+        return [
+            record
+            for batch in self.batches()
+            if not batch.header.control
+            for record in batch.records
+        ]
 
     def aborted(self) -> list[AbortedTransaction]:
         entries = []
@@ -218,7 +225,9 @@ class LogFiles:
         return entries
 
     def read_committed(self) -> list[Record]:
-        """What a read_committed consumer sees: it skips by the list of aborted transactions and by markers."""
+        """What a read_committed consumer sees: it skips by the list of aborted transactions and by
+        markers.
+        """
         coming = sorted(self.aborted(), key=lambda entry: entry.first_offset)
         skipping: set[int] = set()
         seen: list[Record] = []
@@ -237,7 +246,9 @@ class LogFiles:
         return seen
 
     def producers(self) -> dict[int, tuple[int, int, int]]:
-        """What a restart would know of each producer from the log: epoch, last sequence, last offset of data."""
+        """What a restart would know of each producer from the log: epoch, last sequence, last
+        offset of data.
+        """
         state: dict[int, tuple[int, int, int]] = {}
         for batch in self.batches():
             header = batch.header
@@ -247,11 +258,18 @@ class LogFiles:
                 _, sequence, offset = state.get(header.producer_id, (-1, -1, -1))
                 state[header.producer_id] = (header.producer_epoch, sequence, offset)
             else:
-                state[header.producer_id] = (header.producer_epoch, header.last_sequence, header.last_offset)
+                state[header.producer_id] = (
+                    header.producer_epoch,
+                    header.last_sequence,
+                    header.last_offset,
+                )
         return state
 
     def active_producers(self) -> dict[int, ActiveProducer]:
-        return {pid: ActiveProducer(offset, epoch) for pid, (epoch, _, offset) in self.producers().items()}
+        return {
+            pid: ActiveProducer(offset, epoch)
+            for pid, (epoch, _, offset) in self.producers().items()
+        }
 
     def check_indexes(self, bases: Iterable[int]) -> None:
         for base in bases:
@@ -275,6 +293,10 @@ class LogFiles:
 def pairs(records: Iterable[Record]) -> list[tuple[int, str | None, str | None]]:
     """(offset, key, value) as text."""
     return [
-        (r.offset, None if r.key is None else r.key.decode(), None if r.value is None else r.value.decode())
+        (
+            r.offset,
+            None if r.key is None else r.key.decode(),
+            None if r.value is None else r.value.decode(),
+        )
         for r in records
     ]

@@ -1,4 +1,6 @@
-"""Helpers for the log's tests: batches, a log on a simulated or real disk, reading a whole log back."""
+"""Helpers for the log's tests: batches, a log on a simulated or real disk, reading a whole log
+back.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def batch(
     codec: int = 0,
 ) -> memoryview:
     """Writable bytes of one batch."""
-    records = [Record(base_offset + n, timestamp + n, b"k%d" % n, fill * size) for n in range(count)]
+    records = [
+        Record(base_offset + n, timestamp + n, b"k%d" % n, fill * size) for n in range(count)
+    ]
     return memoryview(
         bytearray(
             build_batch(
@@ -161,7 +165,11 @@ def split(data: bytes | bytearray) -> list[tuple[BatchHeader, bytes]]:
 
 
 def read_all(
-    log: PartitionLog, *, start: int | None = None, upto: int | None = None, dice: random.Random | None = None
+    log: PartitionLog,
+    *,
+    start: int | None = None,
+    upto: int | None = None,
+    dice: random.Random | None = None,
 ) -> list[tuple[BatchHeader, bytes]]:
     """Every batch, read piece by piece; checks what every read promises."""
     offset = log.log_start_offset if start is None else start

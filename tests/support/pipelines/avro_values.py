@@ -17,7 +17,10 @@ AVRO: dict[str, Any] = {
     "fields": [
         {"name": "id", "type": "string"},
         {"name": "n", "type": ["null", "int"], "default": None},
-        {"name": "d", "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2}},
+        {
+            "name": "d",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 12, "scale": 2},
+        },
         {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
         {"name": "day", "type": {"type": "int", "logicalType": "date"}},
         {"name": "uuid", "type": {"type": "string", "logicalType": "uuid"}},
@@ -40,13 +43,17 @@ AVRO: dict[str, Any] = {
 def avro(row: dict[str, Any], schema: dict[str, Any] = AVRO) -> bytes:
     stream = io.BytesIO()
     plain = json.loads(
-        json.dumps(schema).replace('"logicalType": "uuid"', '"doc": ""').replace('"time-millis"', '""')
+        json.dumps(schema)
+        .replace('"logicalType": "uuid"', '"doc": ""')
+        .replace('"time-millis"', '""')
     )
     fastavro.schemaless_writer(stream, fastavro.parse_schema(plain), row)
     return stream.getvalue()
 
 
-def decoded(spark: Any, format: ValueFormat, values: list[bytes | None], **more: Any) -> list[dict[str, Any]]:
+def decoded(
+    spark: Any, format: ValueFormat, values: list[bytes | None], **more: Any
+) -> list[dict[str, Any]]:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     rows = [(index, None if one is None else bytearray(one)) for index, one in enumerate(values)]
     records = spark.createDataFrame(rows, "offset bigint, value binary").repartition(1)

@@ -1,8 +1,9 @@
-"""The worlds in which the contract of coordination is tested: the embedded store, the simulated ZooKeeper, and a real one.
+"""The worlds in which the contract of coordination is tested: the embedded store, the simulated
+ZooKeeper, and a real one.
 
-A world makes clients of one and the same tree, runs a story, and does to a client what happens in networks. ``run`` belongs to
-the world because a simulated one has its own clock. Worlds with a single client and without sessions say so, and the stories that
-need more are skipped there.
+A world makes clients of one and the same tree, runs a story, and does to a client what happens in
+networks. ``run`` belongs to the world because a simulated one has its own clock. Worlds with a
+single client and without sessions say so, and the stories that need more are skipped there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from millstream.sim.world.zookeeper import HOST, SimCoordination, SimZooKeeper
 from support.tcp_proxy import TcpProxy
 
 PATIENCE_S = 120.0
-# Long enough that a busy machine does not end a session by itself. Only ``expire`` waits for its end.
+# Long enough that a busy machine does not end a session by itself. Only ``expire`` waits for its
+# end.
 SESSION_MS = 6000
 
 
@@ -42,13 +44,17 @@ class World(Protocol):
         """One more client of the same tree."""
 
     async def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Returns when the condition (a function or a coroutine function) holds; fails when it does not in due time."""
+        """Returns when the condition (a function or a coroutine function) holds; fails when it does
+        not in due time.
+        """
 
     async def break_connection(self, client: Coordination) -> None:
         """The connection breaks and may be taken up again at once."""
 
     async def leave(self, client: Coordination) -> None:
-        """The network between this client and the servers is gone; returns when the client has noticed."""
+        """The network between this client and the servers is gone; returns when the client has
+        noticed.
+        """
 
     async def back(self, client: Coordination) -> None:
         """It is there again."""
@@ -59,7 +65,9 @@ class World(Protocol):
     async def lose_answer(
         self, client: Coordination, work: Awaitable[None], applied: Callable[[], Awaitable[bool]]
     ) -> BaseException:
-        """Does the work so that the servers carry it out and the answer is lost; what the work raised."""
+        """Does the work so that the servers carry it out and the answer is lost; what the work
+        raised.
+        """
 
 
 async def until(condition: Callable[[], Any], what: str) -> None:
@@ -99,7 +107,9 @@ class EmbeddedWorld:
 
 
 class ZooKeeperWorld:
-    """A chroot of its own on a server that others may share; each client comes through a proxy of its own."""
+    """A chroot of its own on a server that others may share; each client comes through a proxy of
+    its own.
+    """
 
     several = True
 
@@ -174,7 +184,9 @@ class ZooKeeperWorld:
 
 
 class SimulatedWorld:
-    """The simulated ZooKeeper, in virtual time; every client is a process of its own in name, all on the loop of the story."""
+    """The simulated ZooKeeper, in virtual time; every client is a process of its own in name, all
+    on the loop of the story.
+    """
 
     several = True
 
@@ -212,7 +224,9 @@ class SimulatedWorld:
 
     async def leave(self, client: SimCoordination) -> None:
         self._cut(client)
-        await self.until(lambda: client.session is not SessionState.CONNECTED, "the client to notice")
+        await self.until(
+            lambda: client.session is not SessionState.CONNECTED, "the client to notice"
+        )
 
     def _cut(self, client: SimCoordination) -> None:
         self._world.network.cut(client._host, HOST)

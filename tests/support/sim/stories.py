@@ -1,4 +1,6 @@
-"""A small cluster for schedules that are told step by step: who stops, who is cut off, and what everybody must have by then."""
+"""A small cluster for schedules that are told step by step: who stops, who is cut off, and what
+everybody must have by then.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,9 @@ class Story:
             assignments=[assignment],
             configs=[CreatableTopicConfig(name=n, value=str(v)) for n, v in self.configs.items()],
         )
-        answer = await self.client.request_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 5)
+        answer = await self.client.request_any(
+            CreateTopicsRequest(topics=[row], timeout_ms=5000), 5
+        )
         assert answer.topics[0].error_code == 0
         await self.until(lambda: all(self.has(node) for node in self.replicas if node != away))
 
@@ -136,10 +140,12 @@ class Story:
         answer = await self.client.request_any(request, 0)
         assert answer.responses[0].partitions[0].error_code == 0
 
-    # ---- looking --------------------------------------------------------------------------------------------
+    # ---- looking ----
 
     def has(self, node: int) -> bool:
-        return any(str(p.tp) == KEY and p.log is not None for p in partitions_of(self.brokers[node]))
+        return any(
+            str(p.tp) == KEY and p.log is not None for p in partitions_of(self.brokers[node])
+        )
 
     def partition(self, node: int) -> Partition:
         return next(p for p in partitions_of(self.brokers[node]) if str(p.tp) == KEY)
@@ -167,7 +173,7 @@ class Story:
         """Before anything that takes a message can follow."""
         await self.until(holds, step_s=_STEP_S)
 
-    # ---- doing ----------------------------------------------------------------------------------------------
+    # ---- doing ----
 
     async def producer(self) -> Producer:
         made = Producer(self.client)

@@ -1,10 +1,12 @@
-"""Fixtures of the Spark tests: one session for all of them, since a JVM takes seconds to start and memory that others need.
+"""Fixtures of the Spark tests: one session for all of them, because a JVM takes seconds to start.
 
-``spark``        the session, on two threads; ``read``/``stream``: DataFrame readers of the millstream format.
-``admin``        an Admin of the shared broker; ``topic`` a fresh topic with two partitions.
-``run_to_end``   runs a streaming DataFrame with Trigger.AvailableNow into a list of rows.
-They run in one process, after the others: Spark itself uses every core. What takes longest is marked ``long`` and left to ``make spark``; of
-each kind something is part of ``make test``.
+- ``spark`` is the session, on two threads; ``read`` and ``stream`` are DataFrame readers of the
+  millstream format.
+- ``admin`` is an Admin of the shared broker; ``topic`` is a new topic with two partitions.
+- ``run_to_end`` runs a streaming DataFrame with Trigger.AvailableNow into a list of rows.
+
+The longest tests are marked ``long`` and left to ``make spark``; of each kind, some are part of
+``make test``.
 """
 
 from __future__ import annotations
@@ -59,9 +61,13 @@ ReaderFactory = Callable[..., "DataFrame"]
 
 
 def _reader(made: Any, bootstrap: str) -> ReaderFactory:
-    def load(subscribe: str | None = None, bootstrap: str = bootstrap, **options: object) -> DataFrame:
+    def load(
+        subscribe: str | None = None, bootstrap: str = bootstrap, **options: object
+    ) -> DataFrame:
         """Options as keywords; dots as two underscores (kafka__isolation__level)."""
-        reader = made.read_or_stream().format("millstream").option("kafka.bootstrap.servers", bootstrap)
+        reader = (
+            made.read_or_stream().format("millstream").option("kafka.bootstrap.servers", bootstrap)
+        )
         if subscribe is not None:
             reader = reader.option("subscribe", subscribe)
         for name, value in options.items():
@@ -120,10 +126,14 @@ StartQuery = Callable[..., "StreamingQuery"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[StartQuery]:
-    """``start(df, collector, checkpoint="a", availableNow=True)``: a query with a checkpoint of this test's own."""
+    """``start(df, collector, checkpoint="a", availableNow=True)``: a query with a checkpoint of
+    this test's own.
+    """
     started = []
 
-    def begin(df: DataFrame, sink: Any, *, checkpoint: str | None = None, **trigger: Any) -> StreamingQuery:
+    def begin(
+        df: DataFrame, sink: Any, *, checkpoint: str | None = None, **trigger: Any
+    ) -> StreamingQuery:
         place = tmp_path / (checkpoint or f"checkpoint-{uuid.uuid4().hex[:8]}")
         writer = df.writeStream.option("checkpointLocation", str(place)).foreachBatch(sink)
         started.append((writer.trigger(**trigger) if trigger else writer).start())

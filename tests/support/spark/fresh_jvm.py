@@ -1,4 +1,5 @@
-"""Starts queries at the same time in a JVM of its own: ``fresh_jvm.py BOOTSTRAP TOPIC QUERIES DIRECTORY``.
+"""Starts queries at the same time in a JVM of its own: ``fresh_jvm.py BOOTSTRAP TOPIC QUERIES
+DIRECTORY``.
 
 Prints the number of rows that each query has read. A query whose Python process did not connect in
 time begins again: Spark gives it ten seconds, which a busy machine can exceed.

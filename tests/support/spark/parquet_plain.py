@@ -1,4 +1,6 @@
-"""A Parquet sink that stages without Spark, so that a process which dies at one of its steps starts in no time."""
+"""A Parquet sink that stages without Spark, so that a process which dies at one of its steps starts
+in no time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ ORIGIN = BatchIdentity("query-1", "digest")
 
 
 class PlainSink(ParquetSink):
-    """Stages with pyarrow instead of Spark: three files, one of them in another partition directory."""
+    """Stages with pyarrow instead of Spark: three files, one of them in another partition
+    directory.
+    """
 
     def _stage(self, batch: Any, batch_id: int) -> Path:
         staging = self.hidden / f"staging-{batch_id}-plain"

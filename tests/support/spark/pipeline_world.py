@@ -1,4 +1,6 @@
-"""What the pipeline tests share: producing JSON, waiting, running a pipeline in a thread of its own, reading results."""
+"""What the pipeline tests share: producing JSON, waiting, running a pipeline in a thread of its
+own, reading results.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def send(bootstrap: str, topic: str, rows: Iterable[Any], *, key: str | None = N
     with Producer(bootstrap) as producer:
         for row in rows:
             if isinstance(row, Mapping):
-                producer.send(topic, json.dumps(row).encode(), key=str(row[key]).encode() if key else None)
+                producer.send(
+                    topic, json.dumps(row).encode(), key=str(row[key]).encode() if key else None
+                )
             else:
                 producer.send(topic, row)
 
@@ -38,7 +42,9 @@ def send(bootstrap: str, topic: str, rows: Iterable[Any], *, key: str | None = N
 def send_keyed(bootstrap: str, topic: str, rows: Mapping[str, Mapping[str, Any] | None]) -> None:
     with Producer(bootstrap) as producer:
         for key, row in rows.items():
-            producer.send(topic, None if row is None else json.dumps(row).encode(), key=key.encode())
+            producer.send(
+                topic, None if row is None else json.dumps(row).encode(), key=key.encode()
+            )
 
 
 def received(bootstrap: str, topic: str) -> list[Any]:
@@ -64,7 +70,9 @@ class Background:
 
     def __init__(self, pipeline: Pipeline, spark: Any, checkpoint: Path, **options: Any) -> None:
         self.events: list[dict[str, Any]] = []
-        self.run = Run(pipeline, spark, RunOptions(checkpoint=str(checkpoint), **options), self.events.append)
+        self.run = Run(
+            pipeline, spark, RunOptions(checkpoint=str(checkpoint), **options), self.events.append
+        )
         self.ok: bool | None = None
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._go)
@@ -95,10 +103,14 @@ class Background:
         return bool(self.ok)
 
     def states(self, flow: str) -> list[str]:
-        return [one["state"] for one in self.events if one["event"] == "flow" and one["flow"] == flow]
+        return [
+            one["state"] for one in self.events if one["event"] == "flow" and one["flow"] == flow
+        ]
 
 
-def run_once(pipeline: Pipeline, spark: Any, checkpoint: Path, **options: Any) -> list[dict[str, Any]]:
+def run_once(
+    pipeline: Pipeline, spark: Any, checkpoint: Path, **options: Any
+) -> list[dict[str, Any]]:
     """Run what is there; the events. Fails the test if a flow failed."""
     events: list[dict[str, Any]] = []
     ok = Run(

@@ -1,4 +1,6 @@
-"""Settings of a JVM that lives for a few tests, and the one session that the tests of a run share."""
+"""Settings of a JVM that lives for a few tests, and the one session that the tests
+of a run share.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# It does not optimise what runs a few times only, nor does it prove again that the classes of Spark are well-formed: that took most of its
-# processor time.
+# It does not optimise what runs a few times only, nor does it prove again that the classes of Spark
+# are well-formed: that took most of its processor time.
 CONF = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 }
 
-# For queries of a few rows: no Java is written, compiled and loaded for a plan that runs once. Drivers that are killed
-# (sink_driver.py, tests/chaos) go without.
+# For queries of a few rows: no Java is written, compiled and loaded for a plan that runs once.
+# Drivers that are killed (sink_driver.py, tests/chaos) go without.
 SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -30,7 +32,9 @@ USUAL = {
 def shared_session() -> SparkSession:
     from millstream.spark.session import session
 
-    return session("millstream tests", master="local[2]", conf=CONF | SMALL | {"spark.driver.memory": "2g"})
+    return session(
+        "millstream tests", master="local[2]", conf=CONF | SMALL | {"spark.driver.memory": "2g"}
+    )
 
 
 def usual_session(spark: SparkSession) -> SparkSession:

@@ -1,7 +1,7 @@
 """A driver in a separate process, to kill, stop and restart.
 
-It runs as ``python sink_driver.py '{"bootstrap": ...}'``. It copies a topic to another with the sink,
-in small batches, and ends at the end of the topic. Its JSON argument may have:
+It runs as ``python sink_driver.py '{"bootstrap": ...}'``. It copies a topic to another with the
+sink, in small batches, and ends at the end of the topic. Its JSON argument may have:
 
 - ``die_after``: a step of the sink (``_write``, ``_end``, ...) after which it kills itself with -9;
   ``times``: the n-th time

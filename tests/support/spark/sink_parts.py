@@ -15,7 +15,9 @@ from millstream.spark.sink.writer import Destination
 
 def batch_of(*values: bytes) -> tuple[bytes, bytes]:
     column = pa.array(values, pa.binary())
-    (one,) = encode(Columns(None, column, None, np.zeros(len(values), np.int64)), np.array([0, len(values)]))
+    (one,) = encode(
+        Columns(None, column, None, np.zeros(len(values), np.int64)), np.array([0, len(values)])
+    )
     return one.head, bytes(one.body)
 
 
@@ -25,8 +27,15 @@ def owner(
     return TransactionOwner(protocol, name, timeout_ms=timeout_ms, patience_s=patience_s)
 
 
-def destination(bootstrap: str, protocol: Protocol, topics: list[str], by: TransactionOwner) -> Destination:
+def destination(
+    bootstrap: str, protocol: Protocol, topics: list[str], by: TransactionOwner
+) -> Destination:
     targets = take_snapshot(protocol, topics, others=(), patience_s=10)
     return Destination(
-        Connection(bootstrap), targets.leaders, targets.brokers, by.transactional_id, by.producer, 10.0
+        Connection(bootstrap),
+        targets.leaders,
+        targets.brokers,
+        by.transactional_id,
+        by.producer,
+        10.0,
     )

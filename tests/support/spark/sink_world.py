@@ -1,4 +1,6 @@
-"""What the sink's tests share: topics, a reader of what is committed, and a proxy that loses answers."""
+"""What the sink's tests share: topics, a reader of what is committed, and a proxy that loses
+answers.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def messages(bootstrap: str, topic: str, *, isolation: str = "read_committed") -
     )
     try:
         found = []
-        partitions = sorted(consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions)
+        partitions = sorted(
+            consumer.list_topics(topic, timeout=PATIENCE_S).topics[topic].partitions
+        )
         for partition in partitions:
             consumer.assign([TopicPartition(topic, partition, 0)])
             found += _until_end(consumer)
@@ -75,7 +79,9 @@ def committed(bootstrap: str, topic: str) -> list[bytes | None]:
     return [message.value() for message in messages(bootstrap, topic)]
 
 
-def start_behind(proxy: DroppingProxy, start: Callable[..., LocalBroker], **settings: object) -> LocalBroker:
+def start_behind(
+    proxy: DroppingProxy, start: Callable[..., LocalBroker], **settings: object
+) -> LocalBroker:
     """A broker that clients reach through the proxy only."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -94,11 +100,17 @@ def produce(bootstrap: str, topic: str, values: list[str], key: str | None = Non
 
 
 class World:
-    """Input, sinks, and queries that run until there is nothing more to read. Input is lines of files, which Spark starts reading at
-    once; ``per_batch`` of them make a micro-batch."""
+    """Input, sinks, and queries that run until there is nothing more to read. Input is lines of
+    files, which Spark starts reading at once; ``per_batch`` of them make a micro-batch.
+    """
 
     def __init__(self, spark: Any, broker: LocalBroker, name: str, directory: Path) -> None:
-        self.spark, self.bootstrap, self.name, self.directory = spark, broker.bootstrap, name, directory
+        self.spark, self.bootstrap, self.name, self.directory = (
+            spark,
+            broker.bootstrap,
+            name,
+            directory,
+        )
         self.target = f"{name}-out"
         self.per_batch = 1_000_000
         self._files = 0
@@ -116,7 +128,9 @@ class World:
             draft.rename(self.directory / "input" / str(self._files))
 
     def rows(self) -> Any:
-        lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.directory / "input"))
+        lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(
+            str(self.directory / "input")
+        )
         return lines.selectExpr("cast(null as binary) as key", "cast(value as binary) as value")
 
     def sink(self, **more: Any) -> TopicSink:
@@ -132,13 +146,17 @@ class World:
         return sink
 
     def values(self, topic: str | None = None) -> list[str]:
-        return sorted((value or b"").decode() for value in committed(self.bootstrap, topic or self.target))
+        return sorted(
+            (value or b"").decode() for value in committed(self.bootstrap, topic or self.target)
+        )
 
 
 class TopicWorld(World):
     """The same with a topic as the input, which drivers in other processes read too."""
 
-    def __init__(self, spark: Any, stream: Any, broker: LocalBroker, name: str, directory: Path) -> None:
+    def __init__(
+        self, spark: Any, stream: Any, broker: LocalBroker, name: str, directory: Path
+    ) -> None:
         super().__init__(spark, broker, name, directory)
         self.source = f"{name}-in"
         self._stream = stream
@@ -152,7 +170,9 @@ class TopicWorld(World):
 
     def rows(self) -> Any:
         limit = {"maxOffsetsPerTrigger": self.per_batch}
-        return self._stream(self.source, bootstrap=self.bootstrap, startingOffsets="earliest", **limit)
+        return self._stream(
+            self.source, bootstrap=self.bootstrap, startingOffsets="earliest", **limit
+        )
 
 
 class Driver:
@@ -171,7 +191,11 @@ class Driver:
         ]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
             )
 
     def wait(self, timeout_s: float = 300.0) -> int:
@@ -205,7 +229,9 @@ class Driver:
 
 
 class DroppingProxy:
-    """Passes connections on to ``upstream``; ``drop_answers`` cuts a connection instead of giving the next answers of an API."""
+    """Passes connections on to ``upstream``; ``drop_answers`` cuts a connection instead of giving
+    the next answers of an API.
+    """
 
     def __init__(self, upstream: tuple[str, int] | None = None) -> None:
         self.upstream = upstream
@@ -288,7 +314,10 @@ class DroppingProxy:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 

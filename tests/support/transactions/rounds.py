@@ -1,4 +1,6 @@
-"""A consume-transform-produce loop whose workers and broker are killed at random: every input has its result exactly once."""
+"""A consume-transform-produce loop whose workers and broker are killed at random: every input has
+its result exactly once.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def end_of(consumer: Consumer, index: int) -> int:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            return int(consumer.get_watermark_offsets(TopicPartition("output", index), timeout=20)[1])
+            return int(
+                consumer.get_watermark_offsets(TopicPartition("output", index), timeout=20)[1]
+            )
         except KafkaException:
             if time.monotonic() > deadline:
                 raise
@@ -86,7 +90,13 @@ class Rounds:
         self._sent = 0
         common = {"job": "transform", "bootstrap": self._bootstrap, "group": "transformers"}
         self._workers = [
-            Worker(directory / f"worker-{n}.log", id=f"worker-{n}", input="input", output="output", **common)
+            Worker(
+                directory / f"worker-{n}.log",
+                id=f"worker-{n}",
+                input="input",
+                output="output",
+                **common,
+            )
             for n in range(workers)
         ]
         self._victims = ["broker", *(self._workers if kill_workers else ())]
@@ -104,7 +114,9 @@ class Rounds:
                 self._broker.restart(kill=True)
 
     def _feed(self, count: int) -> None:
-        producer = Producer({"bootstrap.servers": self._bootstrap, "enable.idempotence": True, **PATIENT})
+        producer = Producer(
+            {"bootstrap.servers": self._bootstrap, "enable.idempotence": True, **PATIENT}
+        )
         for number in range(self._sent, self._sent + count):
             producer.produce("input", b"%d" % number, partition=number % self._partitions)
         assert producer.flush(PATIENCE_S) == 0
@@ -149,7 +161,8 @@ class Rounds:
 
         try:
             self._wait(complete)
-            # What was doubled may come behind what was last missing: look on until nothing more is open.
+            # What was doubled may come behind what was last missing: look on until nothing more is
+            # open.
             ends = {index: end_of(consumer, index) for index in range(self._partitions)}
 
             def at_the_end() -> bool:
@@ -166,7 +179,10 @@ class Rounds:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for worker in self._workers:
             worker.kill()

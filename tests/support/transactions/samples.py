@@ -1,4 +1,6 @@
-"""Shards in a given state and the requests sent to them: what the transaction tests have in common."""
+"""Shards in a given state and the requests sent to them: what the transaction
+tests have in common.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def record(value: TransactionMetadata, transactional_id: str = ID) -> Coordinato
 
 
 def init(**fields: Any) -> InitProducerIdRequest:
-    return InitProducerIdRequest(**({"transactional_id": ID, "transaction_timeout_ms": TIMEOUT_MS} | fields))
+    return InitProducerIdRequest(
+        **({"transactional_id": ID, "transaction_timeout_ms": TIMEOUT_MS} | fields)
+    )
 
 
 def end(committed: bool, **fields: Any) -> EndTxnRequest:
@@ -100,9 +104,14 @@ def joined(**codes: int) -> AddPartitionsToTxnResult:
     """``joined(a0=0, b0=120)``: a result for a-0 and b-0."""
     topics: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
     for name, code in codes.items():
-        row = AddPartitionsToTxnPartitionResult(partition_index=int(name[1:]), partition_error_code=code)
+        row = AddPartitionsToTxnPartitionResult(
+            partition_index=int(name[1:]), partition_error_code=code
+        )
         topics.setdefault(name[0], []).append(row)
-    results = [AddPartitionsToTxnTopicResult(name=n, results_by_partition=rows) for n, rows in topics.items()]
+    results = [
+        AddPartitionsToTxnTopicResult(name=n, results_by_partition=rows)
+        for n, rows in topics.items()
+    ]
     return AddPartitionsToTxnResult(transactional_id=ID, topic_results=results)
 
 

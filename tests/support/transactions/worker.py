@@ -1,8 +1,9 @@
-"""A transactional client as a process of its own, so that it can be killed: ``python worker.py '{"job": ...}'``.
+"""A transactional client as a process that can be killed: ``python worker.py '{"job": ...}'``.
 
-``steps``      goes through one transaction and stops for ever behind the step it is told; prints the name of each step it has done.
-``transform``  reads numbers from a topic, writes ``2 * number`` to another, with the offsets in the same transaction, until it is killed.
-               Whatever goes wrong ends it: whoever started it starts another.
+- ``steps`` goes through one transaction, prints the name of each step, and stops for ever after the
+  step that the job names.
+- ``transform`` reads numbers from a topic and writes ``2 * number`` to another, with the offsets in
+  the same transaction, until it is killed. Any error ends it, and the test starts another.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 PATIENCE_S = 120.0
-# librdkafka comes back quickly after a kill. Starting over from the bootstrap servers, its default when all brokers are gone, it may
-# wait for ever for a coordinator that it has forgotten (confluentinc/librdkafka#5511).
+# librdkafka comes back quickly after a kill. Starting over from the bootstrap servers, its default
+# when all brokers are gone, it may wait for ever for a coordinator that it has forgotten
+# (confluentinc/librdkafka#5511).
 PATIENT = {
     "metadata.recovery.strategy": "none",
     "reconnect.backoff.ms": 10,
@@ -28,8 +30,9 @@ PATIENT = {
     "socket.timeout.ms": 10_000,
     "log_level": 0,
 }
-# librdkafka 2.16 may wait for ever, beyond every timeout it was given, for the coordinator of a group on a broker that was away from the
-# metadata for a moment. A worker that stands still for so long ends, and whoever started it starts another.
+# librdkafka 2.16 may wait for ever, beyond every timeout it was given, for the coordinator of a
+# group on a broker that was away from the metadata for a moment. A worker that stands still for so
+# long ends, and whoever started it starts another.
 HANGS_S = 15
 STEPS = ("init", "begin", "produce", "offsets", "end")
 
@@ -77,7 +80,9 @@ def steps(options: dict[str, Any]) -> None:
             assert writer.flush(PATIENCE_S) == 0
         elif step == "offsets":
             offsets = [TopicPartition(options["input"], 0, 5)]
-            writer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), PATIENCE_S)
+            writer.send_offsets_to_transaction(
+                offsets, reader.consumer_group_metadata(), PATIENCE_S
+            )
         elif step == "end":
             writer.commit_transaction(PATIENCE_S)
         print(step, flush=True)
@@ -100,7 +105,9 @@ def transform(options: dict[str, Any]) -> None:
                 options["output"], b"%d" % (2 * int(message.value())), partition=message.partition()
             )
         ends = {message.partition(): message.offset() + 1 for message in found}
-        offsets = [TopicPartition(options["input"], partition, end) for partition, end in ends.items()]
+        offsets = [
+            TopicPartition(options["input"], partition, end) for partition, end in ends.items()
+        ]
         writer.send_offsets_to_transaction(offsets, reader.consumer_group_metadata(), PATIENCE_S)
         writer.commit_transaction(PATIENCE_S)
 
@@ -113,7 +120,8 @@ if __name__ == "__main__":
     try:
         JOBS[given["job"]](given)
     except BaseException:
-        # Not through the interpreter's end: after fail-overs librdkafka may wait for ever for a broker's thread when it is destroyed.
+        # Not through the interpreter's end: after fail-overs librdkafka may wait for ever for a
+        # broker's thread when it is destroyed.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -1,7 +1,8 @@
 """A tiny coordinator host, partitions and clients, for stories about one transaction shard.
 
-The host does what the real one does: encode, apply, append; hold every answer and marker until the records are durable; drop and
-replay the shard when an append fails or the process dies. The log keeps what is durable and loses any part of the rest at a crash.
+The host does what the real one does: encode, apply, append; hold every answer and marker until the
+records are durable; drop and replay the shard when an append fails or the process dies. The log
+keeps what is durable and loses any part of the rest at a crash.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from millstream.transactions.shard import TransactionShard
 from millstream.transactions.states import PREPARED, TransactionState
 from millstream.wire.messages.init_producer_id import InitProducerIdResponse
 
-# A transaction: its transactional id and when it began. Time moves with every step, so this is unique.
+# A transaction: its transactional id and when it began. Time moves with every step, so this is
+# unique.
 Transaction = tuple[str, int]
 Row = tuple[bytes, bytes | None]
 
@@ -82,7 +84,7 @@ class TinyHost:
         self.happened: dict[str, int] = defaultdict(int)
         self.load()
 
-    # ---- life and death -----------------------------------------------------------------------------------------
+    # ---- life and death ----
 
     def load(self) -> None:
         self.epoch += 1
@@ -103,7 +105,7 @@ class TinyHost:
         self.durable = len(self.log)
         self.load()
 
-    # ---- deciding -----------------------------------------------------------------------------------------------
+    # ---- deciding ----
 
     def execute(self, decision: Decision) -> bool:
         """False: the append failed, the shard was dropped and read again."""
@@ -151,7 +153,7 @@ class TinyHost:
         for record in decision.records:
             self.happened[title_of(record) or "forgotten"] += 1
 
-    # ---- what the world does --------------------------------------------------------------------------------------
+    # ---- what the world does ----
 
     def become_durable(self) -> None:
         self.durable = self.dice.randint(self.durable, len(self.log))
@@ -171,12 +173,19 @@ class TinyHost:
 
     def _send(self, markers: SendMarkers) -> None:
         known = self.shard.durable[markers.transactional_id]
-        assert known.state in PREPARED, "markers leave before anything else can happen to the transaction"
-        assert (known.producer_id, known.producer_epoch) == (markers.producer_id, markers.producer_epoch)
+        assert known.state in PREPARED, (
+            "markers leave before anything else can happen to the transaction"
+        )
+        assert (known.producer_id, known.producer_epoch) == (
+            markers.producer_id,
+            markers.producer_epoch,
+        )
         assert known.commits == markers.commit
         assert markers.coordinator_epoch == self.epoch
         if markers.transaction_version >= 2:
-            first = self.decided.setdefault((markers.producer_id, markers.producer_epoch), markers.commit)
+            first = self.decided.setdefault(
+                (markers.producer_id, markers.producer_epoch), markers.commit
+            )
             assert first == markers.commit, "one outcome per producer id and epoch"
         self.sending.append(Sending(markers, list(markers.partitions)))
 
@@ -192,7 +201,10 @@ class TinyHost:
             self.unmarked.remove(markers.transactional_id)
             self.execute(
                 self.shard.decide_markers_written(
-                    markers.transactional_id, markers.producer_id, markers.producer_epoch, now_ms=self.now_ms
+                    markers.transactional_id,
+                    markers.producer_id,
+                    markers.producer_epoch,
+                    now_ms=self.now_ms,
                 )
             )
 
@@ -214,7 +226,7 @@ class TinyHost:
             ):
                 return
 
-    # ---- what must hold ---------------------------------------------------------------------------------------------
+    # ---- what must hold ----
 
     def check(self) -> None:
         assert replay(self.log, self.epoch, self.settings).durable == self.shard.durable
@@ -239,7 +251,9 @@ class TinyHost:
         return steps
 
     def check_history(self) -> None:
-        """Only steps of the table, epochs that never go back, producer ids that belong to one transactional id."""
+        """Only steps of the table, epochs that never go back, producer ids that belong to one
+        transactional id.
+        """
         last: dict[str, TransactionMetadata | None] = {}
         owners: dict[int, str] = {}
         for name, known in self.history():
@@ -256,7 +270,10 @@ class TinyHost:
         if before is None or after is None:
             return
         # Producer ids are handed out in ascending order, so both together never go back.
-        assert (after.producer_id, after.producer_epoch) >= (before.producer_id, before.producer_epoch)
+        assert (after.producer_id, after.producer_epoch) >= (
+            before.producer_id,
+            before.producer_epoch,
+        )
         if after.state is TransactionState.ONGOING and before.state is TransactionState.ONGOING:
             assert after.partitions >= before.partitions and after.start_ms == before.start_ms
 

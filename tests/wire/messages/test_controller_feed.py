@@ -15,7 +15,10 @@ from millstream.wire.schema import DecodeError
 
 
 def answer(count: int) -> ControllerFeedResponse:
-    nodes = [FeedNode(path=f"/brokers/topics/t/{n}", data=b'{"leader":1}', version=n) for n in range(count)]
+    nodes = [
+        FeedNode(path=f"/brokers/topics/t/{n}", data=b'{"leader":1}', version=n)
+        for n in range(count)
+    ]
     return ControllerFeedResponse(position=7, nodes=nodes)
 
 

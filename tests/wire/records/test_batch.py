@@ -1,4 +1,6 @@
-"""Version 2 batches: header, checksum, stamping, building and reading, against kafka-python and aiokafka."""
+"""Version 2 batches: header, checksum, stamping, building and reading, against kafka-python and
+aiokafka.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,13 @@ from millstream.wire.records.batch import (
 from millstream.wire.records.checksum import crc32c
 from millstream.wire.records.compression import Codec
 from millstream.wire.records.corrupt import DecompressedTooLarge, UnknownCodec
-from millstream.wire.records.layout import ATTRIBUTES_AT, COUNT_AT, HEADER_SIZE, LEADER_EPOCH_AT, LENGTH_AT
+from millstream.wire.records.layout import (
+    ATTRIBUTES_AT,
+    COUNT_AT,
+    HEADER_SIZE,
+    LEADER_EPOCH_AT,
+    LENGTH_AT,
+)
 from millstream.wire.records.payload import (
     decode_key_columns,
     decode_keys,
@@ -45,21 +53,37 @@ from support.batches import reseal
 LIMIT = 1 << 20
 T0 = 1_700_000_000_000
 BYTES = st.none() | st.binary(max_size=200)
-HEADERS = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=20)), max_size=4).map(tuple)
-CONTENTS = st.lists(st.tuples(st.integers(-5000, 10**7), BYTES, BYTES, HEADERS), min_size=1, max_size=40)
+HEADERS = st.lists(
+    st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=20)), max_size=4
+).map(tuple)
+CONTENTS = st.lists(
+    st.tuples(st.integers(-5000, 10**7), BYTES, BYTES, HEADERS), min_size=1, max_size=40
+)
 CODECS = st.sampled_from(list(Codec))
 
 
-def numbered(contents: Sequence[tuple[int, bytes | None, bytes | None, Any]], first: int = 0) -> list[Record]:
-    return [Record(first + i, T0 + t, key, value, h) for i, (t, key, value, h) in enumerate(contents)]
+def numbered(
+    contents: Sequence[tuple[int, bytes | None, bytes | None, Any]], first: int = 0
+) -> list[Record]:
+    return [
+        Record(first + i, T0 + t, key, value, h) for i, (t, key, value, h) in enumerate(contents)
+    ]
 
 
 def peer_build(builder: type[Any], codec: int, records: Sequence[Record], **fields: int) -> bytes:
-    state = {"is_transactional": 0, "producer_id": -1, "producer_epoch": -1, "base_sequence": -1} | fields
+    state = {
+        "is_transactional": 0,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "base_sequence": -1,
+    } | fields
     peer = builder(magic=2, compression_type=int(codec), batch_size=LIMIT, **state)
     for record in records:
         headers = list(record.headers)
-        assert peer.append(record.offset, record.timestamp, record.key, record.value, headers) is not None
+        assert (
+            peer.append(record.offset, record.timestamp, record.key, record.value, headers)
+            is not None
+        )
     return bytes(peer.build())
 
 
@@ -68,7 +92,11 @@ def peer_read(reader: type[Any], batch: bytes) -> list[Record]:
     assert parsed.validate_crc()
     return [
         Record(
-            r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value, tuple(map(tuple, r.headers))
+            r.offset,
+            -1 if r.timestamp is None else r.timestamp,
+            r.key,
+            r.value,
+            tuple(map(tuple, r.headers)),
         )
         for r in parsed
     ]
@@ -83,7 +111,9 @@ def test_uncompressed_batches_have_the_same_bytes_as_those_of_other_clients(cont
     records = numbered(contents)
     ours = build_batch(records, producer_id=7, producer_epoch=1, base_sequence=3)
     for builder in (KafkaPythonBuilder, AiokafkaBuilder):
-        theirs = bytearray(peer_build(builder, 0, records, producer_id=7, producer_epoch=1, base_sequence=3))
+        theirs = bytearray(
+            peer_build(builder, 0, records, producer_id=7, producer_epoch=1, base_sequence=3)
+        )
         # aiokafka leaves 0 in the leader epoch, which no checksum covers
         struct.pack_into(">i", theirs, LEADER_EPOCH_AT, -1)
         assert ours == bytes(theirs)
@@ -192,7 +222,9 @@ def test_what_is_no_batch_says_where(damage: str) -> None:
 
 
 def test_stamping_offsets_and_epoch_leaves_the_checksum_right() -> None:
-    buffer = bytearray(b"--" + build_batch([Record(0, T0, b"k", b"v"), Record(1, T0 + 9, b"k", b"v")]))
+    buffer = bytearray(
+        b"--" + build_batch([Record(0, T0, b"k", b"v"), Record(1, T0 + 9, b"k", b"v")])
+    )
     stamp_offsets(memoryview(buffer), 2, 1000, 8)
     header = parse_header(buffer, 2)
     assert (header.base_offset, header.last_offset, header.leader_epoch) == (1000, 1001, 8)
@@ -206,7 +238,11 @@ def test_stamping_append_time_changes_the_timestamp_of_every_record() -> None:
     )
     stamped = stamp_append_time(buffer, 0, parse_header(buffer), T0 + 500)
     assert stamped == parse_header(buffer)
-    assert (stamped.log_append_time, stamped.max_timestamp, stamped.codec) == (True, T0 + 500, Codec.GZIP)
+    assert (stamped.log_append_time, stamped.max_timestamp, stamped.codec) == (
+        True,
+        T0 + 500,
+        Codec.GZIP,
+    )
     assert crc_matches(buffer, 0, stamped)
     assert [r.timestamp for r in read_records(buffer, max_bytes=LIMIT)] == [T0 + 500, T0 + 500]
     assert [k[1] for k in read_keys(buffer, max_bytes=LIMIT)] == [T0 + 500, T0 + 500]
@@ -252,14 +288,19 @@ def test_transaction_marker_round_trip(commit: bool) -> None:
         timestamp=T0,
     )  # fmt: skip
     header = parse_header(marker)
-    assert (header.control, header.transactional, header.count, header.base_offset) == (True, True, 1, 42)
+    assert (header.control, header.transactional, header.count, header.base_offset) == (
+        True,
+        True,
+        1,
+        42,
+    )
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 3, -1)
     assert crc_matches(marker, 0, header)
     assert read_marker(marker) == ControlMarker(commit, 11)
     (record,) = read_records(marker, max_bytes=0)
-    assert record == Record(42, T0, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 11)), (
-        "version 0, type; version 0, coordinator epoch"
-    )
+    assert record == Record(
+        42, T0, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 11)
+    ), "version 0, type; version 0, coordinator epoch"
 
 
 def test_other_control_records_are_no_marker() -> None:
@@ -274,13 +315,19 @@ def test_damaged_markers_are_corrupt(key: bytes | None, value: bytes) -> None:
 
 
 def test_header_names_that_are_not_utf8_survive() -> None:
-    body = encode_records([Record(0, T0, b"k", b"v", (("aa", b"x"),))], 0, T0).replace(b"aa", b"\xff\xfe")
+    body = encode_records([Record(0, T0, b"k", b"v", (("aa", b"x"),))], 0, T0).replace(
+        b"aa", b"\xff\xfe"
+    )
     (record,) = decode_records(body, 1, 0, T0, None)
     assert encode_records([record], 0, T0) == body
 
 
 def test_extreme_timestamps_wrap_within_64_bits() -> None:
-    records = [Record(0, -(2**63), b"k", b"v"), Record(1, 2**63 - 1, b"k", b"v"), Record(2, 5, b"k", b"v")]
+    records = [
+        Record(0, -(2**63), b"k", b"v"),
+        Record(1, 2**63 - 1, b"k", b"v"),
+        Record(2, 5, b"k", b"v"),
+    ]
     batch = build_batch(records)
     assert read_records(batch, max_bytes=0) == records
     assert [k[1] for k in read_keys(batch, max_bytes=0)] == [r.timestamp for r in records]
@@ -321,7 +368,12 @@ def test_a_lying_count_is_corrupt(read: Any, codec: Codec, count: int) -> None:
     ],
 )
 def test_lying_lengths_are_corrupt(body: bytes) -> None:
-    for decode in (decode_records, decode_keys, payload_fast.decode_records, payload_fast.decode_keys):
+    for decode in (
+        decode_records,
+        decode_keys,
+        payload_fast.decode_records,
+        payload_fast.decode_keys,
+    ):
         with pytest.raises(CorruptBatch):
             decode(body, 1, 0, T0, None)
 
@@ -397,11 +449,18 @@ def test_fast_reader_agrees_with_the_reference(
             (base_offset + len(contents) - 2, False),
         ):
             found = decode(*arguments[:3], last)
-            assert found == ([info[0] for info in infos], [info[2] for info in infos], inside or not infos)
+            assert found == (
+                [info[0] for info in infos],
+                [info[2] for info in infos],
+                inside or not infos,
+            )
 
 
 @settings(max_examples=200, deadline=None)
-@given(CONTENTS, st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6))
+@given(
+    CONTENTS,
+    st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6),
+)
 def test_fast_reader_survives_damage(contents: Any, damage: list[tuple[int, int]]) -> None:
     body = bytearray(encode_records(numbered(contents), 0, T0))
     for position, byte in damage:

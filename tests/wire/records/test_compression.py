@@ -37,7 +37,10 @@ TEXT = b"".join(b"line %d of something that repeats itself\n" % i for i in range
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.binary(max_size=3000), st.integers(1, 200), st.sampled_from(list(Codec)), st.sampled_from([0, 1, 2])
+    st.binary(max_size=3000),
+    st.integers(1, 200),
+    st.sampled_from(list(Codec)),
+    st.sampled_from([0, 1, 2]),
 )
 def test_round_trip(piece: bytes, times: int, codec: Codec, magic: int) -> None:
     data = piece * times
@@ -63,7 +66,10 @@ def test_the_limit_is_exact(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", SQUEEZERS)
 def test_aiokafka_reads_ours_and_we_read_its(codec: Codec) -> None:
     name = codec.name.lower()
-    encode, decode = getattr(aiokafka.codec, f"{name}_encode"), getattr(aiokafka.codec, f"{name}_decode")
+    encode, decode = (
+        getattr(aiokafka.codec, f"{name}_encode"),
+        getattr(aiokafka.codec, f"{name}_decode"),
+    )
     assert bytes(decode(compress(codec, TEXT))) == TEXT
     assert decompress(codec, bytes(encode(TEXT)), max_bytes=LIMIT) == TEXT
 
@@ -129,7 +135,9 @@ def test_snappy_is_written_in_xerial_frames() -> None:
 
 
 def test_raw_snappy_is_read() -> None:
-    assert decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)), max_bytes=LIMIT) == TEXT
+    assert (
+        decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT)), max_bytes=LIMIT) == TEXT
+    )
 
 
 def test_empty_snappy() -> None:
@@ -214,7 +222,9 @@ def test_zstd_without_content_size_and_in_several_frames() -> None:
 
 
 def test_zstd_frame_of_several_chunks_before_another_frame() -> None:
-    """The compressed data is longer than one chunk of input, and expands to several chunks of output."""
+    """The compressed data is longer than one chunk of input, and expands to several chunks of
+    output.
+    """
     data = b"".join(b"%d," % (number * number) for number in range(200_000))
     packed = compress(Codec.ZSTD, data)
     assert 4 * 64 * 1024 < len(packed) < len(data)
@@ -290,7 +300,9 @@ def zstd_bomb(blocks: int, declared: int | None) -> bytes:
     else:
         out.write(bytes((0xC0, 0x38)) + struct.pack("<Q", declared))
     for number in range(blocks):
-        out.write(struct.pack("<I", int(number == blocks - 1) | 1 << 1 | (128 * 1024) << 3)[:3] + b"\0")
+        out.write(
+            struct.pack("<I", int(number == blocks - 1) | 1 << 1 | (128 * 1024) << 3)[:3] + b"\0"
+        )
     return out.getvalue()
 
 
@@ -298,11 +310,17 @@ def snappy_bomb(frames: int) -> bytes:
     block = bytes(cramjam.snappy.compress_raw(bytes(64 << 20)))
     if not frames:
         return block
-    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + (struct.pack(">i", len(block)) + block) * frames
+    return (
+        b"\x82SNAPPY\0"
+        + struct.pack(">ii", 1, 1)
+        + (struct.pack(">i", len(block)) + block) * frames
+    )
 
 
 def lz4_bomb(declared: int | None) -> bytes:
-    packed = bytearray(lz4_frame.compress(bytes(64 << 20), store_size=declared is not None, block_size=7))
+    packed = bytearray(
+        lz4_frame.compress(bytes(64 << 20), store_size=declared is not None, block_size=7)
+    )
     if declared is None:
         return bytes(packed)
     struct.pack_into("<Q", packed, 6, declared)
@@ -321,11 +339,15 @@ BOMBS: dict[str, tuple[Codec, Callable[[], bytes]]] = {
     "zstd declared": (Codec.ZSTD, lambda: zstd_bomb(16384, 2 << 30)),
     "zstd lie": (Codec.ZSTD, lambda: zstd_bomb(1, 1 << 50)),
     "zstd small lie": (Codec.ZSTD, lambda: zstd_bomb(16384, 1000)),
-    "zstd window": (Codec.ZSTD, lambda: zstd_stream(bytes(64 << 20), window_log=27, compression_level=1)),
+    "zstd window": (
+        Codec.ZSTD,
+        lambda: zstd_stream(bytes(64 << 20), window_log=27, compression_level=1),
+    ),
 }
 
 
-# The peak is VmHWM, which begins anew in a new program; ru_maxrss would begin with the size of this process.
+# The peak is VmHWM, which begins anew in a new program; ru_maxrss would begin with the size of this
+# process.
 CHILD = """
 import sys
 from pathlib import Path
@@ -348,12 +370,16 @@ print((peak_kib() - before) // 1024)
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_fills_no_more_than_the_limit(name: str, tmp_path: Path) -> None:
-    """Measured in a process of its own: resident memory at most the limit of 8 MiB and some working space."""
+    """Measured in a process of its own: resident memory at most the limit of 8 MiB and some working
+    space.
+    """
     codec, make = BOMBS[name]
     path = tmp_path / "bomb"
     path.write_bytes(make())
     arguments = [sys.executable, "-c", CHILD, str(int(codec)), str(8 << 20), str(path)]
-    outcome, grown_mib = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.split()
+    outcome, grown_mib = subprocess.run(
+        arguments, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert outcome in ("DecompressedTooLarge", "UnreadableCompression")
     assert outcome == "DecompressedTooLarge" or "lie" in name
     assert int(grown_mib) <= 8 + 16

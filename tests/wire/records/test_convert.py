@@ -1,4 +1,6 @@
-"""Rebuilding what clients produce and converting what old clients fetch: results, codes, and damage."""
+"""Rebuilding what clients produce and converting what old clients fetch: results, codes, and
+damage.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,10 @@ def checked(batch: bytes) -> list[Record]:
 def test_what_needs_no_change_comes_back_as_the_same_object(codec: Codec) -> None:
     batch = build_batch(RECORDS, codec=codec, **PRODUCER)
     assert rebuild(batch, spec()) is batch
-    assert rebuild(batch, spec(target_codec=int(codec), before_max_ms=5000, after_max_ms=5000)) is batch
+    assert (
+        rebuild(batch, spec(target_codec=int(codec), before_max_ms=5000, after_max_ms=5000))
+        is batch
+    )
 
 
 @pytest.mark.parametrize("target", list(Codec))
@@ -105,13 +110,22 @@ def test_recompression_keeps_records_and_producer(source: Codec, target: Codec) 
     before, after = parse_header(batch), parse_header(rebuilt)
     assert after.codec == target
     assert after.transactional
-    same = ["producer_id", "producer_epoch", "base_sequence", "base_timestamp", "max_timestamp", "count"]
+    same = [
+        "producer_id",
+        "producer_epoch",
+        "base_sequence",
+        "base_timestamp",
+        "max_timestamp",
+        "count",
+    ]
     assert [getattr(after, name) for name in same] == [getattr(before, name) for name in same]
 
 
 def test_level_of_the_target_codec_is_used() -> None:
     batch = build_batch([Record(i, T0, b"k%d" % i, b"some value %d" % (i * i)) for i in range(500)])
-    fast, best = (rebuild(batch, spec(target_codec=int(Codec.GZIP), level=level)) for level in (1, 9))
+    fast, best = (
+        rebuild(batch, spec(target_codec=int(Codec.GZIP), level=level)) for level in (1, 9)
+    )
     assert len(best) < len(fast)
 
 
@@ -143,16 +157,25 @@ def test_claim_of_append_time_is_refused_on_an_append_time_topic_and_without_a_t
     batch = bytearray(build_batch(RECORDS))
     stamp_append_time(batch, 0, parse_header(batch), NOW)
     for asked in (spec(timestamp_type=LOG_APPEND_TIME), spec()):
-        assert code_of(lambda asked=asked: rebuild(bytes(batch), asked)) is ErrorCode.INVALID_TIMESTAMP
+        assert (
+            code_of(lambda asked=asked: rebuild(bytes(batch), asked)) is ErrorCode.INVALID_TIMESTAMP
+        )
 
 
 def test_deltas_out_of_order_are_renumbered_not_refused() -> None:
-    disorder = [record._replace(offset=offset) for record, offset in zip(RECORDS, [0, 0, 7, 1], strict=True)]
+    disorder = [
+        record._replace(offset=offset) for record, offset in zip(RECORDS, [0, 0, 7, 1], strict=True)
+    ]
     batch = build_batch(disorder, last_offset=3, codec=Codec.LZ4, **PRODUCER)
     rebuilt = rebuild(batch, spec())
     assert checked(rebuilt) == RECORDS
     header = parse_header(rebuilt)
-    assert (header.codec, header.producer_id, header.base_sequence, header.transactional) == (3, 12, 40, True)
+    assert (header.codec, header.producer_id, header.base_sequence, header.transactional) == (
+        3,
+        12,
+        40,
+        True,
+    )
 
 
 def test_delete_horizon_is_not_for_clients_to_set() -> None:
@@ -178,7 +201,9 @@ def test_timestamps_at_the_bounds_pass_and_beyond_are_named() -> None:
     with pytest.raises(RecordsRejected) as caught:
         rebuild(batch, spec(before_max_ms=1002))
     assert caught.value.code is ErrorCode.INVALID_TIMESTAMP
-    assert [index for index, _ in caught.value.record_errors] == [2], "-1 is no timestamp, and passes"
+    assert [index for index, _ in caught.value.record_errors] == [2], (
+        "-1 is no timestamp, and passes"
+    )
     with pytest.raises(RecordsRejected) as caught:
         rebuild(batch, spec(now_ms=T0 - 10, after_max_ms=9))
     assert [index for index, _ in caught.value.record_errors] == [0, 1]
@@ -196,7 +221,8 @@ def test_one_bad_timestamp_decides_the_code_but_a_missing_key_comes_first_for_it
     ]
     with pytest.raises(RecordsRejected) as caught:
         rebuild(
-            build_batch([RECORDS[1]._replace(offset=0)]), spec(require_keys=True, after_max_ms=0, now_ms=0)
+            build_batch([RECORDS[1]._replace(offset=0)]),
+            spec(require_keys=True, after_max_ms=0, now_ms=0),
         )
     assert caught.value.code is ErrorCode.INVALID_RECORD
 
@@ -210,7 +236,9 @@ def test_append_time_topics_have_no_bounds() -> None:
 
 def test_specs_and_errors_pickle() -> None:
     assert pickle.loads(pickle.dumps(spec(level=3))) == spec(level=3)
-    error = pickle.loads(pickle.dumps(RecordsRejected(ErrorCode.INVALID_RECORD, "no key", ((3, "why"),))))
+    error = pickle.loads(
+        pickle.dumps(RecordsRejected(ErrorCode.INVALID_RECORD, "no key", ((3, "why"),)))
+    )
     assert (error.code, error.message, error.record_errors) == (
         ErrorCode.INVALID_RECORD,
         "no key",
@@ -240,13 +268,22 @@ def test_specs_and_errors_pickle() -> None:
         (batch_with(LAST_OFFSET_DELTA_AT, ">i", 9), ErrorCode.INVALID_RECORD),  # last offset delta
         (batch_with(LAST_OFFSET_DELTA_AT, ">i", -1), ErrorCode.INVALID_RECORD),
         (build_batch(RECORDS, control=True), ErrorCode.INVALID_RECORD),
-        (build_batch(RECORDS, producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),  # no sequence
+        (
+            build_batch(RECORDS, producer_id=1, producer_epoch=0),
+            ErrorCode.INVALID_RECORD,
+        ),  # no sequence
         (batch_with(HEADER_SIZE, ">b", 2), ErrorCode.INVALID_RECORD),  # the length of a record
-        (batch_with(HEADER_SIZE, ">b", 100, codec=Codec.ZSTD), ErrorCode.INVALID_RECORD),  # not zstd
+        (
+            batch_with(HEADER_SIZE, ">b", 100, codec=Codec.ZSTD),
+            ErrorCode.INVALID_RECORD,
+        ),  # not zstd
         (batch_with(ATTRIBUTES_AT, ">h", 1), ErrorCode.INVALID_RECORD),  # says gzip
         (batch_with(ATTRIBUTES_AT, ">h", 5), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
         (batch_with(ATTRIBUTES_AT, ">h", 7), ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
-        (build_batch([Record(0, T0, b"k", bytes(LIMIT))], codec=Codec.ZSTD), ErrorCode.MESSAGE_TOO_LARGE),
+        (
+            build_batch([Record(0, T0, b"k", bytes(LIMIT))], codec=Codec.ZSTD),
+            ErrorCode.MESSAGE_TOO_LARGE,
+        ),
     ],
 )
 def test_batches_kafka_would_refuse(batch: bytes, code: ErrorCode) -> None:
@@ -259,7 +296,9 @@ def test_records_and_count_that_disagree_are_invalid(codec: Codec) -> None:
     for wrong in (body + b"\0", body[:-1], body + body[: body[0] // 2 + 1]):
         batch = bytearray(build_batch(RECORDS, codec=codec)[:HEADER_SIZE] + compress(codec, wrong))
         struct.pack_into(">i", batch, LENGTH_AT, len(batch) - LOG_OVERHEAD)
-        assert code_of(lambda batch=batch: rebuild(reseal(batch), spec())) is ErrorCode.INVALID_RECORD
+        assert (
+            code_of(lambda batch=batch: rebuild(reseal(batch), spec())) is ErrorCode.INVALID_RECORD
+        )
 
 
 # ---------------------------------------------------------------- magic 0 and 1 in
@@ -279,7 +318,9 @@ def test_old_sets_become_one_batch(magic: int, codec: Codec, target: Codec | Non
     assert header.max_timestamp == (T0 + 7 if magic else -1)
     peer = MemoryRecords(rebuilt).next_batch()
     assert peer is not None
-    assert [(r.offset, r.key, r.value) for r in peer] == [(r.offset, r.key, r.value) for r in expected]
+    assert [(r.offset, r.key, r.value) for r in peer] == [
+        (r.offset, r.key, r.value) for r in expected
+    ]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -289,7 +330,9 @@ def test_what_aiokafka_produces_to_old_brokers(magic: int) -> None:
         for i in range(10):
             peer.append(i, T0 + i if magic else None, b"k%d" % i, b"v" * i)
         records = checked(rebuild(bytes(peer.build()), spec(require_keys=True)))
-        assert records == [Record(i, T0 + i if magic else -1, b"k%d" % i, b"v" * i) for i in range(10)]
+        assert records == [
+            Record(i, T0 + i if magic else -1, b"k%d" % i, b"v" * i) for i in range(10)
+        ]
 
 
 def test_append_time_for_old_sets() -> None:
@@ -342,7 +385,10 @@ def old_with(position: int, byte: int) -> bytes:
             ErrorCode.MESSAGE_TOO_LARGE,
         ),
         (build_message_set([Record(0, -2, b"k", b"v")], 1), ErrorCode.INVALID_TIMESTAMP),
-        (build_message_set([Record(0, -1, b"k", b"v")], 1, append_time=-1), ErrorCode.INVALID_TIMESTAMP),
+        (
+            build_message_set([Record(0, -1, b"k", b"v")], 1, append_time=-1),
+            ErrorCode.INVALID_TIMESTAMP,
+        ),
     ],
 )
 def test_old_sets_kafka_would_refuse(data: bytes, code: ErrorCode) -> None:
@@ -355,7 +401,9 @@ def test_old_sets_obey_keys_and_bounds() -> None:
         rebuild(old, spec(require_keys=True))
     assert [index for index, _ in caught.value.record_errors] == [1]
     assert code_of(lambda: rebuild(old, spec(before_max_ms=900))) is ErrorCode.INVALID_TIMESTAMP
-    assert rebuild(build_message_set(RECORDS, 0), spec(before_max_ms=0)), "magic 0 has no timestamps"
+    assert rebuild(build_message_set(RECORDS, 0), spec(before_max_ms=0)), (
+        "magic 0 has no timestamps"
+    )
 
 
 # ---------------------------------------------------------------- magic 0 and 1 out
@@ -375,7 +423,9 @@ def down(batches: bytes, magic: int, first_offset: int = 0) -> bytes:
 def test_stored_batches_for_old_consumers(magic: int, codec: Codec) -> None:
     converted = down(stored(100, codec, **PRODUCER) + stored(200, codec), magic)
     expected = [
-        record._replace(offset=first + record.offset, headers=(), timestamp=record.timestamp if magic else -1)
+        record._replace(
+            offset=first + record.offset, headers=(), timestamp=record.timestamp if magic else -1
+        )
         for first in (100, 200)
         for record in RECORDS
     ]
@@ -403,7 +453,10 @@ def test_append_time_is_told_to_old_consumers(codec: Codec) -> None:
     batch = bytearray(stored(100, codec))
     stamp_append_time(batch, 0, parse_header(batch), NOW)
     converted = down(bytes(batch), 1)
-    assert all(entry.log_append_time and entry.timestamp == NOW for entry in legacy.parse_messages(converted))
+    assert all(
+        entry.log_append_time and entry.timestamp == NOW
+        for entry in legacy.parse_messages(converted)
+    )
     assert {record.timestamp for record in read_message_set(converted, max_bytes=LIMIT)} == {NOW}
 
 
@@ -474,7 +527,8 @@ def test_a_refusal_names_a_hundred_records_at_most() -> None:
     assert "5000 of 5000 records" in caught.value.message
 
 
-# The peak is VmHWM, which begins anew in a new program; ru_maxrss would begin with the size of this process.
+# The peak is VmHWM, which begins anew in a new program; ru_maxrss would begin with the size of this
+# process.
 CHILD = """
 import sys
 from pathlib import Path
@@ -497,7 +551,9 @@ print((peak_kib() - before) // 1024)
 def test_tiny_records_cost_no_more_memory_than_their_bytes(
     job: str, magic: int, limit_mib: int, tmp_path: Path
 ) -> None:
-    """300,000 records of 8 bytes (or 34 in the old format): decoded all at once they would take 60 MiB and more."""
+    """300,000 records of 8 bytes (or 34 in the old format): decoded all at once they would take 60
+    MiB and more.
+    """
     records = [Record(i, T0, b"", None) for i in range(300_000)]
     packed = build_batch(records, codec=Codec.LZ4)
     if magic < 2:
@@ -530,17 +586,33 @@ REFUSALS = {
 def test_down_and_up_again_is_the_same(records: list[Record], magic: int, codec: Codec) -> None:
     batch = build_batch(records, codec=codec)
     again = checked(rebuild(down(batch, magic), spec()))
-    assert again == [record._replace(timestamp=record.timestamp if magic else -1) for record in records]
+    assert again == [
+        record._replace(timestamp=record.timestamp if magic else -1) for record in records
+    ]
 
 
 @settings(max_examples=400, deadline=None)
 @given(
-    CONTENTS, st.sampled_from([0, 1, 2]), st.sampled_from(OLD_CODECS), DAMAGE, st.booleans(), st.booleans()
+    CONTENTS,
+    st.sampled_from([0, 1, 2]),
+    st.sampled_from(OLD_CODECS),
+    DAMAGE,
+    st.booleans(),
+    st.booleans(),
 )
 def test_rebuild_of_damage_gives_a_valid_batch_or_a_refusal(
-    records: list[Record], magic: int, codec: Codec, damage: list[tuple[int, int]], sealed: bool, keys: bool
+    records: list[Record],
+    magic: int,
+    codec: Codec,
+    damage: list[tuple[int, int]],
+    sealed: bool,
+    keys: bool,
 ) -> None:
-    old = build_message_set(records, magic, codec=codec) if magic < 2 else build_batch(records, codec=codec)
+    old = (
+        build_message_set(records, magic, codec=codec)
+        if magic < 2
+        else build_batch(records, codec=codec)
+    )
     data = bytearray(old)
     for position, byte in damage:
         data[position % len(data)] = byte
@@ -578,4 +650,7 @@ def test_what_aiokafka_produces_is_left_alone() -> None:
         for i in range(50):
             peer.append(i, T0 + i, b"key", b"value" * i, [("h", b"x")])
         batch = bytes(peer.build())
-        assert rebuild(batch, spec(require_keys=True, before_max_ms=10**6, after_max_ms=10**6)) is batch
+        assert (
+            rebuild(batch, spec(require_keys=True, before_max_ms=10**6, after_max_ms=10**6))
+            is batch
+        )

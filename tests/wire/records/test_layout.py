@@ -34,7 +34,9 @@ def test_table_lists_every_header_field_but_the_base_offset() -> None:
 @pytest.mark.parametrize("name", FIELDS)
 def test_position_of_each_field_agrees_with_the_header_struct(name: str) -> None:
     position, form = FIELDS[name]
-    assert struct.unpack_from(form, layout.HEADER.pack(*VALUES), position)[0] == getattr(VALUES, name)
+    assert struct.unpack_from(form, layout.HEADER.pack(*VALUES), position)[0] == getattr(
+        VALUES, name
+    )
 
 
 def test_header_ends_where_the_records_begin() -> None:
@@ -49,7 +51,11 @@ def test_producer_struct_covers_id_epoch_and_sequence() -> None:
 
 def test_flags_byte_holds_all_known_attribute_bits() -> None:
     batch = build_batch(
-        [Record(0, 1, None, b"v")], codec=Codec.LZ4, timestamp_type=1, transactional=True, control=True
+        [Record(0, 1, None, b"v")],
+        codec=Codec.LZ4,
+        timestamp_type=1,
+        transactional=True,
+        control=True,
     )
     expected = Codec.LZ4 | layout.LOG_APPEND_TIME | layout.TRANSACTIONAL | layout.CONTROL
     assert batch[layout.ATTRIBUTES_AT] == 0

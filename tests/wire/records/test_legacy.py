@@ -1,4 +1,6 @@
-"""Message sets of magic 0 and 1, in both directions with aiokafka and kafka-python, and what real brokers accept."""
+"""Message sets of magic 0 and 1, in both directions with aiokafka and kafka-python, and what real
+brokers accept.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def numbered(
     contents: Sequence[tuple[int, bytes | None, bytes | None]], magic: int, first: int
 ) -> list[Record]:
     return [
-        Record(first + i, T0 + t if magic else -1, key, value) for i, (t, key, value) in enumerate(contents)
+        Record(first + i, T0 + t if magic else -1, key, value)
+        for i, (t, key, value) in enumerate(contents)
     ]
 
 
@@ -47,7 +50,10 @@ def peer_read(reader: type[Any], data: bytes) -> list[Record]:
     entries = reader(data)
     while (batch := entries.next_batch()) is not None:
         assert batch.validate_crc()
-        out += [Record(r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value) for r in batch]
+        out += [
+            Record(r.offset, -1 if r.timestamp is None else r.timestamp, r.key, r.value)
+            for r in batch
+        ]
     return out
 
 
@@ -56,7 +62,9 @@ def peer_read(reader: type[Any], data: bytes) -> list[Record]:
 def test_round_trip_keeps_offsets(contents: Any, form: tuple[int, Codec], first: int) -> None:
     magic, codec = form
     records = numbered(contents, magic, first)
-    assert read_message_set(build_message_set(records, magic, codec=codec), max_bytes=LIMIT) == records
+    assert (
+        read_message_set(build_message_set(records, magic, codec=codec), max_bytes=LIMIT) == records
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -78,10 +86,14 @@ def test_other_clients_sets_are_read(contents: Any, form: tuple[int, Codec]) -> 
     records = numbered(contents, magic, 0)
     if not readable_by_peers(magic, codec):
         return
-    for builder in [AiokafkaBuilder] if codec is Codec.SNAPPY else [AiokafkaBuilder, KafkaPythonBuilder]:
+    for builder in (
+        [AiokafkaBuilder] if codec is Codec.SNAPPY else [AiokafkaBuilder, KafkaPythonBuilder]
+    ):
         peer = builder(magic, int(codec), LIMIT)
         for record in records:
-            assert peer.append(record.offset, record.timestamp if magic else None, record.key, record.value)
+            assert peer.append(
+                record.offset, record.timestamp if magic else None, record.key, record.value
+            )
         assert read_message_set(bytes(peer.build()), max_bytes=LIMIT) == records
 
 
@@ -101,7 +113,9 @@ def test_known_message_of_magic_0() -> None:
 
 
 def test_lz4_wrapper_of_magic_0_has_the_checksum_old_clients_expect() -> None:
-    (wrapper,) = parse_messages(build_message_set([Record(0, -1, None, b"v" * 500)], 0, codec=Codec.LZ4))
+    (wrapper,) = parse_messages(
+        build_message_set([Record(0, -1, None, b"v" * 500)], 0, codec=Codec.LZ4)
+    )
     assert wrapper.value is not None
     assert wrapper.value[:7].hex() == "04224d1860401a"
 
@@ -118,13 +132,24 @@ def test_a_set_may_end_inside_a_message() -> None:
 
 
 def wrap(
-    inner: bytes, magic: int = 1, codec: int = Codec.GZIP, offset: int = 0, *, flags: int = 0, time: int = T0
+    inner: bytes,
+    magic: int = 1,
+    codec: int = Codec.GZIP,
+    offset: int = 0,
+    *,
+    flags: int = 0,
+    time: int = T0,
 ) -> bytes:
-    return legacy._encode(offset, magic, codec | flags, time, None, compress(codec, inner, magic=magic))
+    return legacy._encode(
+        offset, magic, codec | flags, time, None, compress(codec, inner, magic=magic)
+    )
 
 
 def test_inner_offsets_of_magic_1_are_relative_and_the_wrapper_has_the_last() -> None:
-    records = [Record(100, T0, b"a", b"1"), Record(103, T0 + 9, b"b", b"2")]  # a gap, as compaction leaves
+    records = [
+        Record(100, T0, b"a", b"1"),
+        Record(103, T0 + 9, b"b", b"2"),
+    ]  # a gap, as compaction leaves
     data = build_message_set(records, 1, codec=Codec.GZIP)
     (wrapper,) = parse_messages(data)
     assert (wrapper.offset, wrapper.timestamp, wrapper.key) == (103, T0 + 9, None)
@@ -133,8 +158,14 @@ def test_inner_offsets_of_magic_1_are_relative_and_the_wrapper_has_the_last() ->
 
 def test_inner_offsets_of_magic_0_are_absolute() -> None:
     inner = build_message_set([Record(50, -1, b"a", b"1"), Record(51, -1, b"b", b"2")], 0)
-    assert [r.offset for r in read_message_set(wrap(inner, 0, offset=51), max_bytes=LIMIT)] == [50, 51]
-    assert [r.offset for r in read_message_set(wrap(inner, 0, offset=0), max_bytes=LIMIT)] == [50, 51]
+    assert [r.offset for r in read_message_set(wrap(inner, 0, offset=51), max_bytes=LIMIT)] == [
+        50,
+        51,
+    ]
+    assert [r.offset for r in read_message_set(wrap(inner, 0, offset=0), max_bytes=LIMIT)] == [
+        50,
+        51,
+    ]
 
 
 def test_wrapper_offset_0_of_some_librdkafka_versions() -> None:
@@ -162,7 +193,10 @@ def test_building_with_append_time(codec: Codec) -> None:
         [Record(3, 1, b"a", b"1"), Record(4, 2, b"b", b"2")], 1, codec=codec, append_time=T0
     )
     assert all(message.log_append_time for message in parse_messages(data))
-    assert read_message_set(data, max_bytes=LIMIT) == [Record(3, T0, b"a", b"1"), Record(4, T0, b"b", b"2")]
+    assert read_message_set(data, max_bytes=LIMIT) == [
+        Record(3, T0, b"a", b"1"),
+        Record(4, T0, b"b", b"2"),
+    ]
 
 
 def test_compressed_message_without_value_is_refused() -> None:

@@ -67,7 +67,9 @@ async def alter(
     elif kind == BROKER:
 
         def broker_plan(image: ClusterImage) -> Mapping[str, str]:
-            return broker_overrides(image, services.config, services.node_id, name, changes, replace=replace)
+            return broker_overrides(
+                image, services.config, services.node_id, name, changes, replace=replace
+            )
 
         broker_plan(services.image)
         if not validate_only:
@@ -107,13 +109,15 @@ def _alter_loggers(
     for operation, logger, level in changes:
         if operation not in (SET, DELETE):
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, "Only SET and DELETE are allowed for the BROKER_LOGGER resource"
+                ErrorCode.INVALID_REQUEST,
+                "Only SET and DELETE are allowed for the BROKER_LOGGER resource",
             )
         if logger not in known:
             raise ApiError(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist!")
         if operation == SET and (level or "").upper() not in _LEVELS:
             raise ApiError(
-                ErrorCode.INVALID_CONFIG, f"{level} is not a log level; use one of {', '.join(_LEVELS)}"
+                ErrorCode.INVALID_CONFIG,
+                f"{level} is not a log level; use one of {', '.join(_LEVELS)}",
             )
     if not validate_only:
         for operation, logger, level in changes:

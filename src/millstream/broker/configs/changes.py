@@ -42,13 +42,20 @@ def check_changes(changes: Sequence[Change]) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     nulls = [name for operation, name, value in changes if value is None and operation != DELETE]
     if nulls:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}"
+        )
     if any(operation not in (SET, DELETE, APPEND, SUBTRACT) for operation, _, _ in changes):
         raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown operation on a setting")
 
 
 def topic_overrides(
-    image: ClusterImage, broker: BrokerConfig, topic: str, changes: Sequence[Change], *, replace: bool
+    image: ClusterImage,
+    broker: BrokerConfig,
+    topic: str,
+    changes: Sequence[Change],
+    *,
+    replace: bool,
 ) -> dict[str, str]:
     """Return the overrides of a topic after the changes."""
     if not topic:
@@ -98,7 +105,8 @@ def broker_overrides(
     fixed = [key for key in changed if key not in current and _is_fixed(key)]
     if fixed:
         raise ApiError(
-            ErrorCode.INVALID_REQUEST, f"Cannot update these configs dynamically: [{', '.join(fixed)}]"
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: [{', '.join(fixed)}]",
         )
     for key, text in changed.items():
         reason = refusal(key, text) if key not in current else None
@@ -107,7 +115,9 @@ def broker_overrides(
     try:
         # Kafka stores unknown settings: they may belong to a plugin, or to a later version.
         values = {
-            key: BROKER_SETTINGS[key].parse(text) for key, text in changed.items() if key in BROKER_SETTINGS
+            key: BROKER_SETTINGS[key].parse(text)
+            for key, text in changed.items()
+            if key in BROKER_SETTINGS
         }
         _check_connection_limits(broker, values, Source.BROKER if name else Source.CLUSTER)
     except SettingError as error:
@@ -115,7 +125,9 @@ def broker_overrides(
     return changed
 
 
-def _check_connection_limits(broker: BrokerConfig, values: Mapping[str, Value], altered: Source) -> None:
+def _check_connection_limits(
+    broker: BrokerConfig, values: Mapping[str, Value], altered: Source
+) -> None:
     """Reject limits that would lock out every client, including one that could lift them.
 
     ``values`` are those of the ``altered`` layer after the change. The other layers do not change.
@@ -125,11 +137,18 @@ def _check_connection_limits(broker: BrokerConfig, values: Mapping[str, Value], 
     per_ip, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
     others = [layer.value for layer in broker.layers(overrides) if layer.source is not altered]
     if values.get(per_ip) == 0 and not values.get(overrides, others[0]):
-        raise SettingError(f"{per_ip} can be set to zero only if {overrides} property is set.", per_ip)
+        raise SettingError(
+            f"{per_ip} can be set to zero only if {overrides} property is set.", per_ip
+        )
 
 
 def group_overrides(
-    image: ClusterImage, broker: BrokerConfig, group: str, changes: Sequence[Change], *, replace: bool
+    image: ClusterImage,
+    broker: BrokerConfig,
+    group: str,
+    changes: Sequence[Change],
+    *,
+    replace: bool,
 ) -> dict[str, str]:
     """Return the settings of a group, which need not exist, after the changes."""
     if not group:
@@ -201,13 +220,18 @@ def _check_broker_name(name: str, node_id: int, image: ClusterImage) -> None:
     setting is gone, because a request whose response was lost comes again.
     """
     try:
-        is_known = int(name) == node_id or int(name) in image.brokers or name in image.broker_configs
+        is_known = (
+            int(name) == node_id or int(name) in image.brokers or name in image.broker_configs
+        )
         if not is_known and int(name) not in image.known_brokers():
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id}, but received {name}"
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {node_id}, but received {name}",
             )
     except ValueError:
-        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}"
+        ) from None
 
 
 def _is_fixed(name: str) -> bool:

@@ -16,7 +16,9 @@ from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 
 # Broker settings that replace each other, the finest unit first.
 _GROUPS = tuple(
-    tuple(synonym.name for synonym in synonyms) for synonyms in TOPIC_SYNONYMS.values() if len(synonyms) > 1
+    tuple(synonym.name for synonym in synonyms)
+    for synonyms in TOPIC_SYNONYMS.values()
+    if len(synonyms) > 1
 )
 _FLUSH_SCHEDULER = "log.flush.scheduler.interval.ms"
 _BROKER_SYNONYMS = {name: group for group in _GROUPS for name in group if name != _FLUSH_SCHEDULER}
@@ -26,8 +28,8 @@ _BROKER_SYNONYMS = {name: group for group in _GROUPS for name in group if name !
 class ConfigEntry:
     """One setting of a resource.
 
-    ``synonyms`` are (name, text, source), the effective one first. ``doc`` is None if the setting is
-    unknown here.
+    ``synonyms`` are (name, text, source), the effective one first. ``doc`` is None if the setting
+    is unknown here.
     """
 
     name: str
@@ -67,7 +69,9 @@ def _from_name(name: str, layers: Sequence[Layered]) -> list[Layered]:
     return list(dropwhile(lambda layer: layer.name != name, layers))
 
 
-def broker_entries(config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]) -> list[ConfigEntry]:
+def broker_entries(
+    config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]
+) -> list[ConfigEntry]:
     """Return every setting of this broker. Some of the ``stored`` dynamic ones may be unknown."""
     own, cluster = stored.get(str(config.node_id), {}), stored.get(DEFAULT_BROKER, {})
     entries = [_broker_entry(config, row) for row in BROKER_SETTINGS.values()]
@@ -85,10 +89,17 @@ def _broker_entry(config: BrokerConfig, row: Setting) -> ConfigEntry:
     return _entry(row, config.get(row.name), shown, read_only=row.update is Update.READ_ONLY)
 
 
-def cluster_entries(config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]) -> list[ConfigEntry]:
+def cluster_entries(
+    config: BrokerConfig, stored: Mapping[str, Mapping[str, str]]
+) -> list[ConfigEntry]:
     """Return the cluster-wide dynamic settings only."""
     entries = [
-        _entry(BROKER_SETTINGS[name], value, [Layered(name, value, Source.CLUSTER, value)], read_only=False)
+        _entry(
+            BROKER_SETTINGS[name],
+            value,
+            [Layered(name, value, Source.CLUSTER, value)],
+            read_only=False,
+        )
         for name, value in config.cluster.items()
     ]
     unknown = [name for name in stored.get(DEFAULT_BROKER, {}) if name not in BROKER_SETTINGS]
@@ -162,4 +173,7 @@ def logger_entries() -> list[ConfigEntry]:
 
 
 def logger_names() -> Iterable[str]:
-    return ["millstream", *sorted(n for n in logging.root.manager.loggerDict if n.startswith("millstream."))]
+    return [
+        "millstream",
+        *sorted(n for n in logging.root.manager.loggerDict if n.startswith("millstream.")),
+    ]

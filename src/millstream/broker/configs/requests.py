@@ -45,7 +45,9 @@ def _is_logger(resource: Any) -> bool:
     return bool(resource.resource_type == LOGGER)
 
 
-async def alter_resources(form: Form, services: ConfigServices, context: RequestContext, request: Any) -> Any:
+async def alter_resources(
+    form: Form, services: ConfigServices, context: RequestContext, request: Any
+) -> Any:
     """Handle a request of either API."""
     if is_local(request) and not all(map(_is_logger, request.resources)):
         handle = partial(alter_resources, form, services, context)
@@ -59,7 +61,9 @@ async def alter_resources(form: Form, services: ConfigServices, context: Request
     responses = []
     for resource in request.resources:
         repeated = counts[resource.resource_type, resource.resource_name] > 1
-        responses.append(await _alter_resource(form, services, resource, repeated, request.validate_only))
+        responses.append(
+            await _alter_resource(form, services, resource, repeated, request.validate_only)
+        )
         await pace.rest()
     return form.response(responses=responses)
 
@@ -72,7 +76,9 @@ async def _alter_resource(
     try:
         _check(form, resource, repeated)
         changes = form.changes(resource)
-        await alter(services, kind, name, changes, replace=form.replace, validate_only=validate_only)
+        await alter(
+            services, kind, name, changes, replace=form.replace, validate_only=validate_only
+        )
     except ApiError as error:
         if error.code is ErrorCode.NOT_CONTROLLER:
             raise  # the request goes to the next controller

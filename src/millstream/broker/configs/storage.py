@@ -26,12 +26,18 @@ def manager_settings(config: BrokerConfig) -> ManagerSettings:
 def housekeeping_settings(config: BrokerConfig) -> HousekeepingSettings:
     return HousekeepingSettings(
         retention_check_interval_ms=config.integer("log.retention.check.interval.ms"),
-        flush_offset_checkpoint_interval_ms=config.integer("log.flush.offset.checkpoint.interval.ms"),
+        flush_offset_checkpoint_interval_ms=config.integer(
+            "log.flush.offset.checkpoint.interval.ms"
+        ),
         flush_start_offset_checkpoint_interval_ms=config.integer(
             "log.flush.start.offset.checkpoint.interval.ms"
         ),
-        high_watermark_checkpoint_interval_ms=config.integer("replica.high.watermark.checkpoint.interval.ms"),
-        producer_expiration_check_interval_ms=config.integer("producer.id.expiration.check.interval.ms"),
+        high_watermark_checkpoint_interval_ms=config.integer(
+            "replica.high.watermark.checkpoint.interval.ms"
+        ),
+        producer_expiration_check_interval_ms=config.integer(
+            "producer.id.expiration.check.interval.ms"
+        ),
     )
 
 

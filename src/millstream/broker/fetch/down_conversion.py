@@ -36,7 +36,9 @@ async def convert_for_old_client(
         converted = _convert_inline(batches, magic, first_offset)
         if converted is None:
             job = (batches, magic, first_offset, max_decompressed_bytes)
-            converted = await worker.run("millstream.broker.fetch.down_conversion:convert_job", *job)
+            converted = await worker.run(
+                "millstream.broker.fetch.down_conversion:convert_job", *job
+            )
     except ApiError as error:
         return data._replace(error_code=error.code, records=None, size=0)
     except (WorkerBusy, WorkerDied):
@@ -56,7 +58,9 @@ def _convert_inline(batches: bytes, magic: int, first_offset: int) -> bytes | No
         raise
 
 
-def convert_job(batches: bytes, magic: int, first_offset: int, max_decompressed_bytes: int) -> bytes:
+def convert_job(
+    batches: bytes, magic: int, first_offset: int, max_decompressed_bytes: int
+) -> bytes:
     """Convert batches; runs in the child process."""
     return down_convert(
         batches, magic, first_offset=first_offset, max_decompressed_bytes=max_decompressed_bytes

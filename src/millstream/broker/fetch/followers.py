@@ -76,7 +76,10 @@ def set_idle(
         return
     follower = progress.followers.get(reader.replica_id)
     has_all = log.log_end_offset == row.fetch_offset
-    is_current = (log.high_watermark, log.log_start_offset) == (data.high_watermark, data.log_start_offset)
+    is_current = (log.high_watermark, log.log_start_offset) == (
+        data.high_watermark,
+        data.log_start_offset,
+    )
     if follower is not None and reader.replica_id in partition.isr and has_all and is_current:
         partition.waiters.watch(session.wake, row)
         session.set_idle(row, partition.waiters, follower)

@@ -30,6 +30,9 @@ async def converted(
     read the records behind them.
     """
     services = fetch.services
+    # Bytes of the other partitions: the records that converted to nothing take no room, so that a
+    # client with a small limit still gets one batch.
+    taken = fetch.size - data.size
     while isinstance(data.records, FileSlice):
         end_offset = fetch.reader.end_offsets[row.key]
         data = await convert_for_old_client(
@@ -43,5 +46,5 @@ async def converted(
         if data.size == 0 and not data.error_code and end_offset > row.fetch_offset:
             row = replace(row, fetch_offset=end_offset)
             loop = asyncio.get_running_loop()
-            data = await loop.run_in_executor(None, fetch.reader.read, row, fetch.size, True)
+            data = await loop.run_in_executor(None, fetch.reader.read, row, taken, True)
     return data

@@ -51,7 +51,9 @@ class PartitionReader:
         "replica_id",
     )
 
-    def __init__(self, services: FetchServices, context: RequestContext, request: FetchRequest) -> None:
+    def __init__(
+        self, services: FetchServices, context: RequestContext, request: FetchRequest
+    ) -> None:
         version = context.version
         self._services = services
         self._version = version
@@ -75,7 +77,9 @@ class PartitionReader:
         find = replicas.replica if self._any_replica else replicas.leader
         return find(name, row.partition)
 
-    def read(self, row: PartitionFetch, taken: int, may_block: bool = False) -> PartitionData[ResponsePart]:
+    def read(
+        self, row: PartitionFetch, taken: int, may_block: bool = False
+    ) -> PartitionData[ResponsePart]:
         """Read a partition; errors are part of the result.
 
         ``taken`` is the number of bytes that the response has already. Raise ColdRead if the read
@@ -92,9 +96,13 @@ class PartitionReader:
             replicas, topic = self._services.replicas, row.topic
             name = replicas.name_of(topic) if isinstance(topic, bytes) else topic
             leader = replicas.current_leader(name, row.partition)
-        return PartitionData(row.partition, error.code, *_UNKNOWN_OFFSETS, None, 0, current_leader=leader)
+        return PartitionData(
+            row.partition, error.code, *_UNKNOWN_OFFSETS, None, 0, current_leader=leader
+        )
 
-    def _read(self, row: PartitionFetch, taken: int, may_block: bool) -> PartitionData[ResponsePart]:
+    def _read(
+        self, row: PartitionFetch, taken: int, may_block: bool
+    ) -> PartitionData[ResponsePart]:
         partition = self.find(row)
         partition.check_epoch(row.current_leader_epoch)
         log = partition.online_log
@@ -104,7 +112,9 @@ class PartitionReader:
             nearest = self._preferred_replica(partition, row)
             if nearest is not None:
                 offsets = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
-                return PartitionData(row.partition, 0, *offsets, None, 0, preferred_read_replica=nearest)
+                return PartitionData(
+                    row.partition, 0, *offsets, None, 0, preferred_read_replica=nearest
+                )
         diverging = diverging_epoch(log, row)
         upto = log.last_stable_offset if self._read_committed else log.high_watermark
         offsets = (log.high_watermark, log.last_stable_offset, log.log_start_offset)
@@ -127,17 +137,26 @@ class PartitionReader:
             self.end_offsets[row.key] = result.end_offset
         aborted = None
         if self._read_committed:
-            aborted = log.aborted_transactions(row.fetch_offset, result.end_offset) if result.size else []
+            aborted = (
+                log.aborted_transactions(row.fetch_offset, result.end_offset) if result.size else []
+            )
         return PartitionData(row.partition, 0, *offsets, result.slice, result.size, aborted)
 
     def _preferred_replica(self, partition: Partition, row: PartitionFetch) -> int | None:
         if partition.followers is None:
             return None
         node_id = self._services.node_id
-        return preferred_replica(partition.followers, node_id, self._rack, self._racks, row.fetch_offset)
+        return preferred_replica(
+            partition.followers, node_id, self._rack, self._racks, row.fetch_offset
+        )
 
     def _read_for_follower(
-        self, partition: Partition, log: PartitionLog, row: PartitionFetch, taken: int, may_block: bool
+        self,
+        partition: Partition,
+        log: PartitionLog,
+        row: PartitionFetch,
+        taken: int,
+        may_block: bool,
     ) -> PartitionData[ResponsePart]:
         """Read to the end of the log.
 
@@ -157,7 +176,11 @@ class PartitionReader:
             room = max(min(row.max_bytes, self.max_bytes - taken), 0)
             first = taken == 0
             result = log.read(
-                row.fetch_offset, room, upto=log.log_end_offset, at_least_one=first, may_block=may_block
+                row.fetch_offset,
+                room,
+                upto=log.log_end_offset,
+                at_least_one=first,
+                may_block=may_block,
             )
         except ApiError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -168,7 +191,11 @@ class PartitionReader:
     def is_throttled(self, partition: Partition) -> bool:
         """Return whether the read counts as reassignment traffic: in-sync replicas never do."""
         throttle = self._services.leader_throttle
-        return throttle.active and self.replica_id not in partition.isr and throttle.concerns(partition.tp)
+        return (
+            throttle.active
+            and self.replica_id not in partition.isr
+            and throttle.concerns(partition.tp)
+        )
 
 
 def diverging_epoch(log: PartitionLog, row: PartitionFetch) -> tuple[int, int] | None:

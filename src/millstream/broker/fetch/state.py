@@ -33,7 +33,11 @@ class Fetch:
     """
 
     def __init__(
-        self, services: FetchServices, context: RequestContext, request: FetchRequest, session: FetchContext
+        self,
+        services: FetchServices,
+        context: RequestContext,
+        request: FetchRequest,
+        session: FetchContext,
     ) -> None:
         self.services = services
         self.context = context
@@ -63,7 +67,7 @@ class Fetch:
             self.session.refresh()
         return epoch
 
-    # ---- reading ---------------------------------------------------------------------------------
+    # ---- reading ----
 
     @property
     def ready(self) -> bool:
@@ -95,7 +99,7 @@ class Fetch:
         self.behind |= is_behind(row, data)
         self.rows.append((row, data))
 
-    # ---- counting while delayed ------------------------------------------------------------------
+    # ---- counting while delayed ----
 
     def start_counting(self) -> None:
         """Keep only the sizes of the partitions read."""
@@ -122,7 +126,7 @@ class Fetch:
             self.add(row, data)
         return enough
 
-    # ---- responding ------------------------------------------------------------------------------
+    # ---- responding ----
 
     def respond(self) -> Encoded:
         """Encode the partitions read."""
@@ -159,7 +163,9 @@ class Fetch:
                 followers.set_idle(self.reader, self.session.session, row, data)
 
     def leader_nodes(self) -> Sequence[NodeEndpoint]:
-        leaders = {data.current_leader[0] for _, data in self.rows if data.current_leader is not None}
+        leaders = {
+            data.current_leader[0] for _, data in self.rows if data.current_leader is not None
+        }
         return self.services.nodes.leaders(leaders, self.context.connection.listener)
 
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError
 from millstream.transactions import answers
-from millstream.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from millstream.wire.messages.add_offsets_to_txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+)
 
 if TYPE_CHECKING:
     from millstream.broker.services import TransactionServices

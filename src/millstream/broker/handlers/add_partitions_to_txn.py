@@ -50,7 +50,10 @@ async def handle(
 
 
 async def _add(
-    services: TransactionServices, version: int, transaction: AddPartitionsToTxnTransaction, pace: Pace
+    services: TransactionServices,
+    version: int,
+    transaction: AddPartitionsToTxnTransaction,
+    pace: Pace,
 ) -> AddPartitionsToTxnResult:
     await _merge_topics(transaction, pace)
     codes: dict[TopicPartition, ErrorCode] = {}

@@ -38,7 +38,9 @@ def handle(
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = defaultdict(list)
     for (name, index), path in paths.items():
         code = _begin(services, name, index, path)
-        results[name].append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+        results[name].append(
+            AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+        )
         yield
     response = AlterReplicaLogDirsResponse()
     for name, rows in results.items():

@@ -57,7 +57,8 @@ def handle(
             if not api.internal or request.client_software_name == BROKER_SOFTWARE
         ],
         supported_features=[
-            SupportedFeatureKey(name=f.name, min_version=f.lowest, max_version=f.highest) for f in features
+            SupportedFeatureKey(name=f.name, min_version=f.lowest, max_version=f.highest)
+            for f in features
         ],
         finalized_features_epoch=services.image.feature_epoch,
         finalized_features=[

@@ -41,7 +41,9 @@ async def _describe(
     request = ConsumerGroupDescribeRequest(group_ids=[group_id])
     try:
         check_consumer_protocol(services)
-        response = await call_group(services, context, group_id, GroupShard.decide_consumer_describe, request)
+        response = await call_group(
+            services, context, group_id, GroupShard.decide_consumer_describe, request
+        )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
     return response.groups[0]

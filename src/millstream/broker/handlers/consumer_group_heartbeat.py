@@ -32,7 +32,12 @@ def handle(
     except ApiError as error:
         return _rejection(error)
     return respond(
-        services, context, request.group_id, GroupShard.decide_consumer_heartbeat, request, _rejection
+        services,
+        context,
+        request.group_id,
+        GroupShard.decide_consumer_heartbeat,
+        request,
+        _rejection,
     )
 
 

@@ -42,13 +42,17 @@ async def handle(
         else:
             known = services.image.topics.get(topic.name)
             added = topic.count - (known.partition_count if known is not None else 0)
-            outcome = outcomes[topic.name] = await _grow(services, topic, request.validate_only, room)
+            outcome = outcomes[topic.name] = await _grow(
+                services, topic, request.validate_only, room
+            )
             if not outcome.code:
                 room -= added
     response = CreatePartitionsResponse()
     for name, outcome in outcomes.items():
         response.results.append(
-            CreatePartitionsTopicResult(name=name, error_code=outcome.code, error_message=outcome.message)
+            CreatePartitionsTopicResult(
+                name=name, error_code=outcome.code, error_message=outcome.message
+            )
         )
         await pace.rest()
     return response

@@ -68,7 +68,11 @@ async def _new_topic(topic: CreatableTopic, pace: Pace) -> NewTopic:
         configs.append((config.name, config.value))
         await pace.rest()
     return NewTopic(
-        topic.name, topic.num_partitions, topic.replication_factor, tuple(assignment), tuple(configs)
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        tuple(assignment),
+        tuple(configs),
     )
 
 

@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
-from millstream.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
+from millstream.wire.messages.delete_acls import (
+    DeleteAclsFilterResult,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
 
 if TYPE_CHECKING:
     from millstream.broker.services import NoServices
 
 
-def handle(services: NoServices, context: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
+def handle(
+    services: NoServices, context: RequestContext, request: DeleteAclsRequest
+) -> DeleteAclsResponse:
     code, message = ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
     rejection = DeleteAclsFilterResult(error_code=code, error_message=message)
     return DeleteAclsResponse(filter_results=[rejection] * len(request.filters))

@@ -34,7 +34,9 @@ async def handle(
     return DeleteGroupsResponse(results=list(results.values()))
 
 
-async def _delete(services: GroupServices, context: RequestContext, group_id: str) -> DeletableGroupResult:
+async def _delete(
+    services: GroupServices, context: RequestContext, group_id: str
+) -> DeletableGroupResult:
     try:
         response = await call_group(
             services,

@@ -48,7 +48,9 @@ async def handle(
     return DeleteTopicsResponse(responses=results)
 
 
-def _check(services: ControllerServices, topics: list[DeleteTopicState]) -> Steps[list[DeletableTopicResult]]:
+def _check(
+    services: ControllerServices, topics: list[DeleteTopicState]
+) -> Steps[list[DeletableTopicResult]]:
     """Return a result for each topic. A topic that is named twice gets one error."""
     results: list[DeletableTopicResult] = []
     counts: Counter[str] = Counter()
@@ -74,10 +76,14 @@ def _look_up(services: ControllerServices, topic: DeleteTopicState) -> Deletable
     image = services.member.state.image
     result = DeletableTopicResult(name=topic.name, topic_id=topic.topic_id, error_message=None)
     if topic.name is not None and topic.topic_id != NULL_UUID:
-        return _fail(result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
+        return _fail(
+            result, ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id."
+        )
     if topic.name is None:
         if topic.topic_id == NULL_UUID:
-            return _fail(result, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
+            return _fail(
+                result, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
+            )
         result.name = image.names_by_id.get(topic.topic_id)
         return result if result.name is not None else _fail(result, ErrorCode.UNKNOWN_TOPIC_ID)
     if topic.name not in image.topics:
@@ -86,7 +92,9 @@ def _look_up(services: ControllerServices, topic: DeleteTopicState) -> Deletable
     return result
 
 
-def _fail(result: DeletableTopicResult, code: int, message: str | None = None) -> DeletableTopicResult:
+def _fail(
+    result: DeletableTopicResult, code: int, message: str | None = None
+) -> DeletableTopicResult:
     result.error_code = code
     result.error_message = message or ErrorCode.of(code).message
     return result

@@ -16,5 +16,6 @@ def handle(
     services: NoServices, context: RequestContext, request: DescribeAclsRequest
 ) -> DescribeAclsResponse:
     return DescribeAclsResponse(
-        error_code=ErrorCode.SECURITY_DISABLED, error_message="No Authorizer is configured on the broker"
+        error_code=ErrorCode.SECURITY_DISABLED,
+        error_message="No Authorizer is configured on the broker",
     )

@@ -40,17 +40,23 @@ def handle(
         error_message=None,
         cluster_id=services.image.cluster_id,
         controller_id=services.member.controller_id,
-        brokers=_brokers(services, context.connection.listener, fenced=request.include_fenced_brokers),
+        brokers=_brokers(
+            services, context.connection.listener, fenced=request.include_fenced_brokers
+        ),
         cluster_authorized_operations=CLUSTER_OPERATIONS
         if request.include_cluster_authorized_operations
         else NOT_REQUESTED,
     )
 
 
-def _brokers(services: MetadataServices, listener: str, *, fenced: bool) -> list[DescribeClusterBroker]:
+def _brokers(
+    services: MetadataServices, listener: str, *, fenced: bool
+) -> list[DescribeClusterBroker]:
     """Return the live brokers and, if requested, the registered brokers that are down."""
     brokers = [
-        DescribeClusterBroker(broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+        DescribeClusterBroker(
+            broker_id=node.node_id, host=node.host, port=node.port, rack=node.rack
+        )
         for node in services.nodes.reached_by(listener)
     ]
     if fenced:

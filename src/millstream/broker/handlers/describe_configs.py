@@ -68,9 +68,10 @@ def _describe(
 ) -> DescribeConfigsResult:
     kind, name, setting_names = resource
     result = DescribeConfigsResult(error_message=None, resource_type=kind, resource_name=name)
-    own = {GROUP: services.image.group_configs, CLIENT_METRICS: services.image.client_metrics_configs}.get(
-        kind
-    )
+    own = {
+        GROUP: services.image.group_configs,
+        CLIENT_METRICS: services.image.client_metrics_configs,
+    }.get(kind)
     # Groups and subscriptions have settings even if they do not exist. All without overrides share
     # the same rows.
     shared = (kind, setting_names) if own is not None and name and name not in own else None
@@ -83,7 +84,9 @@ def _describe(
         result.error_code, result.error_message = error.code, error.message
         return result
     result.configs = [
-        _row(request, entry) for entry in entries if setting_names is None or entry.name in setting_names
+        _row(request, entry)
+        for entry in entries
+        if setting_names is None or entry.name in setting_names
     ]
     if shared is not None:
         rows[shared] = result.configs
@@ -112,7 +115,9 @@ def _entries(services: ConfigServices, kind: int, name: str) -> list[ConfigEntry
         return group_entries(services.config, services.image.group_configs.get(name, {}))
     if kind == CLIENT_METRICS:
         if not name:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+            raise ApiError(
+                ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty"
+            )
         return client_metrics_entries(services.image.client_metrics_configs.get(name, {}))
     raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
@@ -141,7 +146,8 @@ def _row(request: DescribeConfigsRequest, entry: ConfigEntry) -> DescribeConfigs
         config_source=entry.source,
         is_sensitive=entry.sensitive,
         synonyms=[
-            DescribeConfigsSynonym(name=name, value=text, source=source) for name, text, source in synonyms
+            DescribeConfigsSynonym(name=name, value=text, source=source)
+            for name, text, source in synonyms
         ],
         config_type=entry.type,
         documentation=entry.doc if request.include_documentation else None,

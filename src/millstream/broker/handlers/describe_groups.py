@@ -36,10 +36,16 @@ async def handle(
     return DescribeGroupsResponse(groups=groups)
 
 
-async def _describe(services: GroupServices, context: RequestContext, group_id: str) -> DescribedGroup:
+async def _describe(
+    services: GroupServices, context: RequestContext, group_id: str
+) -> DescribedGroup:
     try:
         response = await call_group(
-            services, context, group_id, GroupShard.decide_describe, DescribeGroupsRequest(groups=[group_id])
+            services,
+            context,
+            group_id,
+            GroupShard.decide_describe,
+            DescribeGroupsRequest(groups=[group_id]),
         )
     except ApiError as error:
         return DescribedGroup(error_code=error.code, group_id=group_id)

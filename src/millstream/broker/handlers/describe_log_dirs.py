@@ -37,7 +37,10 @@ async def handle(
 ) -> DescribeLogDirsResponse:
     is_requested = await in_slices(_filter(request))
     return DescribeLogDirsResponse(
-        results=[await _directory(services, log_dir, is_requested) for log_dir in services.logs.dirs.values()]
+        results=[
+            await _directory(services, log_dir, is_requested)
+            for log_dir in services.logs.dirs.values()
+        ]
     )
 
 
@@ -97,5 +100,8 @@ def _partition(
         current = services.logs.logs.get(log.tp)
         lag = max(current.log_end_offset - log.log_end_offset, 0) if current is not None else 0
     return DescribeLogDirsPartition(
-        partition_index=log.tp.partition, partition_size=log.size, offset_lag=lag, is_future_key=is_future
+        partition_index=log.tp.partition,
+        partition_size=log.size,
+        offset_lag=lag,
+        is_future_key=is_future,
     )

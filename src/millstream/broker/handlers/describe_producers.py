@@ -46,7 +46,9 @@ def _describe(services: LogServices, topic: str, index: int) -> Steps[PartitionR
         check_name(topic)
         log = services.replicas.replica(topic, index).online_log
     except ApiError as error:
-        return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+        return PartitionResponse(
+            partition_index=index, error_code=error.code, error_message=error.message
+        )
     rows = []
     # A copy of the ids: producers may be added and expire between the steps.
     for producer_id in list(log.producer_state.producers):

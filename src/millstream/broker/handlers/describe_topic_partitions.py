@@ -89,7 +89,9 @@ def _names(
     names = list(requested or services.image.topics)
     chunks = []
     for start in range(0, len(names), _SORTED_AT_ONCE):
-        chunks.append(sorted(name for name in names[start : start + _SORTED_AT_ONCE] if name >= first))
+        chunks.append(
+            sorted(name for name in names[start : start + _SORTED_AT_ONCE] if name >= first)
+        )
         yield
     return merge(*chunks)
 

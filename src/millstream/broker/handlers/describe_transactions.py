@@ -29,7 +29,9 @@ async def _describe(services: TransactionServices, transactional_id: str) -> Tra
     try:
         response: DescribeTransactionsResponse = await services.transactions.call(
             transactional_id,
-            lambda shard, waiter, now_ms: shard.decide_describe_transactions(request, waiter, now_ms=now_ms),
+            lambda shard, waiter, now_ms: shard.decide_describe_transactions(
+                request, waiter, now_ms=now_ms
+            ),
         )
     except ApiError as error:
         return TransactionState(error_code=error.code, transactional_id=transactional_id)

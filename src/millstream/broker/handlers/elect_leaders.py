@@ -48,7 +48,9 @@ async def handle(
         by_topic.setdefault(tp.topic, []).append(row)
     response = ElectLeadersResponse()
     for topic, rows in by_topic.items():
-        response.replica_election_results.append(ReplicaElectionResult(topic=topic, partition_result=rows))
+        response.replica_election_results.append(
+            ReplicaElectionResult(topic=topic, partition_result=rows)
+        )
         await pace.rest()
     return response
 

@@ -47,7 +47,9 @@ async def handle(
         return EnvelopeResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     inner = RequestContext(context.connection, version, correlation_id, client_id)
     try:
-        message = await decode_large(services.request_memory, api.request_class(), frame, version, body)
+        message = await decode_large(
+            services.request_memory, api.request_class(), frame, version, body
+        )
         # At run time the services are those of all handlers (``broker/parts.py``).
         handler = importlib.import_module(f"millstream.broker.handlers.{api.module}")
         result = handler.handle(services, inner, message)

@@ -53,7 +53,12 @@ async def _find(
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     except ApiError as error:
         return Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=error.code, error_message=error.message
+            key=key,
+            node_id=-1,
+            host="",
+            port=-1,
+            error_code=error.code,
+            error_message=error.message,
         )
     return Coordinator(
         key=key,

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def handle(
     services: GroupServices, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-    return respond(services, context, request.group_id, GroupShard.decide_heartbeat, request, _rejection)
+    return respond(
+        services, context, request.group_id, GroupShard.decide_heartbeat, request, _rejection
+    )
 
 
 def _rejection(error: ApiError) -> HeartbeatResponse:

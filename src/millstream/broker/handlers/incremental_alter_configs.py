@@ -34,5 +34,7 @@ _FORM = Form(IncrementalAlterConfigsResponse, AlterConfigsResourceResponse, _cha
 async def handle(
     services: ConfigServices, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    response: IncrementalAlterConfigsResponse = await alter_resources(_FORM, services, context, request)
+    response: IncrementalAlterConfigsResponse = await alter_resources(
+        _FORM, services, context, request
+    )
     return response

@@ -47,8 +47,12 @@ async def handle(
 async def _idempotent(
     services: TransactionServices, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    incomplete = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_PRODUCER_EPOCH)
+    incomplete = (request.producer_id == NO_PRODUCER_ID) != (
+        request.producer_epoch == NO_PRODUCER_EPOCH
+    )
     if incomplete or request.enable_two_phase_commit or request.keep_prepared_txn:
         raise ApiError(ErrorCode.INVALID_REQUEST)
     # KIP-360: without a transactional id, a new id serves as well as a new epoch.
-    return InitProducerIdResponse(producer_id=await services.producer_ids.next_id(), producer_epoch=0)
+    return InitProducerIdResponse(
+        producer_id=await services.producer_ids.next_id(), producer_epoch=0
+    )

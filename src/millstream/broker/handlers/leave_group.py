@@ -40,6 +40,8 @@ async def _leave(
     services: GroupServices, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse:
     try:
-        return await call_group(services, context, request.group_id, GroupShard.decide_leave, request)
+        return await call_group(
+            services, context, request.group_id, GroupShard.decide_leave, request
+        )
     except ApiError as error:
         return LeaveGroupResponse(error_code=error.code)

@@ -36,7 +36,11 @@ def handle(
         CLIENT_METRICS: lambda: image.client_metrics_configs,
         GROUP: lambda: image.group_configs,
     }
-    kinds = {CLIENT_METRICS} if context.version == 0 else set(request.resource_types) or set(names_by_type)
+    kinds = (
+        {CLIENT_METRICS}
+        if context.version == 0
+        else set(request.resource_types) or set(names_by_type)
+    )
     if not kinds <= set(names_by_type):
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     return ListConfigResourcesResponse(

@@ -163,7 +163,9 @@ def _visible_end(log: PartitionLog, request: ListOffsetsRequest) -> int:
     """Return the end of the log as the client may see it."""
     if request.replica_id != CONSUMER:
         return log.log_end_offset
-    return log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
+    return (
+        log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
+    )
 
 
 def _check_available(partition: Partition, log: PartitionLog) -> None:

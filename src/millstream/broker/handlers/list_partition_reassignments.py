@@ -33,7 +33,9 @@ async def handle(
             reassigning = topics[topic.name].reassigning if topic.name in topics else {}
             if reassigning:
                 indexes = dict.fromkeys(topic.partition_indexes)
-                requested += [TopicPartition(topic.name, index) for index in indexes if index in reassigning]
+                requested += [
+                    TopicPartition(topic.name, index) for index in indexes if index in reassigning
+                ]
             await pace.rest()
     by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
     for tp, reassignment in services.member.partitions.reassignments.in_progress(requested).items():
@@ -47,5 +49,7 @@ async def handle(
         )
     return ListPartitionReassignmentsResponse(
         error_message=None,
-        topics=[OngoingTopicReassignment(name=name, partitions=rows) for name, rows in by_topic.items()],
+        topics=[
+            OngoingTopicReassignment(name=name, partitions=rows) for name, rows in by_topic.items()
+        ],
     )

@@ -15,7 +15,10 @@ from millstream.core.errors import ApiError
 from millstream.ports.turns import Steps, in_slices
 from millstream.transactions import listing
 from millstream.transactions.states import BY_TITLE
-from millstream.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from millstream.wire.messages.list_transactions import (
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 
 if TYPE_CHECKING:
     from millstream.broker.services import TransactionServices

@@ -64,7 +64,9 @@ def handle(
         return _reject_all(services, context, request)
     # A topic named many times is described once, as in Kafka: a small request must not cause a huge
     # response.
-    request.topics = list({(topic.name, topic.topic_id): topic for topic in request.topics}.values())
+    request.topics = list(
+        {(topic.name, topic.topic_id): topic for topic in request.topics}.values()
+    )
     return _describe(services, context, request)
 
 
@@ -112,7 +114,9 @@ def _describe(
     return _respond(services, context, request, topics)
 
 
-def _may_create(services: MetadataServices, context: RequestContext, request: MetadataRequest) -> bool:
+def _may_create(
+    services: MetadataServices, context: RequestContext, request: MetadataRequest
+) -> bool:
     allowed = context.version < 4 or request.allow_auto_topic_creation
     return allowed and services.config.flag("auto.create.topics.enable")
 
@@ -156,7 +160,10 @@ class _Describer:
             partitions.append(self._partition(topic, index))
             yield
         return MetadataResponseTopic(
-            name=topic.name, topic_id=topic.topic_id, is_internal=topic.internal, partitions=partitions
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.internal,
+            partitions=partitions,
         )
 
     def _partition(self, topic: TopicImage, index: int) -> MetadataResponsePartition:
@@ -179,7 +186,9 @@ class _Describer:
 
 def reachable_nodes(services: MetadataServices, context: RequestContext) -> frozenset[int]:
     """Return the brokers that the client can reach through its listener."""
-    return frozenset(node.node_id for node in services.nodes.reached_by(context.connection.listener))
+    return frozenset(
+        node.node_id for node in services.nodes.reached_by(context.connection.listener)
+    )
 
 
 def describe_partition(
@@ -216,10 +225,14 @@ def _respond(
 ) -> MetadataResponse:
     if request.include_topic_authorized_operations:
         for topic in topics:
-            topic.topic_authorized_operations = TOPIC_OPERATIONS if not topic.error_code else NOT_REQUESTED
+            topic.topic_authorized_operations = (
+                TOPIC_OPERATIONS if not topic.error_code else NOT_REQUESTED
+            )
     return MetadataResponse(
         brokers=[
-            MetadataResponseBroker(node_id=node.node_id, host=node.host, port=node.port, rack=node.rack)
+            MetadataResponseBroker(
+                node_id=node.node_id, host=node.host, port=node.port, rack=node.rack
+            )
             for node in services.nodes.reached_by(context.connection.listener)
         ],
         cluster_id=services.image.cluster_id,

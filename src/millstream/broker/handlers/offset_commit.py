@@ -75,7 +75,9 @@ def _failure(request: OffsetCommitRequest, error: ApiError) -> OffsetCommitRespo
                 name=topic.name,
                 topic_id=topic.topic_id,
                 partitions=[
-                    OffsetCommitResponsePartition(partition_index=row.partition_index, error_code=error.code)
+                    OffsetCommitResponsePartition(
+                        partition_index=row.partition_index, error_code=error.code
+                    )
                     for row in topic.partitions
                 ],
             )

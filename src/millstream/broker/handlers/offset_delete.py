@@ -36,6 +36,8 @@ async def _delete(
     services: OffsetServices, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse:
     try:
-        return await call_group(services, context, request.group_id, GroupShard.decide_offset_delete, request)
+        return await call_group(
+            services, context, request.group_id, GroupShard.decide_offset_delete, request
+        )
     except ApiError as error:
         return OffsetDeleteResponse(error_code=error.code)

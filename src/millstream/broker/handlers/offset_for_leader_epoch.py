@@ -74,7 +74,10 @@ def _find(services: LogServices, topic: str, requested: OffsetForLeaderPartition
 
 
 def _end_offset(
-    services: LogServices, topic: str, requested: OffsetForLeaderPartition, confirmed: Container[Partition]
+    services: LogServices,
+    topic: str,
+    requested: OffsetForLeaderPartition,
+    confirmed: Container[Partition],
 ) -> EpochEndOffset:
     try:
         partition = _find(services, topic, requested)

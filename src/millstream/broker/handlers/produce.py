@@ -29,10 +29,21 @@ from typing import TYPE_CHECKING, Any
 
 from millstream.broker.net.buffers import copy_of
 from millstream.broker.net.context import RequestContext
-from millstream.broker.net.responses import CloseConnection, Encoded, FinishedResponse, Hold, NoResponse
+from millstream.broker.net.responses import (
+    CloseConnection,
+    Encoded,
+    FinishedResponse,
+    Hold,
+    NoResponse,
+)
 from millstream.broker.produce import transactions
 from millstream.broker.produce.rebuild import rebuild_in_worker, rebuild_inline
-from millstream.broker.produce.transactions import Joined, OpeningBatch, PartitionKey, opens_transaction
+from millstream.broker.produce.transactions import (
+    Joined,
+    OpeningBatch,
+    PartitionKey,
+    opens_transaction,
+)
 from millstream.cluster.replicas.partition import Partition
 from millstream.cluster.replicas.watermark_waits import wait_high_watermark
 from millstream.control.image import INTERNAL_TOPICS
@@ -75,7 +86,9 @@ def handle_frame(
     produce = _Produce(services, context, produce_codec.decode(frame, body, context.version))
     if produce.request.acks not in (-1, 0, 1):
         return produce.reject_all(ErrorCode.INVALID_REQUIRED_ACKS)
-    if produce.request.transactional_id is not None and transactions.has_several_producers(produce.request):
+    if produce.request.transactional_id is not None and transactions.has_several_producers(
+        produce.request
+    ):
         return produce.reject_all(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if not produce.append_all():
         return Hold(produce.append_rest())
@@ -90,9 +103,20 @@ def handle_frame(
 class _Produce:
     """One request, from its records to the response."""
 
-    __slots__ = ("context", "leaders", "now_ms", "pending", "request", "results", "services", "version")
+    __slots__ = (
+        "context",
+        "leaders",
+        "now_ms",
+        "pending",
+        "request",
+        "results",
+        "services",
+        "version",
+    )
 
-    def __init__(self, services: ProduceServices, context: RequestContext, request: ProduceRequest) -> None:
+    def __init__(
+        self, services: ProduceServices, context: RequestContext, request: ProduceRequest
+    ) -> None:
         self.services = services
         self.context = context
         self.request = request
@@ -106,7 +130,7 @@ class _Produce:
         # Leaders of rejected partitions, on other brokers.
         self.leaders: set[int] = set()
 
-    # ---- appending -------------------------------------------------------------------------------
+    # ---- appending ----
 
     def append_all(self) -> bool:
         """Append what can be appended at once. Return whether that was everything.
@@ -157,8 +181,12 @@ class _Produce:
         self.request = self.request._replace(topics=[])
         return self._append_rest(remaining)
 
-    async def _append_rest(self, remaining: Remaining) -> FinishedResponse | Awaitable[FinishedResponse]:
-        size = sum(len(records) for _, _, data in remaining for _, records in data if records is not None)
+    async def _append_rest(
+        self, remaining: Remaining
+    ) -> FinishedResponse | Awaitable[FinishedResponse]:
+        size = sum(
+            len(records) for _, _, data in remaining for _, records in data if records is not None
+        )
         with self.services.request_memory.holding(size):
             await self._append_copies(remaining)
         return self.wait() if self.pending else self.finish()
@@ -173,12 +201,18 @@ class _Produce:
             for index, records in data:
                 await pace.rest()
                 try:
-                    results.append(await self.append_copy(key, index, records, joined.get((key, index))))
+                    results.append(
+                        await self.append_copy(key, index, records, joined.get((key, index)))
+                    )
                 except ApiError as error:
                     results.append(self.rejected(key, index, error, records))
 
     async def append_copy(
-        self, key: TopicKey, index: int, records: memoryview | None, joined: Verification | ErrorCode | None
+        self,
+        key: TopicKey,
+        index: int,
+        records: memoryview | None,
+        joined: Verification | ErrorCode | None,
     ) -> PartitionResult:
         partition = self.find(key, index)
         checked = self.check(records)
@@ -203,7 +237,9 @@ class _Produce:
             self.services, self.request.transactional_id, self.version, opening_batches
         )
 
-    def opening_batches(self, remaining: Remaining, known: Container[PartitionKey]) -> list[OpeningBatch]:
+    def opening_batches(
+        self, remaining: Remaining, known: Container[PartitionKey]
+    ) -> list[OpeningBatch]:
         """Return the batches that open a transaction. The append reports errors of the others."""
         batches: list[OpeningBatch] = []
         for _topic, key, data in remaining:
@@ -224,22 +260,34 @@ class _Produce:
     def find(self, key: TopicKey, index: int) -> Partition:
         replicas = self.services.replicas
         partition = (
-            replicas.leader_by_id(key, index) if isinstance(key, bytes) else replicas.leader(key, index)
+            replicas.leader_by_id(key, index)
+            if isinstance(key, bytes)
+            else replicas.leader(key, index)
         )
         topic = partition.tp.topic
         # A coordinator that loads the log would treat a client's records there as its own.
-        if topic[:2] == "__" and topic in INTERNAL_TOPICS and self.context.client_id != _ADMIN_CLIENT:
-            raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}")
+        if (
+            topic[:2] == "__"
+            and topic in INTERNAL_TOPICS
+            and self.context.client_id != _ADMIN_CLIENT
+        ):
+            raise ApiError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}"
+            )
         return partition
 
     def check(self, records: memoryview | None) -> memoryview:
         """Check the format of the records against the request version."""
         if records is None or len(records) == 0:
-            raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch")
+            raise ApiError(
+                ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch"
+            )
         if self.version < 3:
             return records
         if len(records) < HEADER_SIZE:
-            raise ApiError(ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch")
+            raise ApiError(
+                ErrorCode.INVALID_RECORD, "Produce requests must have exactly one record batch"
+            )
         if records[MAGIC_AT] < MAGIC:
             raise ApiError(
                 ErrorCode.INVALID_RECORD,
@@ -279,12 +327,18 @@ class _Produce:
         log = partition.online_log
         if log.flush_due or (acks_all and log.high_watermark <= result.last_offset):
             position = len(self.results) - 1, len(self.results[-1][1])
-            self.pending.append((partition, result.last_offset, partition.leader_since_epoch, position))
+            self.pending.append(
+                (partition, result.last_offset, partition.leader_since_epoch, position)
+            )
         return PartitionResult(
-            partition.tp.partition, 0, result.base_offset, result.append_time_ms, result.log_start_offset
+            partition.tp.partition,
+            0,
+            result.base_offset,
+            result.append_time_ms,
+            result.log_start_offset,
         )
 
-    # ---- responding ------------------------------------------------------------------------------
+    # ---- responding ----
 
     async def wait(self) -> FinishedResponse:
         """Wait for the acknowledgements, at most for the client's timeout.
@@ -315,7 +369,10 @@ class _Produce:
         replicas = self.services.replicas
         if records is not None:
             replicas.record_rejection(key, index, records, error)
-        if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER or self.version < produce_codec.WITH_LEADERS:
+        if (
+            error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER
+            or self.version < produce_codec.WITH_LEADERS
+        ):
             return rejection(index, error)
         topic = replicas.name_of(key) if isinstance(key, bytes) else key
         leader = replicas.current_leader(topic, index)
@@ -330,7 +387,8 @@ class _Produce:
     def reject_all(self, code: ErrorCode) -> FinishedResponse:
         error = ApiError(code)
         self.results = [
-            (key, [rejection(index, error) for index, _ in data]) for key, data in self.request.topics
+            (key, [rejection(index, error) for index, _ in data])
+            for key, data in self.request.topics
         ]
         return self.finish()
 
@@ -339,11 +397,15 @@ class _Produce:
         if self.request.acks != 0:
             listener = self.context.connection.listener
             nodes = self.services.nodes.leaders(self.leaders, listener) if self.leaders else ()
-            out = produce_codec.encode(self.version, self.context.correlation_id, self.results, nodes)
+            out = produce_codec.encode(
+                self.version, self.context.correlation_id, self.results, nodes
+            )
             return Encoded([out])
         for key, results in self.results:
             for result in results:
                 if result.error_code:
                     code = ErrorCode.of(result.error_code)
-                    raise CloseConnection(f"acks=0 produce to {key!r}-{result.partition} failed: {code.name}")
+                    raise CloseConnection(
+                        f"acks=0 produce to {key!r}-{result.partition} failed: {code.name}"
+                    )
         return NoResponse()

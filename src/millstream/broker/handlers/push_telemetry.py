@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millstream.broker.handlers.get_telemetry_subscriptions import EMPTY_SUBSCRIPTION, TELEMETRY_MAX_BYTES
+from millstream.broker.handlers.get_telemetry_subscriptions import (
+    EMPTY_SUBSCRIPTION,
+    TELEMETRY_MAX_BYTES,
+)
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
 from millstream.wire.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse

@@ -27,7 +27,10 @@ _NAMES_PROTOCOL = 5
 def handle(
     services: GroupServices, context: RequestContext, request: SyncGroupRequest
 ) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-    if context.version >= _NAMES_PROTOCOL and None in (request.protocol_type, request.protocol_name):
+    if context.version >= _NAMES_PROTOCOL and None in (
+        request.protocol_type,
+        request.protocol_name,
+    ):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return respond(
         services,

@@ -29,7 +29,10 @@ from millstream.transactions.verification import (
     offset_commit_error,
     operation_of_txn_offset_commit,
 )
-from millstream.wire.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from millstream.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 if TYPE_CHECKING:
     from millstream.broker.services import TransactionalOffsetServices

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ApiError, ErrorCode
-from millstream.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from millstream.wire.messages.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
 
 if TYPE_CHECKING:
     from millstream.broker.services import ControllerServices

@@ -62,7 +62,9 @@ def _response(
             result.topics.append(WritableTxnMarkerTopicResult(name=topic.name, partitions=rows))
             for index in topic.partition_indexes:
                 code = written[TopicPartition(topic.name, index)]
-                rows.append(WritableTxnMarkerPartitionResult(partition_index=index, error_code=code))
+                rows.append(
+                    WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                )
                 yield
     return response
 

@@ -106,7 +106,9 @@ def plan_undo(nodes: Contents, tree: Contents) -> UndoPlan:
 
 
 def _mark(tree: Contents) -> znodes.ClusterMark | None:
-    return znodes.decode_cluster_mark(tree[znodes.CLUSTER_ID]) if znodes.CLUSTER_ID in tree else None
+    return (
+        znodes.decode_cluster_mark(tree[znodes.CLUSTER_ID]) if znodes.CLUSTER_ID in tree else None
+    )
 
 
 def _different(nodes: Contents, tree: Contents) -> Iterator[str]:

@@ -87,7 +87,9 @@ async def undo_at_zookeeper(
 
 
 @asynccontextmanager
-async def _zookeeper(connect: str, timeout_s: float, *, hint: str = "") -> AsyncIterator[Coordination]:
+async def _zookeeper(
+    connect: str, timeout_s: float, *, hint: str = ""
+) -> AsyncIterator[Coordination]:
     from millstream.ports.zookeeper.coordination import ZooKeeperCoordination
 
     try:
@@ -129,7 +131,9 @@ async def migrate_to(
         if not plan.whole:
             await _write(coordination, nodes, plan)
         broker.rename_store()
-    topics = [path for path in nodes if path.startswith(znodes.TOPICS + "/") and path.count("/") == 3]
+    topics = [
+        path for path in nodes if path.startswith(znodes.TOPICS + "/") and path.count("/") == 3
+    ]
     return Migrated(znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID]), len(topics), len(nodes))
 
 
@@ -144,7 +148,9 @@ async def undo_migration(
     """Delete the nodes from ZooKeeper, and then the notes."""
     with _stopped_broker(files or RealFiles(), address, log_dirs, metadata_dir) as broker:
         if not broker.notes:
-            raise MigrationError(f"no migration of {broker.directory} is in progress: nothing to undo")
+            raise MigrationError(
+                f"no migration of {broker.directory} is in progress: nothing to undo"
+            )
         try:
             await _delete(coordination, await broker.read())
         except Obstacle as obstacle:
@@ -152,7 +158,7 @@ async def undo_migration(
         broker.remove_notes()
 
 
-# ---- the directories -----------------------------------------------------------------------------
+# ---- the directories ----
 
 
 @contextmanager
@@ -228,7 +234,9 @@ class _StoppedBroker:
             raise MigrationError(str(error)) from None
         await store.close()
         if znodes.CLUSTER_ID not in nodes:
-            raise MigrationError(f"{self._store} is empty: no broker has started with it. Move it away")
+            raise MigrationError(
+                f"{self._store} is empty: no broker has started with it. Move it away"
+            )
         self._check_identity(znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID].data))
         return {path: node.data for path, node in sorted(nodes.items())}
 
@@ -236,7 +244,9 @@ class _StoppedBroker:
         """Raise if a directory belongs to another cluster: it would be marked as migrated."""
         for path in self._directories:
             try:
-                meta = read_meta_properties(self._files, os.path.join(path, file_names.META_PROPERTIES))
+                meta = read_meta_properties(
+                    self._files, os.path.join(path, file_names.META_PROPERTIES)
+                )
             except CorruptFile as error:
                 raise MigrationError(str(error)) from None
             if (other := meta.get("cluster.id", cluster_id)) != cluster_id:
@@ -250,7 +260,9 @@ class _StoppedBroker:
         missing = [
             tp
             for tp in _partitions(nodes)
-            if not any(self._files.is_dir(os.path.join(path, str(tp))) for path in self._directories)
+            if not any(
+                self._files.is_dir(os.path.join(path, str(tp))) for path in self._directories
+            )
         ]
         if missing:
             others = f" and {len(missing) - 1} more partitions are" if missing[1:] else " is"
@@ -282,7 +294,7 @@ def _partitions(nodes: Contents) -> Iterator[TopicPartition]:
             yield from (TopicPartition(name, index) for index in sorted(replicas))
 
 
-# ---- the tree ------------------------------------------------------------------------------------
+# ---- the tree ----
 
 
 async def _contents(coordination: Coordination) -> Contents:
@@ -320,7 +332,9 @@ async def _delete(coordination: Coordination, nodes: Contents) -> None:
     cluster_id = znodes.decode_cluster_id(nodes[znodes.CLUSTER_ID])
     if undo.reopen:
         # A broker that has begun to use the tree since it was read has raised the controller epoch.
-        unused = [Check(path, tree[path].version) for path in (znodes.CONTROLLER_EPOCH,) if path in tree]
+        unused = [
+            Check(path, tree[path].version) for path in (znodes.CONTROLLER_EPOCH,) if path in tree
+        ]
         await coordination.multi(
             [
                 Check(znodes.CLUSTER_ID, tree[znodes.CLUSTER_ID].version),

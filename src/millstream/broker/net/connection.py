@@ -137,7 +137,7 @@ class Connection:
         """Whether a response is due and not ready. Otherwise silence is the client's choice."""
         return not self.sending.parts and not self.idle
 
-    # ---- receiving and handling ------------------------------------------------------------------
+    # ---- receiving and handling ----
 
     def _on_readable(self) -> None:
         try:
@@ -167,7 +167,10 @@ class Connection:
             end = start + 4 + size
             if end > filled:
                 break
-            if responses.delayed and (buffer[start + 4] << 8 | buffer[start + 5]) != responses.delayed_key:
+            if (
+                responses.delayed
+                and (buffer[start + 4] << 8 | buffer[start + 5]) != responses.delayed_key
+            ):
                 responses.behind_delayed = True
                 break
             outcome = self._handle(self, view[start + 4 : end])
@@ -204,7 +207,7 @@ class Connection:
             or responses.waiting_bytes > UNSENT_LIMIT
         )
 
-    # ---- responding ------------------------------------------------------------------------------
+    # ---- responding ----
 
     def advance(self) -> None:
         """Send the responses that are next in order, and handle more requests if there is room."""
@@ -222,7 +225,7 @@ class Connection:
         elif self.paused and not (responses.held or responses.behind_delayed):
             self.resume_soon()
 
-    # ---- flow control ----------------------------------------------------------------------------
+    # ---- flow control ----
 
     def pause(self) -> None:
         if not self.paused:
@@ -250,7 +253,7 @@ class Connection:
             except (OSError, CloseConnection) as error:
                 self.fail(error)
 
-    # ---- closing ---------------------------------------------------------------------------------
+    # ---- closing ----
 
     def fail(self, error: OSError | CloseConnection) -> None:
         """Close the connection, and log the error unless it is a plain disconnect."""

@@ -37,7 +37,12 @@ from millstream.broker.requests.forwarding import through_controller
 from millstream.log.rate_limited_logging import RateLimitedLog
 from millstream.ports.turns import Steps, in_slices, run_first_slice, run_steps
 from millstream.wire.apis import BY_KEY, Api, Pipelining
-from millstream.wire.frames import API_VERSIONS_KEY, begin_response, finish_response, parse_request_header
+from millstream.wire.frames import (
+    API_VERSIONS_KEY,
+    begin_response,
+    finish_response,
+    parse_request_header,
+)
 from millstream.wire.schema import DecodeError, Struct
 
 if TYPE_CHECKING:
@@ -92,7 +97,9 @@ class Dispatcher:
         route, version = None, -1
         try:
             fast_path = self._fast_path
-            if connection in fast_path.prefixes and (response := fast_path.again(connection, frame)):
+            if connection in fast_path.prefixes and (
+                response := fast_path.again(connection, frame)
+            ):
                 return response
             key, version, correlation_id, client_id, body = parse_request_header(frame)
             route = self._routes.get(key) or self._route(key)
@@ -131,7 +138,14 @@ class Dispatcher:
         is_local = getattr(module, "is_local", lambda request: False)
         large = getattr(module, "handle_large", handle)
         route = _Route(
-            api, api.min_version, newest, api.request_class(), handle, handles_frames, is_local, large
+            api,
+            api.min_version,
+            newest,
+            api.request_class(),
+            handle,
+            handles_frames,
+            is_local,
+            large,
         )
         self._routes[key] = route
         return route
@@ -146,20 +160,30 @@ class Dispatcher:
         # A copy: the buffer of the frame is reused before this is sent.
         return through_controller(self._services, context, bytes(frame), handle_here)
 
-    def _large(self, route: _Route, context: RequestContext, view: memoryview, body: int) -> Outcome:
+    def _large(
+        self, route: _Route, context: RequestContext, view: memoryview, body: int
+    ) -> Outcome:
         """Handle a request that takes long to decode. Later requests of the connection wait."""
         limit = MAX_DECODED_BYTES + (_ENVELOPE_BYTES if route.api.name == "Envelope" else 0)
         if len(view) > limit:
-            raise CloseConnection(f"{route.api.name} of {len(view)} bytes; at most {limit} are accepted")
+            raise CloseConnection(
+                f"{route.api.name} of {len(view)} bytes; at most {limit} are accepted"
+            )
         # A copy: the buffer of the frame is reused before this is done.
         frame = bytes(view)
         steps = route.request_class.decode_steps(memoryview(frame), context.version, body)
         decoded = run_first_slice(steps)
         if decoded is not None:
-            return self._encode(route.api, context, self._handle_large(route, context, frame, decoded[0][0]))
-        return self._decide(route.api, context, Hold(self._decode_and_handle(route, context, frame, steps)))
+            return self._encode(
+                route.api, context, self._handle_large(route, context, frame, decoded[0][0])
+            )
+        return self._decide(
+            route.api, context, Hold(self._decode_and_handle(route, context, frame, steps))
+        )
 
-    def _handle_large(self, route: _Route, context: RequestContext, frame: bytes, request: Struct) -> Any:
+    def _handle_large(
+        self, route: _Route, context: RequestContext, frame: bytes, request: Struct
+    ) -> Any:
         if route.api.forwarded:
             return self._forward(route, context, frame, request)
         return route.handle_large(self._services, context, request)
@@ -200,7 +224,9 @@ class Dispatcher:
             steps = _response_steps(api, context, result)
             finished = run_first_slice(steps)
             # Undecided until its last slice: later requests of the connection wait.
-            return finished[0] if finished is not None else self._await(api, context, in_slices(steps))
+            return (
+                finished[0] if finished is not None else self._await(api, context, in_slices(steps))
+            )
         return self._pending(api, context, result)
 
     def _pending(
@@ -212,7 +238,9 @@ class Dispatcher:
             return response
         return Pipelined(response, api.key if api.pipelining is Pipelining.SAME_API else None)
 
-    async def _await(self, api: Api, context: RequestContext, result: Awaitable[Any]) -> FinishedResponse:
+    async def _await(
+        self, api: Api, context: RequestContext, result: Awaitable[Any]
+    ) -> FinishedResponse:
         try:
             response = await result
             if not isinstance(response, Struct):
@@ -225,7 +253,9 @@ class Dispatcher:
         context.connection.close()
         return NoResponse()
 
-    async def _decide(self, api: Api, context: RequestContext, hold: Hold) -> FinishedResponse | Pipelined:
+    async def _decide(
+        self, api: Api, context: RequestContext, hold: Hold
+    ) -> FinishedResponse | Pipelined:
         """Return the response, or its pending rest once the request is decided."""
         response: Any = await self._await(api, context, hold.coroutine)
         if isinstance(response, Encoded | NoResponse):

@@ -35,9 +35,17 @@ def parse_listeners(setting: str, values: tuple[str, ...]) -> list[ListenerSpec]
     for text in values:
         name, separator, address = text.partition("://")
         host, colon, port = address.rpartition(":")
-        if not (name and separator and colon and port.isdecimal() and port.isascii() and int(port) < 65536):
+        if not (
+            name
+            and separator
+            and colon
+            and port.isdecimal()
+            and port.isascii()
+            and int(port) < 65536
+        ):
             raise SettingError(
-                f"Invalid value {text} for configuration {setting}: expected NAME://HOST:PORT", setting
+                f"Invalid value {text} for configuration {setting}: expected NAME://HOST:PORT",
+                setting,
             )
         specs.append(ListenerSpec(name.upper(), host.strip("[]"), int(port)))
     if len({spec.name for spec in specs}) < len(specs):
@@ -60,18 +68,21 @@ def listener_specs(config: BrokerConfig) -> list[ListenerSpec]:
     specs = [spec for spec in specs if spec.name not in controllers]
     if not specs:
         raise SettingError(
-            "listeners is empty; give at least one, for example PLAINTEXT://127.0.0.1:9092", "listeners"
+            "listeners is empty; give at least one, for example PLAINTEXT://127.0.0.1:9092",
+            "listeners",
         )
     protocols = _protocol_map(config)
     for spec in specs:
         protocol = protocols.get(spec.name)
         if protocol is None:
             raise SettingError(
-                f"listener {spec.name} has no protocol in listener.security.protocol.map", "listeners"
+                f"listener {spec.name} has no protocol in listener.security.protocol.map",
+                "listeners",
             )
         if protocol != "PLAINTEXT":
             raise SettingError(
-                f"listener {spec.name} has protocol {protocol}; only PLAINTEXT is supported", "listeners"
+                f"listener {spec.name} has protocol {protocol}; only PLAINTEXT is supported",
+                "listeners",
             )
     return [ListenerSpec(spec.name, spec.host or "0.0.0.0", spec.port) for spec in specs]
 
@@ -102,7 +113,8 @@ def advertised(config: BrokerConfig, bound: list[Endpoint]) -> list[Endpoint]:
             continue
         if spec.name not in names:
             raise SettingError(
-                f"advertised.listeners names {spec.name}, which is not in listeners", "advertised.listeners"
+                f"advertised.listeners names {spec.name}, which is not in listeners",
+                "advertised.listeners",
             )
         if spec.host in ("0.0.0.0", "::", ""):
             raise SettingError(

@@ -31,7 +31,9 @@ class ReceiveBuffer:
         "starved",
     )
 
-    def __init__(self, pool: BufferPool, memory: RequestMemory, connection: ConnectionControl) -> None:
+    def __init__(
+        self, pool: BufferPool, memory: RequestMemory, connection: ConnectionControl
+    ) -> None:
         self._pool = pool
         self._memory = memory
         self._connection = connection
@@ -117,7 +119,7 @@ class ReceiveBuffer:
         if self._memory.crowded:
             self._memory.released(self)
 
-    # ---- as a reader of the request memory -------------------------------------------------------
+    # ---- as a reader of the request memory ----
 
     @property
     def received_bytes(self) -> int:
@@ -137,7 +139,9 @@ class ReceiveBuffer:
         self._connection.resume_soon()
 
     def give_up(self) -> None:
-        problem = f"{self.missing_bytes} bytes of a request are missing, and others wait for its memory"
+        problem = (
+            f"{self.missing_bytes} bytes of a request are missing, and others wait for its memory"
+        )
         self._connection.fail(
             CloseConnection(f"{problem} (queued.max.request.bytes is {self._memory.limit})")
         )

@@ -125,7 +125,7 @@ class ResponseQueue:
         slot.parts = parts
         self.waiting_bytes += _bytes_in_memory(parts)
 
-    # ---- deferred responses ----------------------------------------------------------------------
+    # ---- deferred responses ----
 
     def deliver(self, slot: Slot, deferred: DeferredResponse, response: Encoded) -> None:
         if self._closed:
@@ -138,19 +138,23 @@ class ResponseQueue:
             self._fill(slot, response.parts)
         self._connection.advance()
 
-    def become(self, slot: Slot, deferred: DeferredResponse, response: Awaitable[FinishedResponse]) -> None:
+    def become(
+        self, slot: Slot, deferred: DeferredResponse, response: Awaitable[FinishedResponse]
+    ) -> None:
         if not self._closed:
             self._deferred.discard(deferred)
             self._await(slot, response)
 
-    # ---- awaited responses -----------------------------------------------------------------------
+    # ---- awaited responses ----
 
     def _await(self, slot: Slot, response: Awaitable[FinishedResponse]) -> None:
         future = asyncio.ensure_future(response)
         self.tasks.add(future)
         future.add_done_callback(lambda done: self._on_response(slot, done))
 
-    async def _hold(self, slot: Slot, response: Awaitable[FinishedResponse | Pipelined]) -> FinishedResponse:
+    async def _hold(
+        self, slot: Slot, response: Awaitable[FinishedResponse | Pipelined]
+    ) -> FinishedResponse:
         """Let later requests continue when the request is decided.
 
         After a failed request none continues, because the connection is closed.

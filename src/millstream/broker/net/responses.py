@@ -83,7 +83,9 @@ class DeferredResponse:
         self._guard: Callable[[Awaitable[Any]], Awaitable[FinishedResponse]]
         self._slot: ResponseSlot
 
-    def guarded_by(self, guard: Callable[[Awaitable[Any]], Awaitable[FinishedResponse]]) -> DeferredResponse:
+    def guarded_by(
+        self, guard: Callable[[Awaitable[Any]], Awaitable[FinishedResponse]]
+    ) -> DeferredResponse:
         """Set the wrapper that handles the errors of the awaitable given to ``become``."""
         self._guard = guard
         return self

@@ -26,7 +26,16 @@ _Bytes = bytes | bytearray | memoryview
 class SendQueue:
     """The unsent parts of responses. It waits for the socket, and for a thread that reads files."""
 
-    __slots__ = ("_closed", "_connection", "_file_read", "_loop", "_stream", "_writing", "parts", "unsent")
+    __slots__ = (
+        "_closed",
+        "_connection",
+        "_file_read",
+        "_loop",
+        "_stream",
+        "_writing",
+        "parts",
+        "unsent",
+    )
 
     def __init__(
         self, stream: Stream, connection: ConnectionControl, loop: asyncio.AbstractEventLoop

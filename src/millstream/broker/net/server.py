@@ -116,7 +116,9 @@ class Server:
         self._rejected += 1
         now = asyncio.get_running_loop().time()
         if now >= self._next_report_at:
-            logger.warning("rejected %d connections, the last from %s: %s", self._rejected, host, reason)
+            logger.warning(
+                "rejected %d connections, the last from %s: %s", self._rejected, host, reason
+            )
             self._rejected, self._next_report_at = 0, now + 1.0
         return False
 
@@ -136,7 +138,7 @@ class Server:
         if self._drained is not None and not self._connections and not self._drained.done():
             self._drained.set_result(None)
 
-    # ---- idle connections ------------------------------------------------------------------------
+    # ---- idle connections ----
 
     def _sweep_later(self) -> None:
         idle_s = self._idle_limit_s()
@@ -155,7 +157,7 @@ class Server:
             connection.close()
         self._sweep_later()
 
-    # ---- shutdown --------------------------------------------------------------------------------
+    # ---- shutdown ----
 
     async def close(self) -> None:
         """Stop accepting, send the pending responses, then close every connection."""

@@ -76,7 +76,11 @@ class ProduceFastPath:
         size, start = read_uvarint(frame, at)
         end = start + size - 1
         api_and_version, correlation_id = _HEAD(frame)
-        if api_and_version != template.api_and_version or size <= HEADER_SIZE or frame[end:] != NO_TAGS:
+        if (
+            api_and_version != template.api_and_version
+            or size <= HEADER_SIZE
+            or frame[end:] != NO_TAGS
+        ):
             return None
         if frame[start + MAGIC_AT] != MAGIC or frame[start + FLAGS_AT] > _LAST_CODEC:
             return None
@@ -155,7 +159,9 @@ class ProduceFastPath:
     def _is_internal(self, key: TopicKey) -> bool:
         """Return whether a topic is internal: the handler decides about each request for those."""
         try:
-            return (self._replicas.name_of(key) if isinstance(key, bytes) else key) in INTERNAL_TOPICS
+            return (
+                self._replicas.name_of(key) if isinstance(key, bytes) else key
+            ) in INTERNAL_TOPICS
         except ApiError:
             return True
 

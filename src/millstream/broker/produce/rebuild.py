@@ -31,10 +31,16 @@ def rebuild_inline(records: memoryview, spec: RebuildSpec) -> memoryview | None:
     return memoryview(bytearray(rebuilt))
 
 
-async def rebuild_in_worker(worker: JobRunner, records: memoryview, spec: RebuildSpec) -> memoryview:
+async def rebuild_in_worker(
+    worker: JobRunner, records: memoryview, spec: RebuildSpec
+) -> memoryview:
     """Rebuild in the child process. If that is overloaded or died, the client has to retry."""
     try:
-        rebuilt: memoryview = await worker.run("millstream.wire.records.convert:rebuild", records, spec)
+        rebuilt: memoryview = await worker.run(
+            "millstream.wire.records.convert:rebuild", records, spec
+        )
     except (WorkerBusy, WorkerDied) as error:
-        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"the conversion process failed: {error}") from None
+        raise ApiError(
+            ErrorCode.REQUEST_TIMED_OUT, f"the conversion process failed: {error}"
+        ) from None
     return rebuilt

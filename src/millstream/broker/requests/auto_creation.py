@@ -92,14 +92,22 @@ class AutoCreation:
             # No controller could be reached.
             unreachable = ErrorCode.LEADER_NOT_AVAILABLE
             for name, outcome in outcomes.items():
-                if outcome.code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, unreachable):
-                    self._log(f"topic {name} cannot be created: {outcome.message or outcome.code.message}")
+                if outcome.code not in (
+                    ErrorCode.NONE,
+                    ErrorCode.TOPIC_ALREADY_EXISTS,
+                    unreachable,
+                ):
+                    self._log(
+                        f"topic {name} cannot be created: {outcome.message or outcome.code.message}"
+                    )
             topics = [topic for topic in topics if outcomes[topic.name].code is unreachable]
             if not topics:
                 return
             if now() > deadline_s:
                 name = topics[0].name
-                self._log(f"topic {name} cannot be created: no controller: {outcomes[name].message}")
+                self._log(
+                    f"topic {name} cannot be created: no controller: {outcomes[name].message}"
+                )
                 return
             await asyncio.sleep(_RETRY_S)
 

@@ -69,7 +69,8 @@ async def in_two_parts(
         resources=[r for r in request.resources if is_local(r)], validate_only=request.validate_only
     )
     others = type(request)(
-        resources=[r for r in request.resources if not is_local(r)], validate_only=request.validate_only
+        resources=[r for r in request.resources if not is_local(r)],
+        validate_only=request.validate_only,
     )
     local = iter((await handle(own)).responses)
     remote = iter((await _call_controller(services, context, others, handle)).responses)
@@ -107,6 +108,8 @@ async def _forward(services: MemberServices, context: RequestContext, frame: byt
     if response.error_code == ErrorCode.NOT_CONTROLLER:
         raise ApiError(ErrorCode.NOT_CONTROLLER)
     if response.error_code:
-        raise CloseConnection(f"the controller rejects it: {ErrorCode.of(response.error_code).name}")
+        raise CloseConnection(
+            f"the controller rejects it: {ErrorCode.of(response.error_code).name}"
+        )
     data = bytes(response.response_data or b"")
     return Encoded([len(data).to_bytes(4, "big") + data])

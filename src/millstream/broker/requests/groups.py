@@ -21,7 +21,9 @@ _Response = TypeVar("_Response")
 
 
 def group_context(context: RequestContext) -> GroupContext:
-    return GroupContext(context.version, context.client_id or "", f"/{context.connection.stream.peer_host}")
+    return GroupContext(
+        context.version, context.client_id or "", f"/{context.connection.stream.peer_host}"
+    )
 
 
 def check_consumer_protocol(services: ConsumerGroupServices) -> None:

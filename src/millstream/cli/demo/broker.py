@@ -47,7 +47,9 @@ def broker_demo(records: int) -> bool:
         except BrokerFailed as error:
             raise DemoFailed(str(error)) from None
         directory.keep = not ok
-    print(f"\n {time.monotonic() - started_s:.1f} s{', and all files are cleaned up' if ok else ''}.")
+    print(
+        f"\n {time.monotonic() - started_s:.1f} s{', and all files are cleaned up' if ok else ''}."
+    )
     print(_TRY)
     return ok
 
@@ -65,7 +67,10 @@ def _story(broker: LocalBroker, records: int) -> bool:
         f" broker   ready in {broker.ready_s:.2f} s   PLAINTEXT://{broker.bootstrap}   one process{_memory(broker)}\n"
     )
     _create_topics(broker.bootstrap)
-    results = [_codec_round(broker.bootstrap, codec, records, header=codec == CODECS[0]) for codec in CODECS]
+    results = [
+        _codec_round(broker.bootstrap, codec, records, header=codec == CODECS[0])
+        for codec in CODECS
+    ]
     print()
     steps: list[Callable[[], Result]] = [
         lambda: _crash(broker, records),
@@ -74,7 +79,10 @@ def _story(broker: LocalBroker, records: int) -> bool:
     ]
     for step in steps:
         results.append(step())
-        print(f" {results[-1].name:<12} {results[-1].finding:<98} {_verdict(results[-1].ok)}", flush=True)
+        print(
+            f" {results[-1].name:<12} {results[-1].finding:<98} {_verdict(results[-1].ok)}",
+            flush=True,
+        )
     print(f"\n broker   still up, {_disk(broker.data_dir)} on disk{_memory(broker)}")
     return all(result.ok for result in results)
 
@@ -190,13 +198,17 @@ def _crash(broker: LocalBroker, records: int) -> Result:
         f"kill -9 after {killer.killed_after:,} acknowledged records, ready again in {broker.ready_s:.2f} s; "
         f"{acknowledged:,} sent, {check.lost:,} lost, {check.doubled:,} duplicates"
     )
-    return Result("crash", finding, check.ok and acknowledged == records and killer.killed_after < records)
+    return Result(
+        "crash", finding, check.ok and acknowledged == records and killer.killed_after < records
+    )
 
 
 class _Killer(threading.Thread):
     """Kills the broker on an event and restarts it; the ``with`` block ends when it is back."""
 
-    def __init__(self, broker: LocalBroker, when: threading.Event, acknowledged: Callable[[], int]) -> None:
+    def __init__(
+        self, broker: LocalBroker, when: threading.Event, acknowledged: Callable[[], int]
+    ) -> None:
         super().__init__(name="demo-killer", daemon=True)
         self._broker, self._when, self._acknowledged = broker, when, acknowledged
         self._cancelled = False
@@ -250,7 +262,11 @@ def _compaction(bootstrap: str) -> Result:
         b"customer-%d" % (n % STATE_KEYS): b"balance %40d" % n
         for n in range(STATE_UPDATES - STATE_KEYS, STATE_UPDATES)
     }
-    kept = "including the latest of every key" if latest == expected else "but not the latest of every key"
+    kept = (
+        "including the latest of every key"
+        if latest == expected
+        else "but not the latest of every key"
+    )
     finding = f"{STATE_UPDATES:,} updates of {STATE_KEYS} keys: {len(left):,} records left, {kept}"
     return Result("compaction", finding, latest == expected and len(left) < STATE_UPDATES // 2)
 
@@ -268,7 +284,9 @@ def _time_travel(bootstrap: str, records: int) -> Result:
         and same.offset <= middle.offset
     )
     return Result(
-        "time travel", f"found offset {middle.offset:,} of a partition by number and by timestamp", ok
+        "time travel",
+        f"found offset {middle.offset:,} of a partition by number and by timestamp",
+        ok,
     )
 
 
@@ -289,4 +307,6 @@ def _memory(broker: LocalBroker) -> str:
 def _disk(directory: Path) -> str:
     from millstream.cli.support.output import human_bytes
 
-    return human_bytes(sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file()))
+    return human_bytes(
+        sum(path.stat().st_blocks * 512 for path in directory.rglob("*") if path.is_file())
+    )

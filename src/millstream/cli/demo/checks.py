@@ -31,7 +31,9 @@ def check_everything(bootstrap: str, archive: Path, books: dict[str, Any]) -> li
 def check_paid(values: list[bytes], books: dict[str, Any]) -> Check:
     ids = Counter(json.loads(value)["id"] for value in values)
     doubled = sum(count - 1 for count in ids.values())
-    finding = f"{len(ids):,} paid orders in the topic, {books['paid']:,} generated, {doubled} duplicates"
+    finding = (
+        f"{len(ids):,} paid orders in the topic, {books['paid']:,} generated, {doubled} duplicates"
+    )
     return Check("orders", finding, len(ids) == books["paid"] and not doubled)
 
 
@@ -42,9 +44,7 @@ def check_revenue(values: list[bytes], books: dict[str, Any]) -> Check:
     for (_minute, country), row in latest.items():
         cents[country] += int(Decimal(str(row["revenue"])) * 100)
     total, expected = sum(cents.values()), sum(books["cents"].values())
-    finding = (
-        f"revenue in the topic {total / 100:,.2f}, generated {expected / 100:,.2f}, by minute and country"
-    )
+    finding = f"revenue in the topic {total / 100:,.2f}, generated {expected / 100:,.2f}, by minute and country"
     return Check("revenue", finding, dict(cents) == books["cents"])
 
 
@@ -80,5 +80,7 @@ def _archived(directory: Path) -> list[str]:
 
     if not directory.is_dir():
         return []
-    table = pyarrow.dataset.dataset(str(directory), format="parquet", partitioning="hive").to_table(["id"])
+    table = pyarrow.dataset.dataset(str(directory), format="parquet", partitioning="hive").to_table(
+        ["id"]
+    )
     return [str(id) for id in table.column("id").to_pylist()]

@@ -17,14 +17,21 @@ app = declare.Application()
 
 @app.command()
 def demo(
-    seconds: Annotated[int, declare.Option(min=5, help="How long orders and payments are sent.")] = 30,
+    seconds: Annotated[
+        int, declare.Option(min=5, help="How long orders and payments are sent.")
+    ] = 30,
     rate: Annotated[int, declare.Option(min=10, help="Orders per second.")] = 2000,
     keep: Annotated[
         bool, declare.Option("--keep", help="Keep the broker and pipeline running until Ctrl-C.")
     ] = False,
-    broker: Annotated[bool, declare.Option("--broker", help="Show only the broker, without Spark.")] = False,
+    broker: Annotated[
+        bool, declare.Option("--broker", help="Show only the broker, without Spark.")
+    ] = False,
     records: Annotated[
-        int, declare.Option("--records", "-n", min=1000, help="With --broker: number of records per topic.")
+        int,
+        declare.Option(
+            "--records", "-n", min=1000, help="With --broker: number of records per topic."
+        ),
     ] = 60_000,
 ) -> None:
     """Run a Spark pipeline over orders and payments, kill its driver, and check the results.

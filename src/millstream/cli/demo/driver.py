@@ -44,7 +44,10 @@ class Driver:
 
     def start(self) -> None:
         self.starts += 1
-        environment = {**os.environ, "MILLSTREAM_DEMO_ARCHIVE": str(self._directory / "paid-orders")}
+        environment = {
+            **os.environ,
+            "MILLSTREAM_DEMO_ARCHIVE": str(self._directory / "paid-orders"),
+        }
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -103,7 +106,11 @@ def why_it_ended(code: int, flows: list[dict[str, Any]], log: Path) -> str:
         for flow in flows
         if flow.get("state") == "failed"
     ]
-    lines = [f"the pipeline exited unexpectedly {how}", *(reasons or _last_lines(log)), f"log: {log}"]
+    lines = [
+        f"the pipeline exited unexpectedly {how}",
+        *(reasons or _last_lines(log)),
+        f"log: {log}",
+    ]
     return "\n  ".join(lines)
 
 
@@ -113,7 +120,9 @@ def _last_lines(log: Path) -> list[str]:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return []
-    return [line[:MAX_LINE_LENGTH] for line in lines if line.strip() and not _is_event(line)][-MAX_LINES:]
+    return [line[:MAX_LINE_LENGTH] for line in lines if line.strip() and not _is_event(line)][
+        -MAX_LINES:
+    ]
 
 
 def _is_event(line: str) -> bool:

@@ -33,7 +33,9 @@ def customers() -> Iterator[tuple[str, str]]:
 
 
 def iso(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
 
 
 class Generator:
@@ -56,7 +58,9 @@ class Generator:
         customer = f"customer-{self._dice.randrange(CUSTOMERS)}"
         cents = self._dice.randrange(100, 50_000)
         name = f"order-{self._orders}"
-        value = json.dumps({"id": name, "customer": customer, "amount": cents / 100, "at": iso(at_s)})
+        value = json.dumps(
+            {"id": name, "customer": customer, "amount": cents / 100, "at": iso(at_s)}
+        )
         if self._send("orders", name, value) and self._dice.random() < PAID:
             delay_s = self._dice.random() * 2
             heapq.heappush(self._due, (at_s + delay_s, name, self._country[customer], cents))
@@ -97,7 +101,9 @@ class Generator:
         }
 
 
-def generate(bootstrap: str, seconds: float, rate: int, resume: Path | None = None) -> dict[str, Any]:
+def generate(
+    bootstrap: str, seconds: float, rate: int, resume: Path | None = None
+) -> dict[str, Any]:
     """Send orders at this rate for this time, and all their payments.
 
     With ``resume`` the last third waits until that file exists. The timestamps continue without a

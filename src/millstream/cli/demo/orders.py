@@ -42,7 +42,9 @@ class OrderCheck:
         self.records = self.doubled = self.changed = 0
         self._gaps = 0
         self._checksum = 0
-        self._next = {b"customer-%d" % number: number for number in range(min(CUSTOMERS, orders.count))}
+        self._next = {
+            b"customer-%d" % number: number for number in range(min(CUSTOMERS, orders.count))
+        }
 
     def add(self, record: Record) -> None:
         """Compare a record with the next order of its key."""

@@ -60,14 +60,20 @@ class Story:
         """Run the demo and return whether all checks passed."""
         with demo_directory() as directory, ExitStack() as stack:
             broker = stack.enter_context(_broker(directory.path))
-            print(f" broker     ready in {broker.ready_s:.2f} s   PLAINTEXT://{broker.bootstrap}", flush=True)
+            print(
+                f" broker     ready in {broker.ready_s:.2f} s   PLAINTEXT://{broker.bootstrap}",
+                flush=True,
+            )
             create_topics(broker.bootstrap)
             driver = self._driver(broker.bootstrap, directory.path)
             stack.callback(driver.kill)
             driver.start()
             checks = self._run(broker, driver, directory.path, stack)
             for check in checks:
-                print(f" {check.name:<11}{check.finding:<96} {'OK' if check.ok else 'FAILED'}", flush=True)
+                print(
+                    f" {check.name:<11}{check.finding:<96} {'OK' if check.ok else 'FAILED'}",
+                    flush=True,
+                )
             directory.keep = not all(check.ok for check in checks)
             print(
                 f"\n {self._elapsed_s():.0f} s in total; first rows after {self._first_row_s or 0:.0f} s",
@@ -97,8 +103,12 @@ class Story:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
 
-    def _run(self, broker: LocalBroker, driver: Driver, directory: Path, stack: ExitStack) -> list[Check]:
-        print(f" spark      local[*], the flows of {FLOWS.name}, exactly-once; starting", flush=True)
+    def _run(
+        self, broker: LocalBroker, driver: Driver, directory: Path, stack: ExitStack
+    ) -> list[Check]:
+        print(
+            f" spark      local[*], the flows of {FLOWS.name}, exactly-once; starting", flush=True
+        )
         send_customers(broker.bootstrap)  # before the first order, because the join needs them
         summary, resume = directory / "generated.json", directory / "resume"
         generator = self._generator(broker.bootstrap, directory, summary, resume)
@@ -164,7 +174,9 @@ class Story:
                     f"the pipeline made no progress for {_PATIENCE_S + self._seconds:.0f} s while waiting for {awaited}",
                     hint="this machine may be too busy; try --rate 200",
                 )
-            first = self._first_row_s is None and any(flow.get("input_rows") for flow in driver.flows())
+            first = self._first_row_s is None and any(
+                flow.get("input_rows") for flow in driver.flows()
+            )
             if (first or now_s - self._shown_s > _TABLE_EVERY_S) and not self._show(driver):
                 print(f" ... waiting for {awaited}, {now_s - began_s:.0f} s", flush=True)
             time.sleep(poll_s)
@@ -175,7 +187,10 @@ class Story:
         from millstream.pipelines.run.progress import Figures
 
         self._shown_s = time.monotonic()
-        rows = [Figures(**{k: v for k, v in flow.items() if k in Figures._fields}) for flow in driver.flows()]
+        rows = [
+            Figures(**{k: v for k, v in flow.items() if k in Figures._fields})
+            for flow in driver.flows()
+        ]
         if not any(row.batch is not None or row.reason for row in rows):
             return False
         if self._first_row_s is None and any(row.input_rows for row in rows):
@@ -215,7 +230,8 @@ def send_customers(bootstrap: str) -> None:
 def _done(driver: Driver) -> list[tuple[Any, ...]]:
     """Return the progress of every flow."""
     return [
-        tuple(flow.get(name) for name in ("flow", "state", "batch", "input_rows")) for flow in driver.flows()
+        tuple(flow.get(name) for name in ("flow", "state", "batch", "input_rows"))
+        for flow in driver.flows()
     ]
 
 

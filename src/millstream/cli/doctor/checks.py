@@ -86,7 +86,9 @@ def check_listeners(admin: Admin) -> Iterable[Finding]:
             )
     if not bad:
         yield Finding(
-            Level.ok, "listeners", f"advertised listeners of {counted(len(brokers), 'broker')} reachable"
+            Level.ok,
+            "listeners",
+            f"advertised listeners of {counted(len(brokers), 'broker')} reachable",
         )
 
 
@@ -96,7 +98,9 @@ def controller_named(admin: Admin) -> int | None:
     Without a controller no other check can run, because client libraries wait for one first.
     """
     protocol = admin.protocol
-    node = protocol.patiently(lambda: protocol.metadata([]), doing="ask for the controller").controller_id
+    node = protocol.patiently(
+        lambda: protocol.metadata([]), doing="ask for the controller"
+    ).controller_id
     return int(node) if node >= 0 else None
 
 
@@ -136,11 +140,15 @@ def _controller_answers(connection: Connection, named: int) -> bool:
 
 
 def check_partitions(view: ClusterView) -> Iterable[Finding]:
-    partitions = [(topic.name, partition) for topic in view.topics for partition in topic.partitions]
+    partitions = [
+        (topic.name, partition) for topic in view.topics for partition in topic.partitions
+    ]
     live = {broker.id for broker in view.cluster.brokers}
     offline = [f"{name}-{partition.id}" for name, partition in partitions if partition.unavailable]
     behind = [
-        partition for _, partition in partitions if partition.under_replicated and not partition.unavailable
+        partition
+        for _, partition in partitions
+        if partition.under_replicated and not partition.unavailable
     ]
     if offline:
         yield Finding(
@@ -162,7 +170,10 @@ def check_partitions(view: ClusterView) -> Iterable[Finding]:
             else "find the brokers with `millstream topics describe --under-replicated` and see their logs"
         )
         yield Finding(
-            Level.warn, "partitions", f"{counted(len(behind), 'partition')} under-replicated: {cause}", advice
+            Level.warn,
+            "partitions",
+            f"{counted(len(behind), 'partition')} under-replicated: {cause}",
+            advice,
         )
     if not offline and not behind:
         yield Finding(
@@ -186,9 +197,7 @@ def check_writes(view: ClusterView) -> Iterable[Finding]:
         yield Finding(Level.ok, "writes", "every partition with a leader accepts acks=all")
         return
     down = sorted({node for _, partition in refusing for node in partition.replicas} - live)
-    advice = (
-        "see the logs of the brokers that are out of sync (`millstream topics describe --under-replicated`)"
-    )
+    advice = "see the logs of the brokers that are out of sync (`millstream topics describe --under-replicated`)"
     if down:
         advice = f"start {listed(down, 'broker')}"
     yield Finding(
@@ -255,7 +264,9 @@ def check_transactions(view: ClusterView) -> Iterable[Finding]:
         for partition in topic.partitions
         if not partition.unavailable
     ]
-    hanging = view.admin.transactions.hanging(partitions, idle_ms=HANGING_MS, now_ms=int(time.time() * 1000))
+    hanging = view.admin.transactions.hanging(
+        partitions, idle_ms=HANGING_MS, now_ms=int(time.time() * 1000)
+    )
     if hanging:
         where = _some(str(producer.partition) for producer in hanging)
         yield Finding(
@@ -285,7 +296,9 @@ def _disk(directory: LogDirectory) -> Finding:
     if not directory.total_bytes or directory.usable_bytes is None:
         return Finding(Level.ok, "disk", f"{where} does not report its free space")
     free = directory.usable_bytes / directory.total_bytes
-    advice = "shorten retention, add a disk (log.dirs) or move partitions (`millstream reassign plan`)"
+    advice = (
+        "shorten retention, add a disk (log.dirs) or move partitions (`millstream reassign plan`)"
+    )
     if free < LOW_DISK:
         level = Level.fail if free < FULL_DISK else Level.warn
         return Finding(level, "disk", f"{where} is {free:.0%} free", advice)

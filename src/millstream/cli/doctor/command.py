@@ -16,7 +16,8 @@ app = declare.Application()
 @app.command()
 def doctor(
     strict: Annotated[
-        bool, declare.Option("--strict", help="Exit with 1 for warnings too, not only for failures.")
+        bool,
+        declare.Option("--strict", help="Exit with 1 for warnings too, not only for failures."),
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -53,7 +54,9 @@ def doctor(
                     findings += check(view)
                 except ClientError as error:
                     name = check.__name__.removeprefix("check_")
-                    findings.append(Finding(Level.fail, name, f"check failed: {error.message}", error.hint))
+                    findings.append(
+                        Finding(Level.fail, name, f"check failed: {error.message}", error.hint)
+                    )
     if format is Format.json:
         print_json([asdict(finding) for finding in findings])
     else:

@@ -20,7 +20,9 @@ _UNSYNCHRONISED = 5  # TIME_ERROR of adjtimex(2)
 def is_here(host: str) -> bool:
     """Return whether an address belongs to this machine, that is, a socket can be bound to it."""
     try:
-        for family, kind, _protocol, _name, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+        for family, kind, _protocol, _name, address in socket.getaddrinfo(
+            host, 0, type=socket.SOCK_STREAM
+        ):
             with socket.socket(family, kind) as trial:
                 trial.bind(address)
                 return True
@@ -75,7 +77,9 @@ def _swappiness() -> Iterable[Finding]:
             "`sysctl vm.swappiness=1`",
         )
     else:
-        yield Finding(Level.ok, "swappiness", "no swap" if not swap else f"vm.swappiness is {swappiness}")
+        yield Finding(
+            Level.ok, "swappiness", "no swap" if not swap else f"vm.swappiness is {swappiness}"
+        )
 
 
 def _clock() -> Iterable[Finding]:

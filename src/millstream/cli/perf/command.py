@@ -27,20 +27,27 @@ if TYPE_CHECKING:
 app = noun("Measure rates and latency percentiles of a cluster.")
 
 Records = Annotated[
-    int, declare.Option("--records", "-n", min=1, help="Number of records, for all processes together.")
+    int,
+    declare.Option("--records", "-n", min=1, help="Number of records, for all processes together."),
 ]
-Size = Annotated[int, declare.Option("--size", "-s", min=16, metavar="BYTES", help="Size of a value.")]
+Size = Annotated[
+    int, declare.Option("--size", "-s", min=16, metavar="BYTES", help="Size of a value.")
+]
 Rate = Annotated[
     float,
     declare.Option(
-        "--rate", "-r", min=0, help="Records per second, for all processes together; 0 means unlimited."
+        "--rate",
+        "-r",
+        min=0,
+        help="Records per second, for all processes together; 0 means unlimited.",
     ),
 ]
 Processes = Annotated[
     int, declare.Option("--processes", "-P", min=1, max=64, help="Number of load processes.")
 ]
 Plot = Annotated[
-    str | None, declare.Option("--plot", metavar="FILE.png", help="Plot rate and latency over time.")
+    str | None,
+    declare.Option("--plot", metavar="FILE.png", help="Plot rate and latency over time."),
 ]
 PATIENCE_S = 10.0
 
@@ -63,7 +70,9 @@ def produce(
     client_option: ClientOptions = None,
 ) -> None:
     """Send records. With --rate, latency counts from the due time (no coordinated omission)."""
-    options = {"acks": acks, "compression.type": compression} | pairs(client_option, "--client-option")
+    options = {"acks": acks, "compression.type": compression} | pairs(
+        client_option, "--client-option"
+    )
     _make_topic(bootstrap, topic, timeout)
     job = _job("produce", bootstrap, topic, size=size, options=options, timeout_s=timeout)
     _measure(job, processes, records, rate, "sent", plot, format)
@@ -74,7 +83,9 @@ def consume(
     topic: TopicName,
     records: Annotated[
         int | None,
-        declare.Option("--records", "-n", min=1, help="Number of records. [default: all available]"),
+        declare.Option(
+            "--records", "-n", min=1, help="Number of records. [default: all available]"
+        ),
     ] = None,
     processes: Processes = 1,
     plot: Plot = None,
@@ -89,7 +100,8 @@ def consume(
     available = sum(end - first for first, end in _partitions(bootstrap, topic, timeout).values())
     if not available:
         raise ClientError(
-            f"topic {topic!r} has no records", hint=f"fill it with `millstream perf produce {topic}`"
+            f"topic {topic!r} has no records",
+            hint=f"fill it with `millstream perf produce {topic}`",
         )
     options = pairs(client_option, "--client-option")
     job = _job("consume", bootstrap, topic, options=dict(options), timeout_s=timeout)
@@ -113,8 +125,12 @@ def e2e(
     """Measure the time from when a record is due until it is consumed."""
     options = {"acks": acks} | pairs(client_option, "--client-option")
     _make_topic(bootstrap, topic, timeout)
-    ends = [[number, end] for number, (_first, end) in _partitions(bootstrap, topic, timeout).items()]
-    job = _job("e2e", bootstrap, topic, size=size, options=options, partitions=ends, timeout_s=timeout)
+    ends = [
+        [number, end] for number, (_first, end) in _partitions(bootstrap, topic, timeout).items()
+    ]
+    job = _job(
+        "e2e", bootstrap, topic, size=size, options=options, partitions=ends, timeout_s=timeout
+    )
     _measure(job, processes, records, rate, "passed", plot, format)
 
 
@@ -138,9 +154,17 @@ def _partitions(bootstrap: str, topic: str, timeout_s: float) -> dict[int, tuple
 def _job(kind: str, bootstrap: str, topic: str, **more: Any) -> Job:
     from millstream.cli.perf.worker import Job
 
-    defaults: dict[str, Any] = {"records": 0, "size": 0, "rate": 0.0, "options": {}, "partitions": []}
+    defaults: dict[str, Any] = {
+        "records": 0,
+        "size": 0,
+        "rate": 0.0,
+        "options": {},
+        "partitions": [],
+    }
     group = f"millstream-perf-{uuid.uuid4().hex[:8]}"
-    return Job(**defaults | {"kind": kind, "bootstrap": bootstrap, "topic": topic, "group": group} | more)
+    return Job(
+        **defaults | {"kind": kind, "bootstrap": bootstrap, "topic": topic, "group": group} | more
+    )
 
 
 def _measure(

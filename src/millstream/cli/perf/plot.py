@@ -32,7 +32,11 @@ def draw(path: str, measured: Measured, title: str) -> None:
     _panel(canvas, TOP, height, "records/s", [Series("", COLOURS[0], rates)])
     percentiles = [row.latency.percentiles(SHARES) if row.latency.count else None for row in rows]
     lines = [
-        Series(f"p{share:g}", COLOURS[number], [row[number] / 1000 if row else None for row in percentiles])
+        Series(
+            f"p{share:g}",
+            COLOURS[number],
+            [row[number] / 1000 if row else None for row in percentiles],
+        )
         for number, share in enumerate(SHARES)
     ]
     if any(percentiles):
@@ -47,7 +51,9 @@ def draw(path: str, measured: Measured, title: str) -> None:
 
 
 def _panel(canvas: Canvas, top: int, height: int, name: str, lines: Sequence[Series]) -> None:
-    highest = _nice(max((value for line in lines for value in line.values if value is not None), default=1.0))
+    highest = _nice(
+        max((value for line in lines for value in line.values if value is not None), default=1.0)
+    )
     bottom, right = top + height, WIDTH - RIGHT
     canvas.text(LEFT, top - 22, name, GREY)
     for step in range(5):
@@ -63,7 +69,9 @@ def _panel(canvas: Canvas, top: int, height: int, name: str, lines: Sequence[Ser
         _curve(canvas, line, bottom, height, right - LEFT, highest)
 
 
-def _curve(canvas: Canvas, series: Series, bottom: int, height: int, width: int, highest: float) -> None:
+def _curve(
+    canvas: Canvas, series: Series, bottom: int, height: int, width: int, highest: float
+) -> None:
     step = width / max(len(series.values) - 1, 1)
     before: tuple[float, float] | None = None
     for number, value in enumerate(series.values):

@@ -44,7 +44,9 @@ class Canvas:
         for row in range(max(y, 0), min(y + height, self.height)):
             self._rows[row][3 * left : 3 * right] = dots
 
-    def line(self, x0: float, y0: float, x1: float, y1: float, colour: Colour, *, thick: int = 1) -> None:
+    def line(
+        self, x0: float, y0: float, x1: float, y1: float, colour: Colour, *, thick: int = 1
+    ) -> None:
         steps = max(abs(round(x1 - x0)), abs(round(y1 - y0)), 1)
         for step in range(steps + 1):
             x, y = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
@@ -62,7 +64,12 @@ class Canvas:
     def png(self) -> bytes:
         header = struct.pack(">IIBBBBB", self.width, self.height, 8, 2, 0, 0, 0)
         pixels = zlib.compress(b"".join(b"\0" + bytes(row) for row in self._rows), 9)
-        return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", pixels) + _chunk(b"IEND", b"")
+        return (
+            b"\x89PNG\r\n\x1a\n"
+            + _chunk(b"IHDR", header)
+            + _chunk(b"IDAT", pixels)
+            + _chunk(b"IEND", b"")
+        )
 
 
 def text_width(text: str, scale: int = 2) -> int:

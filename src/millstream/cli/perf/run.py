@@ -52,9 +52,7 @@ class Measured:
 
     def line(self, verb: str) -> str:
         """Return the last line of kafka-producer-perf-test."""
-        text = (
-            f"{self.records} records {verb}, {self.rate:.1f} records/sec ({self.megabytes_rate:.2f} MB/sec)"
-        )
+        text = f"{self.records} records {verb}, {self.rate:.1f} records/sec ({self.megabytes_rate:.2f} MB/sec)"
         if self.latency.count:
             p50, p95, p99, p999 = (value / 1000 for value in self.latency.percentiles(SHARES))
             text += (

@@ -84,7 +84,9 @@ class Pace:
         self._step_ns = 1e9 / rate if rate else 0.0
 
     def due_ns(self, number: int) -> int:
-        return self._start_ns + int(number * self._step_ns) if self._step_ns else time.monotonic_ns()
+        return (
+            self._start_ns + int(number * self._step_ns) if self._step_ns else time.monotonic_ns()
+        )
 
 
 def produce(job: Job) -> None:
@@ -180,9 +182,13 @@ def end_to_end(job: Job) -> None:
     connection = Connection(job.bootstrap, options=job.options)
     consumer = make(
         KafkaConsumer,
-        connection.config({"group.id": job.group, "enable.auto.commit": False, "fetch.wait.max.ms": 100}),
+        connection.config(
+            {"group.id": job.group, "enable.auto.commit": False, "fetch.wait.max.ms": 100}
+        ),
     )
-    consumer.assign([KafkaTopicPartition(job.topic, number, offset) for number, offset in job.partitions])
+    consumer.assign(
+        [KafkaTopicPartition(job.topic, number, offset) for number, offset in job.partitions]
+    )
     producer = make(KafkaProducer, connection.config({"linger.ms": 0}))
     marker = os.urandom(8)
     padding = marker + bytes(max(job.size - 16, 0))
@@ -195,7 +201,9 @@ def end_to_end(job: Job) -> None:
             _send(producer, job.topic, _DUE.pack(due_ns) + padding, _failures(reporter), partition)
             sent += 1
         producer.poll(0)
-        wait_s = 0.1 if sent == job.records else min(max((due_ns - time.monotonic_ns()) / 1e9, 0), 0.05)
+        wait_s = (
+            0.1 if sent == job.records else min(max((due_ns - time.monotonic_ns()) / 1e9, 0), 0.05)
+        )
         received = _receive(consumer, wait_s, marker, reporter)
         seen += received
         received_s = time.monotonic() if received else received_s

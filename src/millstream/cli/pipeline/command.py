@@ -53,7 +53,8 @@ def run(
     file: PipelineFile,
     once: Once = False,
     only: Annotated[
-        list[str] | None, declare.Option("--only", metavar="FLOW", help="Run only this flow (repeatable).")
+        list[str] | None,
+        declare.Option("--only", metavar="FLOW", help="Run only this flow (repeatable)."),
     ] = None,
     master: Master = "local[*]",
     bootstrap: Address = None,
@@ -69,7 +70,9 @@ def run(
 
     pipeline = _load(file, bootstrap)
     spark_conf = pairs(conf, "--conf")
-    options = RunOptions(once, only or (), checkpoint, reset_progress, stop_timeout, conf=spark_conf)
+    options = RunOptions(
+        once, only or (), checkpoint, reset_progress, stop_timeout, conf=spark_conf
+    )
     preflight(pipeline, options)
     with spark_session(pipeline.name, master, pipeline.conf, spark_conf, beside=file) as spark:
         run_and_show(pipeline, spark, options, master, format)
@@ -79,7 +82,9 @@ def run(
 def check(
     file: PipelineFile,
     bootstrap: Address = None,
-    plan: Annotated[bool, declare.Option("--plan", help="Also print Spark's plan of each flow.")] = False,
+    plan: Annotated[
+        bool, declare.Option("--plan", help="Also print Spark's plan of each flow.")
+    ] = False,
     offline: Annotated[
         bool, declare.Option("--offline", help="Do not ask a broker about the topics.")
     ] = False,
@@ -87,14 +92,22 @@ def check(
 ) -> None:
     """Check a pipeline without running it: names, schemas, plans, topics."""
     need_spark("pipelines")
-    from millstream.pipelines.checks import Check, all_problems, check_flows, check_names, check_topics
+    from millstream.pipelines.checks import (
+        Check,
+        all_problems,
+        check_flows,
+        check_names,
+        check_topics,
+    )
 
     pipeline = _load(file, bootstrap)
     name_problems = check_names(pipeline)
     topic_problems = [] if offline else check_topics(pipeline)
     result = Check()
     if all(problem.warning for problem in name_problems):
-        with spark_session(pipeline.name, "local[1]", QUICK_JVM, pipeline.conf, beside=file) as spark:
+        with spark_session(
+            pipeline.name, "local[1]", QUICK_JVM, pipeline.conf, beside=file
+        ) as spark:
             result = check_flows(pipeline, spark)
     result.problems = all_problems([name_problems, topic_problems, result.problems])
     if format is Format.json:
@@ -206,7 +219,9 @@ def _show_status(status: dict[str, Any]) -> None:
     process = f"process {status['pid']} on {status['host']}" if status["running"] else "not running"
     print(f"{status['pipeline']}  {status['state']}  {process}  {status['bootstrap']}")
     if restarts := status.get("restarts"):
-        print(f"  the driver was restarted {restarts} time{'s' if restarts != 1 else ''} after JVM failures")
+        print(
+            f"  the driver was restarted {restarts} time{'s' if restarts != 1 else ''} after JVM failures"
+        )
     if figures:
         print_figures(figures)
     log = Path(status["checkpoint"]) / FAILURES

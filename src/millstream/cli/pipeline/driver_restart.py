@@ -31,7 +31,9 @@ def restarts_ms() -> tuple[int, ...] | None:
     """Return the times of the restarts so far, or None if the process cannot be replaced."""
     if _environment is None or not hasattr(os, "execve"):
         return None
-    return tuple(int(part) for part in _environment.get(VARIABLE, "").split(",") if part.strip().isdigit())
+    return tuple(
+        int(part) for part in _environment.get(VARIABLE, "").split(",") if part.strip().isdigit()
+    )
 
 
 def was_restarted() -> bool:

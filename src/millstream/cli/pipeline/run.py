@@ -19,7 +19,16 @@ from millstream.cli.pipeline import driver_restart
 from millstream.cli.support import declare
 from millstream.cli.support.options import Format
 from millstream.cli.support.output import note, note_on_terminal, print_table
-from millstream.cli.support.table import DIM, RED, YELLOW, Live, Table, styled, terminal_size, wrapped
+from millstream.cli.support.table import (
+    DIM,
+    RED,
+    YELLOW,
+    Live,
+    Table,
+    styled,
+    terminal_size,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import logging
@@ -219,18 +228,26 @@ class Lines:
         self._run = run
 
     def event(self, event: dict[str, Any]) -> None:
-        print(json.dumps({"at_ms": int(time.time() * 1000), **event}, ensure_ascii=False), flush=True)
+        print(
+            json.dumps({"at_ms": int(time.time() * 1000), **event}, ensure_ascii=False), flush=True
+        )
 
     def tick(self) -> None:
         if self._run is not None and time.monotonic() - self._shown_s > 1:
             self._shown_s = time.monotonic()
-            self.event({"event": "figures", "flows": [flow._asdict() for flow in self._run.figures()]})
+            self.event(
+                {"event": "figures", "flows": [flow._asdict() for flow in self._run.figures()]}
+            )
 
     def end(self) -> None:
         pass
 
     def finish(self, run: Run) -> None:
-        event = {"event": "ended", "state": run.state, "flows": [flow._asdict() for flow in run.figures()]}
+        event = {
+            "event": "ended",
+            "state": run.state,
+            "flows": [flow._asdict() for flow in run.figures()],
+        }
         self.event(event | ({"log": str(run.layout.failures)} if run.state == "failed" else {}))
 
 
@@ -292,7 +309,9 @@ def failure_lines(figures: Iterable[Figures], log: Path) -> list[str]:
     from millstream.pipelines.run.progress import times
 
     failed = [flow for flow in figures if flow.state == "failed"]
-    lines = [f"error: flow {flow.flow} failed {times(flow.failures)}: {flow.reason}" for flow in failed]
+    lines = [
+        f"error: flow {flow.flow} failed {times(flow.failures)}: {flow.reason}" for flow in failed
+    ]
     return [*lines, f"stack traces: {log}"] if log.exists() else lines
 
 
@@ -301,7 +320,8 @@ def _totals(run: Run) -> str:
 
     flows = [flow for flow in run.figures() if not is_dead_letter_flow(flow.flow)]
     dead = sum(
-        flow.output_rows if is_dead_letter_flow(flow.flow) else flow.dead_letters for flow in run.figures()
+        flow.output_rows if is_dead_letter_flow(flow.flow) else flow.dead_letters
+        for flow in run.figures()
     )
     text = f"{sum(flow.input_rows for flow in flows):,} rows in, {sum(flow.output_rows for flow in flows):,} rows out"
     return text + (f", {dead:,} dead letters: `millstream dlq list`" if dead else "")
@@ -331,7 +351,11 @@ def _shown(figures: list[Figures]) -> list[Figures]:
     """Leave out dead-letter flows without rows and without errors."""
     from millstream.pipelines.dead_letters.ownership import is_dead_letter_flow
 
-    return [flow for flow in figures if not is_dead_letter_flow(flow.flow) or flow.output_rows or flow.reason]
+    return [
+        flow
+        for flow in figures
+        if not is_dead_letter_flow(flow.flow) or flow.output_rows or flow.reason
+    ]
 
 
 def _live_lines(figures: list[Figures], *, with_trouble: bool = True) -> list[str]:

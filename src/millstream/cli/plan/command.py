@@ -59,8 +59,12 @@ def plan(
     messages: Annotated[
         Fraction, _option("--messages-per-day", "Records per day.", amount, "COUNT")
     ] = "100M",  # type: ignore[assignment]
-    size: Annotated[Fraction, _option("--message-size", "Average record size.", amount, "BYTES")] = "1KB",  # type: ignore[assignment]
-    replicas: Annotated[int, declare.Option("--replicas", min=1, help="Stored copies of each record.")] = 2,
+    size: Annotated[
+        Fraction, _option("--message-size", "Average record size.", amount, "BYTES")
+    ] = "1KB",  # type: ignore[assignment]
+    replicas: Annotated[
+        int, declare.Option("--replicas", min=1, help="Stored copies of each record.")
+    ] = 2,
     retention: Annotated[
         Fraction, _option("--retention", "How long records are kept.", days, "DAYS")
     ] = "14d",  # type: ignore[assignment]
@@ -70,8 +74,12 @@ def plan(
     compression: Annotated[
         Fraction, _option("--compression", "Compressed size of a byte.", share, "SHARE")
     ] = "0.75",  # type: ignore[assignment]
-    per_hour: Annotated[Fraction, _option("--bytes-per-hour", "Traffic per hour.", amount, "BYTES")] = "1TB",  # type: ignore[assignment]
-    nic: Annotated[Fraction, _option("--nic", "Network bandwidth of a broker.", amount, "BITS/S")] = "1Gbps",  # type: ignore[assignment]
+    per_hour: Annotated[
+        Fraction, _option("--bytes-per-hour", "Traffic per hour.", amount, "BYTES")
+    ] = "1TB",  # type: ignore[assignment]
+    nic: Annotated[
+        Fraction, _option("--nic", "Network bandwidth of a broker.", amount, "BITS/S")
+    ] = "1Gbps",  # type: ignore[assignment]
     usable: Annotated[
         Fraction, _option("--usable", "Share of the network that Kafka may use.", share, "SHARE")
     ] = "70%",  # type: ignore[assignment]
@@ -88,7 +96,9 @@ def plan(
 ) -> None:
     """Estimate the disk size and number of brokers for a load, exact and rounded at each step."""
     if usable * (1 - reserve) <= 0:
-        raise declare.BadParameter("no network bandwidth is left for Kafka", param_hint="--usable, --reserve")
+        raise declare.BadParameter(
+            "no network bandwidth is left for Kafka", param_hint="--usable, --reserve"
+        )
     disk = Disk(messages, size, replicas, retention, overhead, compression)
     network = Network(per_hour, nic, usable, reserve, copies)
     print_json(_as_json(disk, network)) if format is Format.json else _print(disk, network)
@@ -128,7 +138,11 @@ def _print(disk: Disk, network: Network) -> None:
             _bytes(disk.per_day_with_overhead),
             _bytes(disk.per_day_with_overhead),
         ),
-        (f"kept for {float(disk.retention_days):g} days", _bytes(disk.kept), _bytes(disk.rounded_kept)),
+        (
+            f"kept for {float(disk.retention_days):g} days",
+            _bytes(disk.kept),
+            _bytes(disk.rounded_kept),
+        ),
         (f"compressed to {float(disk.compression):g}", _bytes(disk.exact), _bytes(disk.rounded)),
         ("", "", ""),
         ("BROKERS", "exact", "rounded"),

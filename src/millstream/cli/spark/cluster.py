@@ -40,10 +40,13 @@ class SparkServer(LocalProcess):
         variables = {
             name: value
             for name, value in os.environ.items()
-            if name not in ("PYTHONPATH", "PYSPARK_PYTHON", "VIRTUAL_ENV", "SPARK_HOME", "SPARK_CONF_DIR")
+            if name
+            not in ("PYTHONPATH", "PYSPARK_PYTHON", "VIRTUAL_ENV", "SPARK_HOME", "SPARK_CONF_DIR")
         }
         java = java_for_spark()
-        python = python_directory(Path(getattr(sys, "_base_executable", sys.executable)), cache_dir())
+        python = python_directory(
+            Path(getattr(sys, "_base_executable", sys.executable)), cache_dir()
+        )
         variables["PATH"] = os.pathsep.join([str(python), os.environ.get("PATH", os.defpath)])
         if java.home is not None:
             variables["JAVA_HOME"] = str(java.home)
@@ -75,7 +78,9 @@ class SparkMaster(SparkServer):
         return f"spark://{self.host}:{self.port}"
 
     def command(self) -> list[str]:
-        return self.class_command(MASTER, "--port", str(self.port), "--webui-port", str(self.web_port))
+        return self.class_command(
+            MASTER, "--port", str(self.port), "--webui-port", str(self.web_port)
+        )
 
     def is_ready(self) -> bool:
         if not self.running or _ELECTED not in self.output():

@@ -41,7 +41,9 @@ def up(
     workers: Annotated[int, declare.Option(min=1, help="Number of workers.")] = 2,
     cores: Annotated[
         int | None,
-        declare.Option(min=1, help="Cores of each worker. [default: an equal share of this machine]"),
+        declare.Option(
+            min=1, help="Cores of each worker. [default: an equal share of this machine]"
+        ),
     ] = None,
     memory: Annotated[str, declare.Option(help="Memory of each worker for executors.")] = "2g",
     host: Annotated[str, declare.Option(help="Address to listen on.")] = HOST,
@@ -49,18 +51,23 @@ def up(
         int, declare.Option(min=0, max=65535, help="Port of the master; 0 picks a free one.")
     ] = DEFAULT_PORT,
     web_port: Annotated[
-        int, declare.Option(min=0, max=65535, help="Port of the master's web pages; 0 picks a free one.")
+        int,
+        declare.Option(
+            min=0, max=65535, help="Port of the master's web pages; 0 picks a free one."
+        ),
     ] = DEFAULT_WEB_PORT,
-    data: Annotated[Path, declare.Option(metavar="DIR", help="Directory of logs and work files.")] = Path(
-        "spark-cluster"
-    ),
+    data: Annotated[
+        Path, declare.Option(metavar="DIR", help="Directory of logs and work files.")
+    ] = Path("spark-cluster"),
     format: OutputFormat = Format.table,
 ) -> None:
     """Run a Spark master and workers in the foreground; Ctrl-C or SIGTERM stops all of them."""
     need_spark("a master and workers")
     with own_directory(data.resolve(), "a Spark cluster"), stopped_by_signals():
         port = port or free_ports(1)[0]
-        refuse_used_ports(host, {"master": port}, "choose another port with --port (0 picks a free one)")
+        refuse_used_ports(
+            host, {"master": port}, "choose another port with --port (0 picks a free one)"
+        )
         master = SparkMaster(data.resolve(), host, port, web_port)
         share = cores or max(1, (os.cpu_count() or 1) // workers)
         processes = [
@@ -72,7 +79,9 @@ def up(
 
 @app.command()
 def prepare(
-    again: Annotated[bool, declare.Option("--again", help="Repeat it if it was done before.")] = False,
+    again: Annotated[
+        bool, declare.Option("--again", help="Repeat it if it was done before.")
+    ] = False,
     format: OutputFormat = Format.table,
 ) -> None:
     """Make later starts of Spark faster: write a class archive that JVMs load at startup."""
@@ -86,7 +95,9 @@ def prepare(
         facts = {"archive": str(prepared.archive), "bytes": size, "made": prepared.made}
         print_json({**facts, "seconds": round(prepared.seconds, 1)})
     elif prepared.made:
-        print(f"prepared Spark in {prepared.seconds:.0f} s: {prepared.archive} ({human_bytes(size)})")
+        print(
+            f"prepared Spark in {prepared.seconds:.0f} s: {prepared.archive} ({human_bytes(size)})"
+        )
     else:
         print(f"Spark is already prepared: {prepared.archive} ({human_bytes(size)})")
 
@@ -103,7 +114,9 @@ def _run(master: SparkMaster, workers: list[SparkWorker], *, as_json: bool) -> N
                 _report(server, {"url": master.url, "web": master.web}, as_json)
         for worker in workers:
             worker.wait_ready(READY_TIMEOUT_S)
-            _report(worker, {"cores": worker.cores, "memory": worker.memory, "web": worker.web}, as_json)
+            _report(
+                worker, {"cores": worker.cores, "memory": worker.memory, "web": worker.web}, as_json
+            )
         if not as_json:
             print(f"\n try: millstream pipeline run FILE --master {master.url}", flush=True)
         _watch(master, started, as_json)
@@ -138,7 +151,9 @@ def _report(server: SparkServer, facts: dict[str, object], as_json: bool) -> Non
         state = {"state": "up", "pid": server.pid} if server.running else {}
         print_json({"process": server.title, **state, **facts})
     else:
-        print(f" {server.title:<10} " + "   ".join(_fact(name, fact) for name, fact in facts.items()))
+        print(
+            f" {server.title:<10} " + "   ".join(_fact(name, fact) for name, fact in facts.items())
+        )
     sys.stdout.flush()
 
 

@@ -70,8 +70,22 @@ def _train(draft: Path) -> None:
         log = directory / "prepare.log"
         with LocalBroker(directory / "broker", {"group.initial.rebalance.delay.ms": 0}) as broker:
             _send_records(broker.bootstrap)
-            command = [sys.executable, "-m", "millstream", "pipeline", "run", str(FLOWS), "--once", *ONLY]
-            command += ["--bootstrap", broker.bootstrap, "--checkpoint", str(directory / "checkpoints")]
+            command = [
+                sys.executable,
+                "-m",
+                "millstream",
+                "pipeline",
+                "run",
+                str(FLOWS),
+                "--once",
+                *ONLY,
+            ]
+            command += [
+                "--bootstrap",
+                broker.bootstrap,
+                "--checkpoint",
+                str(directory / "checkpoints"),
+            ]
             command += ["--conf", QUICK_JVM_OPTION, "--conf", f"{jvm_options.EXTRA}={options}"]
             command += ["--format", "json"]
             environment = {**os.environ, "MILLSTREAM_DEMO_ARCHIVE": str(directory / "paid-orders")}

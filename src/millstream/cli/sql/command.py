@@ -60,15 +60,19 @@ Catalog = Annotated[
 @app.command(DEFAULT_VERB)
 def query(
     statement: Annotated[
-        str | None, declare.Argument(metavar="[STATEMENT]", help="Statement to run. [default: open a prompt]")
+        str | None,
+        declare.Argument(metavar="[STATEMENT]", help="Statement to run. [default: open a prompt]"),
     ] = None,
     file: Annotated[
         str | None,
-        declare.Option("--file", "-f", metavar="FILE", help="Read statements from a file; - is stdin."),
+        declare.Option(
+            "--file", "-f", metavar="FILE", help="Read statements from a file; - is stdin."
+        ),
     ] = None,
     yes: Annotated[bool, declare.Option("--yes", "-y", help="Accept guessed columns.")] = False,
     limit: Annotated[
-        int, declare.Option("--limit", "-n", min=1, help="Maximum number of rows to show in a table.")
+        int,
+        declare.Option("--limit", "-n", min=1, help="Maximum number of rows to show in a table."),
     ] = MAX_ROWS,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -106,7 +110,8 @@ def query(
 @app.command()
 def run(
     flow: Annotated[
-        list[str] | None, declare.Argument(help="Flows to run. [default: all, including later ones]")
+        list[str] | None,
+        declare.Argument(help="Flows to run. [default: all, including later ones]"),
     ] = None,
     once: Once = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -150,7 +155,9 @@ def run(
             try:
                 run.change(pipeline_of(follower.catalog, bootstrap, name=name))
             except ClientError as error:
-                note(f"the new declarations cannot be run, and the running flows stay unchanged: {error}")
+                note(
+                    f"the new declarations cannot be run, and the running flows stay unchanged: {error}"
+                )
 
     try:
         with spark_session(name, master, spark_conf) as spark:

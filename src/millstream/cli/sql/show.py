@@ -17,7 +17,16 @@ from millstream.cli.support.output import note, print_json, print_table, printab
 from millstream.client.errors import ClientError
 from millstream.sql.errors import SqlError
 from millstream.sql.live import Live
-from millstream.sql.results import Cells, Confirmation, Details, Listing, LiveRows, Outcome, Plan, Rows
+from millstream.sql.results import (
+    Cells,
+    Confirmation,
+    Details,
+    Listing,
+    LiveRows,
+    Outcome,
+    Plan,
+    Rows,
+)
 
 if TYPE_CHECKING:
     from millstream.sql.engine import Engine
@@ -116,7 +125,9 @@ class StatementRunner:
         cells = interruptibly(rows, lambda: rows.cells(self._limit + 1), stop)
         print_table(rows.columns, cells[: self._limit])
         if len(cells) > self._limit:
-            note(f"showing the first {self._limit:,} rows; use --limit N for more, or --format json for all")
+            note(
+                f"showing the first {self._limit:,} rows; use --limit N for more, or --format json for all"
+            )
 
     def _live(self, rows: LiveRows, stop: threading.Event) -> None:
         live = Live(rows, self._engine.bootstrap, self._engine.checkpoint)
@@ -184,7 +195,10 @@ class _Screen:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._live.stop()
 
@@ -204,7 +218,10 @@ class Interrupts:
         return self._seen
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         signal.signal(signal.SIGINT, self._before)
 

@@ -91,7 +91,11 @@ SHELLS: Mapping[str, Shell] = {
         "source ~/.bash_completions/millstream.sh",
     ),
     "zsh": Shell(
-        _ZSH, _zsh_row, ".zfunc/_millstream", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"
+        _ZSH,
+        _zsh_row,
+        ".zfunc/_millstream",
+        ".zshrc",
+        "fpath+=~/.zfunc; autoload -Uz compinit; compinit",
     ),
     "fish": Shell(_FISH, _fish_row, ".config/fish/completions/millstream.fish"),
 }
@@ -102,7 +106,10 @@ def answer(command: click.Command, instruction: str) -> int:
     action, _, name = instruction.partition("_")
     shell = SHELLS.get(name)
     if shell is None or action not in ("source", "complete"):
-        print(f"error: {VARIABLE}={instruction} is not source_SHELL or complete_SHELL", file=sys.stderr)
+        print(
+            f"error: {VARIABLE}={instruction} is not source_SHELL or complete_SHELL",
+            file=sys.stderr,
+        )
         return MISUSE
     if action == "source":
         print(shell.script)
@@ -136,7 +143,9 @@ def run_option(option: str, name: str | None) -> int:
     """Show (``--show-completion``) or install the script of a shell, by default the user's own."""
     name = name or Path(os.environ.get("SHELL", "")).name
     if name not in SHELLS:
-        print(f"error: no completion for {name!r}; choose one of {', '.join(SHELLS)}", file=sys.stderr)
+        print(
+            f"error: no completion for {name!r}; choose one of {', '.join(SHELLS)}", file=sys.stderr
+        )
         return MISUSE
     if option == "--show-completion":
         print(SHELLS[name].script)

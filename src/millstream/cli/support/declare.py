@@ -138,7 +138,9 @@ class _Path(ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: Context | None) -> Any:
         path = Path(value)
-        noun = "file" if not self.declared.dir_okay else "path" if self.declared.file_okay else "dir"
+        noun = (
+            "file" if not self.declared.dir_okay else "path" if self.declared.file_okay else "dir"
+        )
         if self.declared.exists and not path.exists():
             self.fail(f"{noun} {value!r} does not exist.", param, ctx)
         if not self.declared.dir_okay and path.is_dir():
@@ -173,7 +175,9 @@ class Kind(NamedTuple):
 
 
 def kind_of(hint: Any) -> Kind:
-    """Return ``int`` for ``int | None``; several of them for ``list[int]`` and ``list[int] | None``."""
+    """Return ``int`` for ``int | None``; several of them for ``list[int]`` and ``list[int] |
+    None``.
+    """
     if get_origin(hint) in (Union, UnionType):
         (hint,) = (part for part in get_args(hint) if part is not type(None))
     return Kind(get_args(hint)[0], True) if get_origin(hint) is list else Kind(hint, False)
@@ -227,7 +231,9 @@ class _Described(click.Parameter):
             remarks.append(limits)
         if self.required:
             remarks.append("required")
-        return "  ".join(filter(None, [self.declared.help, f"[{'; '.join(remarks)}]" if remarks else ""]))
+        return "  ".join(
+            filter(None, [self.declared.help, f"[{'; '.join(remarks)}]" if remarks else ""])
+        )
 
     def shown_default(self) -> str:
         default = self.own_default
@@ -291,7 +297,9 @@ def _parameter(name: str, hint: Any, default: Any) -> click.Parameter:
     if isinstance(declared, ArgumentDeclaration):
         made = _Argument([name], nargs=-1 if kind.several else 1, **common)
     else:
-        made = _Option([*_option_names(name, kind, declared), name], **common, **_option_shape(kind))
+        made = _Option(
+            [*_option_names(name, kind, declared), name], **common, **_option_shape(kind)
+        )
     made.declared, made.kind, made.own_default = declared, kind, default
     return made
 
@@ -316,7 +324,8 @@ class _Command(click.Command):
             rows = [
                 row
                 for parameter in self.get_params(ctx)
-                if isinstance(parameter, kind) and (row := parameter.get_help_record(ctx)) is not None
+                if isinstance(parameter, kind)
+                and (row := parameter.get_help_record(ctx)) is not None
             ]
             if rows:
                 with formatter.section(title):
@@ -353,7 +362,12 @@ class Application:
     """The functions of one noun: one command, or a group of verbs."""
 
     def __init__(
-        self, *, help: str = "", cls: type[Group] = Group, no_args_is_help: bool = False, name: str = ""
+        self,
+        *,
+        help: str = "",
+        cls: type[Group] = Group,
+        no_args_is_help: bool = False,
+        name: str = "",
     ) -> None:
         self.name = name
         self.help = help
@@ -406,7 +420,10 @@ def _build(registered: Registered) -> click.Command:
         for name, parameter in signature.items()
         if name not in contexts
     ]
-    lists = {str(parameter.name): signature[str(parameter.name)].default for parameter in _several(declared)}
+    lists = {
+        str(parameter.name): signature[str(parameter.name)].default
+        for parameter in _several(declared)
+    }
 
     def call(**values: Any) -> Any:
         for name, default in lists.items():

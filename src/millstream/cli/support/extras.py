@@ -37,10 +37,14 @@ def need_spark(feature: str) -> None:
     """
     missing = [name for name in SPARK_NEEDS if find_spec(name) is None]
     if "pyspark" in missing:
-        raise ClientError(f"{feature} need Spark, which is not installed", hint=install_command("spark"))
+        raise ClientError(
+            f"{feature} need Spark, which is not installed", hint=install_command("spark")
+        )
     if missing:
         names = " and ".join(missing)
-        raise ClientError(f"{feature} need {names} in addition to Spark", hint=install_command("spark"))
+        raise ClientError(
+            f"{feature} need {names} in addition to Spark", hint=install_command("spark")
+        )
 
 
 def missing_extra(error: BaseException | None) -> ClientError | None:

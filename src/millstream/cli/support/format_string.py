@@ -92,5 +92,6 @@ def _length(data: bytes | None) -> int:
 
 def _headers(record: Record) -> bytes:
     return b",".join(
-        name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in record.headers
+        name.encode() + b"=" + (b"NULL" if value is None else value)
+        for name, value in record.headers
     )

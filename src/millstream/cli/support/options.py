@@ -31,7 +31,9 @@ def complete_topics(ctx: declare.Context, incomplete: str) -> list[str]:
     from millstream.client.errors import ClientError
 
     try:
-        with Admin(ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, timeout_s=COMPLETION_TIMEOUT_S) as admin:
+        with Admin(
+            ctx.params.get("bootstrap") or DEFAULT_BOOTSTRAP, timeout_s=COMPLETION_TIMEOUT_S
+        ) as admin:
             return [name for name in admin.topics.names() if name.startswith(incomplete)]
     except ClientError:
         return []
@@ -40,29 +42,45 @@ def complete_topics(ctx: declare.Context, incomplete: str) -> list[str]:
 Bootstrap = Annotated[
     str,
     declare.Option(
-        "--bootstrap", "-b", envvar="MILLSTREAM_BOOTSTRAP", metavar="HOST:PORT", help="Address of a broker."
+        "--bootstrap",
+        "-b",
+        envvar="MILLSTREAM_BOOTSTRAP",
+        metavar="HOST:PORT",
+        help="Address of a broker.",
     ),
 ]
 Timeout = Annotated[
     float,
     declare.Option(
-        "--timeout", metavar="SECONDS", min=0.1, help="How long to wait for a response, including fail-over."
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        help="How long to wait for a response, including fail-over.",
     ),
 ]
 OutputFormat = Annotated[Format, declare.Option("--format", help="Output format.")]
-TopicName = Annotated[str, declare.Argument(help="Name of the topic.", autocompletion=complete_topics)]
-TopicNames = Annotated[list[str], declare.Argument(help="Names of topics.", autocompletion=complete_topics)]
+TopicName = Annotated[
+    str, declare.Argument(help="Name of the topic.", autocompletion=complete_topics)
+]
+TopicNames = Annotated[
+    list[str], declare.Argument(help="Names of topics.", autocompletion=complete_topics)
+]
 ClientOptions = Annotated[
     list[str] | None,
     declare.Option(
-        "--client-option", "-X", metavar="NAME=VALUE", help="A librdkafka property, passed on unchanged."
+        "--client-option",
+        "-X",
+        metavar="NAME=VALUE",
+        help="A librdkafka property, passed on unchanged.",
     ),
 ]
 # Options of every command that runs on Spark.
 Master = Annotated[
     str,
     declare.Option(
-        "--master", metavar="URL", help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://..."
+        "--master",
+        metavar="URL",
+        help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://...",
     ),
 ]
 Checkpoint = Annotated[
@@ -73,16 +91,23 @@ Checkpoint = Annotated[
         help="Directory of the checkpoints. [default: ./millstream-checkpoints]",
     ),
 ]
-Conf = Annotated[list[str] | None, declare.Option("--conf", metavar="NAME=VALUE", help="A Spark setting.")]
+Conf = Annotated[
+    list[str] | None, declare.Option("--conf", metavar="NAME=VALUE", help="A Spark setting.")
+]
 Once = Annotated[bool, declare.Option("--once", help="Process the available records, then exit.")]
 ResetProgress = Annotated[
     bool,
-    declare.Option("--reset-progress", help="Accept a new checkpoint, and write its records again."),
+    declare.Option(
+        "--reset-progress", help="Accept a new checkpoint, and write its records again."
+    ),
 ]
 StopTimeout = Annotated[
     float,
     declare.Option(
-        "--stop-timeout", metavar="SECONDS", min=0, help="How long to wait for running batches at the end."
+        "--stop-timeout",
+        metavar="SECONDS",
+        min=0,
+        help="How long to wait for running batches at the end.",
     ),
 ]
 

@@ -19,7 +19,9 @@ def print_json(value: Any) -> None:
     if not isinstance(value, list) or not value:
         print(json.dumps(value, ensure_ascii=False))
         return
-    print("[\n  " + ",\n  ".join(json.dumps(element, ensure_ascii=False) for element in value) + "\n]")
+    print(
+        "[\n  " + ",\n  ".join(json.dumps(element, ensure_ascii=False) for element in value) + "\n]"
+    )
 
 
 def print_json_rows(rows: Iterable[Any]) -> None:
@@ -37,7 +39,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     table = Table(*columns, ruled=terminal)
     for row in rows:
         table.add(*(_cell(value) for value in row))
-    print("\n".join(table.lines(terminal_size().columns, colour=True) if terminal else table.lines()))
+    print(
+        "\n".join(table.lines(terminal_size().columns, colour=True) if terminal else table.lines())
+    )
 
 
 def _cell(value: object) -> str:
@@ -58,7 +62,8 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
     )
 
 
@@ -85,7 +90,9 @@ def human_bytes(count: float) -> str:
 class Progress:
     """A progress line that is rewritten in place; silent unless stderr is a terminal."""
 
-    def __init__(self, title: str, *, total: int | None = None, enabled: bool | None = None) -> None:
+    def __init__(
+        self, title: str, *, total: int | None = None, enabled: bool | None = None
+    ) -> None:
         self.title = title
         self.total = total
         self.enabled = sys.stderr.isatty() if enabled is None else enabled
@@ -110,7 +117,9 @@ class Progress:
     def _line(self, count: int, size: int, elapsed_s: float) -> str:
         share = f" {min(100, 100 * count // self.total)} %" if self.total else ""
         sizes = f", {human_bytes(size)}" if size else ""
-        return f" {self.title}{share}  {counted(count, 'record')}{sizes}, {count / elapsed_s:,.0f}/s"
+        return (
+            f" {self.title}{share}  {counted(count, 'record')}{sizes}, {count / elapsed_s:,.0f}/s"
+        )
 
     def _show(self, line: str) -> None:
         print(f"\r{line:<{self._width}}\r{line}", end="", file=sys.stderr, flush=True)

@@ -39,5 +39,7 @@ def parse_partitions(text: str) -> tuple[str, list[int] | None]:
 def partitions_of(admin: Admin, words: Sequence[str]) -> list[TopicPartition]:
     """Return the named partitions. Raise ClientError if a topic or partition does not exist."""
     parsed = [parse_partitions(word) for word in words]
-    partitions = [partition for topic, only in parsed for partition in admin.topics.partitions(topic, only)]
+    partitions = [
+        partition for topic, only in parsed for partition in admin.topics.partitions(topic, only)
+    ]
     return sorted(set(partitions))

@@ -105,7 +105,9 @@ def _check_names(document: dict[str, Any], line: bytes) -> None:
     unknown = [name for name in document if name not in NAMES]
     for name in unknown:
         if (close := nearest(name, NAMES, 1)) and close[0] not in document:
-            raise ClientError(f'unknown name "{name}" in {_shown(line)}', hint=f'did you mean "{close[0]}"?')
+            raise ClientError(
+                f'unknown name "{name}" in {_shown(line)}', hint=f'did you mean "{close[0]}"?'
+            )
     if "value" not in document:
         raise ClientError(
             f'no "value" in {_shown(line)}',
@@ -143,7 +145,13 @@ def _whole_number(document: dict[str, Any], name: str) -> int | None:
 
 
 def _kind(value: Any) -> str:
-    kinds = {list: "a list", dict: "an object", str: "a string", bool: "true or false", type(None): "null"}
+    kinds = {
+        list: "a list",
+        dict: "an object",
+        str: "a string",
+        bool: "true or false",
+        type(None): "null",
+    }
     return kinds.get(type(value), "a number")
 
 
@@ -173,7 +181,9 @@ def _bytes(value: Any) -> bytes | None:
         return text.encode()
     except UnicodeEncodeError as error:
         escape = f"\\u{ord(text[error.start]):04x}"
-        raise ValueError(f"{escape} is half of a surrogate pair and has no UTF-8 encoding") from None
+        raise ValueError(
+            f"{escape} is half of a surrogate pair and has no UTF-8 encoding"
+        ) from None
 
 
 def _from_base64(text: Any) -> bytes:

@@ -56,7 +56,10 @@ def _padded(text: str, width: int, *, right: bool) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return the text in lines of at most this width. Words that are longer end with an ellipsis."""
+    """Return the text in lines of at most this width.
+
+    Words that are longer end with an ellipsis.
+    """
     lines: list[str] = []
     for word in text.split(" ") if width_of(text) > width else [text]:
         if lines and width_of(lines[-1]) + 1 + width_of(word) <= width:
@@ -104,7 +107,9 @@ class Table:
     def _widths(self, limit: int | None, gap: int, margin: int) -> list[int]:
         cells = zip(*([cell.text for cell in row] for row in self.rows), strict=True)
         widths = list(map(width_of, self.columns))
-        widths = [max(widths[at], *map(width_of, column)) for at, column in enumerate(cells)] or widths
+        widths = [
+            max(widths[at], *map(width_of, column)) for at, column in enumerate(cells)
+        ] or widths
         if limit is None:
             return widths
         room = max(limit - gap * (len(widths) - 1) - 2 * margin, _MIN_COLUMN * len(widths))
@@ -112,7 +117,9 @@ class Table:
             widths[widths.index(max(widths))] -= 1
         return widths
 
-    def _row_lines(self, row: Sequence[Cell], widths: list[int], gap: str, *, colour: bool) -> list[str]:
+    def _row_lines(
+        self, row: Sequence[Cell], widths: list[int], gap: str, *, colour: bool
+    ) -> list[str]:
         columns = [wrapped(cell.text, width) for cell, width in zip(row, widths, strict=True)]
         lines = []
         for at in range(max(map(len, columns), default=0)):
@@ -141,7 +148,10 @@ class Live:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
 

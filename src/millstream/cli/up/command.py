@@ -67,7 +67,8 @@ def up(
         int | None, declare.Option(min=1, help="Number of brokers. [default: 3, or as before]")
     ] = None,
     zookeepers: Annotated[
-        int | None, declare.Option(min=1, help="Number of ZooKeeper servers. [default: 1, or as before]")
+        int | None,
+        declare.Option(min=1, help="Number of ZooKeeper servers. [default: 1, or as before]"),
     ] = None,
     zookeeper: Annotated[
         str | None,
@@ -86,10 +87,14 @@ def up(
     zookeeper_port: Annotated[
         int | None,
         declare.Option(
-            min=0, max=65535, help="Port of the first ZooKeeper server; 0 picks free ports. [default: 2181]"
+            min=0,
+            max=65535,
+            help="Port of the first ZooKeeper server; 0 picks free ports. [default: 2181]",
         ),
     ] = None,
-    data: Annotated[Path, declare.Option(metavar="DIR", help="Directory of the cluster.")] = Path("cluster"),
+    data: Annotated[Path, declare.Option(metavar="DIR", help="Directory of the cluster.")] = Path(
+        "cluster"
+    ),
     set: Annotated[
         list[str] | None, declare.Option(metavar="NAME=VALUE", help="A setting for every broker.")
     ] = None,
@@ -99,7 +104,8 @@ def up(
     start: Annotated[
         str | None,
         declare.Option(
-            metavar="NODE", help="Start a stopped node of the running cluster: a broker (2) or zookeeper-2."
+            metavar="NODE",
+            help="Start a stopped node of the running cluster: a broker (2) or zookeeper-2.",
         ),
     ] = None,
     stop: Annotated[
@@ -111,7 +117,8 @@ def up(
     remove: Annotated[
         str | None,
         declare.Option(
-            metavar="NODE", help="Remove a broker without replicas from the running cluster for good."
+            metavar="NODE",
+            help="Remove a broker without replicas from the running cluster for good.",
         ),
     ] = None,
     format: OutputFormat = Format.table,
@@ -126,8 +133,15 @@ def up(
     nodes = {"--start": start, "--stop": stop, "--remove": remove}
     requests = {"--add": add} | {option: node is not None for option, node in nodes.items()}
     if any(requests.values()):
-        options = {"--brokers": brokers, "--zookeepers": zookeepers, "--zookeeper": zookeeper, "--port": port}
-        check_request(requests, {**options, "--zookeeper-port": zookeeper_port, "--set": set or None})
+        options = {
+            "--brokers": brokers,
+            "--zookeepers": zookeepers,
+            "--zookeeper": zookeeper,
+            "--port": port,
+        }
+        check_request(
+            requests, {**options, "--zookeeper-port": zookeeper_port, "--set": set or None}
+        )
         if remove is not None:
             remove_broker(data, remove, as_json)
         else:
@@ -166,7 +180,9 @@ def _plan(
     zookeeper_port: int | None,
 ) -> ClusterFile:
     """Return the cluster to run: the previous cluster in this directory, changed by the options."""
-    cluster = cluster_file.read(data) or ClusterFile(port=DEFAULT_BROKER_PORT if port is None else port)
+    cluster = cluster_file.read(data) or ClusterFile(
+        port=DEFAULT_BROKER_PORT if port is None else port
+    )
     _finish_removals(data, cluster)
     if port is not None and port != cluster.port:
         cluster.port = port
@@ -194,7 +210,9 @@ def _finish_removals(data: Path, cluster: ClusterFile) -> None:
         renamed = cluster_file.removed_name(directory)
         try:
             directory.rename(renamed)
-            note(f"broker {broker.node_id} was removed; its directory is now {renamed} and may be deleted")
+            note(
+                f"broker {broker.node_id} was removed; its directory is now {renamed} and may be deleted"
+            )
         except FileNotFoundError:
             pass  # it was renamed before
         except OSError as error:
@@ -219,7 +237,9 @@ def _numbers(data: Path, kind: str) -> list[int]:
     """Return the node ids with a directory of this kind, without those of removed brokers."""
     names = (path.name.removeprefix(f"{kind}-") for path in data.glob(f"{kind}-*"))
     return sorted(
-        int(name) for name in names if name.isascii() and name.isdecimal() and name == str(int(name))
+        int(name)
+        for name in names
+        if name.isascii() and name.isdecimal() and name == str(int(name))
     )
 
 
@@ -231,7 +251,9 @@ def _refuse_other_zookeepers(
     New servers would start empty.
     """
     numbers = _numbers(data, ZOOKEEPER)
-    if cluster.zookeeper_connect or not any(has_tree(data / f"{ZOOKEEPER}-{node}") for node in numbers):
+    if cluster.zookeeper_connect or not any(
+        has_tree(data / f"{ZOOKEEPER}-{node}") for node in numbers
+    ):
         return
     if address is not None or count not in (None, len(numbers)):
         raise ClientError(
@@ -252,14 +274,17 @@ def _forget_unused_zookeepers(
         cluster.zookeepers, cluster.zookeeper_connect = [], ""
 
 
-def _plan_zookeeper(cluster: ClusterFile, count: int | None, address: str | None, port: int | None) -> None:
+def _plan_zookeeper(
+    cluster: ClusterFile, count: int | None, address: str | None, port: int | None
+) -> None:
     known = bool(cluster.zookeeper_connect)
     if address is not None:
         if count is not None:
             raise declare.BadParameter("--zookeepers and --zookeeper cannot be used together")
         if known and cluster.zookeepers:
             raise ClientError(
-                "this cluster has its own ZooKeeper, which holds its topics", hint="choose another --data"
+                "this cluster has its own ZooKeeper, which holds its topics",
+                hint="choose another --data",
             )
         cluster.zookeeper_connect = address
         return
@@ -292,7 +317,11 @@ def _new_zookeepers(count: int, port: int) -> list[ZooKeeperEntry]:
 
 def _copy_ports(entries: list[ZooKeeperEntry], others: list[ZooKeeperEntry]) -> None:
     for entry, other in zip(entries, others, strict=True):
-        entry.port, entry.peer_port, entry.election_port = other.port, other.peer_port, other.election_port
+        entry.port, entry.peer_port, entry.election_port = (
+            other.port,
+            other.peer_port,
+            other.election_port,
+        )
 
 
 def _plan_brokers(data: Path, cluster: ClusterFile, count: int | None) -> None:
@@ -345,7 +374,11 @@ def _run(data: Path, planned: ClusterFile, settings: dict[str, str], as_json: bo
     started_s = time.monotonic()
     views: list[Status] = []
     cluster = LocalCluster(
-        data, planned, settings, lambda node: views[0].changed(node), lambda text: views[0].remark(text)
+        data,
+        planned,
+        settings,
+        lambda node: views[0].changed(node),
+        lambda text: views[0].remark(text),
     )
     views.append(status_for(as_json, lambda: cluster.nodes))
     with views[0] as status:

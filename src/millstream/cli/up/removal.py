@@ -68,7 +68,9 @@ def _unregister(cluster: ClusterFile, node: int) -> None:
 
 
 def _others_up(cluster: ClusterFile, node: int) -> list[Entry]:
-    others = [broker for broker in cluster.brokers if broker.node_id != node and broker.state is State.UP]
+    others = [
+        broker for broker in cluster.brokers if broker.node_id != node and broker.state is State.UP
+    ]
     if not others:
         raise ClientError(
             f"no other broker than {node} is up",
@@ -83,7 +85,9 @@ def _refuse_replicas(cluster: ClusterFile, node: int) -> None:
     partitions, max_replicas = replicas_on(bootstrap, node)
     if not partitions:
         return
-    shown = ", ".join(partitions[:_MAX_LISTED]) + (" and others" if len(partitions) > _MAX_LISTED else "")
+    shown = ", ".join(partitions[:_MAX_LISTED]) + (
+        " and others" if len(partitions) > _MAX_LISTED else ""
+    )
     nodes = ",".join(str(broker.node_id) for broker in others)
     command = f"millstream reassign execute --brokers {nodes} --bootstrap {others[0].address}"
     if max_replicas <= len(others):
@@ -109,7 +113,9 @@ def replicas_on(bootstrap: str, node: int) -> tuple[list[str], int]:
     with Admin(bootstrap, timeout_s=DEFAULT_TIMEOUT_S) as admin:
         replicas = admin.reassignments.current()
     hosted = {tp: nodes for tp, nodes in sorted(replicas.items()) if node in nodes}
-    return [f"{tp.topic}-{tp.partition}" for tp in hosted], max(map(len, hosted.values()), default=0)
+    return [f"{tp.topic}-{tp.partition}" for tp in hosted], max(
+        map(len, hosted.values()), default=0
+    )
 
 
 def _leave(data: Path, node: int) -> Path:
@@ -118,7 +124,9 @@ def _leave(data: Path, node: int) -> Path:
         cluster = running_cluster(data)
         entry = known(data, cluster, BROKER, node)
         if entry.state in RUNNING or entry.state is State.WANTED:
-            raise ClientError(f"broker {node} was started again during the removal", hint="try again")
+            raise ClientError(
+                f"broker {node} was started again during the removal", hint="try again"
+            )
         entry.state = State.LEAVING
         cluster_file.write(data, cluster)
         renamed = cluster_file.removed_name(data / f"{BROKER}-{node}")
@@ -135,6 +143,10 @@ def _leave(data: Path, node: int) -> Path:
 
 def _report(node: int, directory: Path, as_json: bool) -> None:
     if as_json:
-        print_json({"kind": BROKER, "node_id": node, "state": "removed", "directory": str(directory)})
+        print_json(
+            {"kind": BROKER, "node_id": node, "state": "removed", "directory": str(directory)}
+        )
     else:
-        print(f"removed broker {node}; its directory is now {os.path.relpath(directory)} and may be deleted")
+        print(
+            f"removed broker {node}; its directory is now {os.path.relpath(directory)} and may be deleted"
+        )

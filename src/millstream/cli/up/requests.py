@@ -55,7 +55,9 @@ def send_request(data: Path, start: str | None, stop: str | None, as_json: bool)
     """Write a request to start, stop or (with neither) add a node, and wait until it is done."""
     word = stop if stop is not None else start
     kind, node = (
-        (BROKER, None) if word is None else parse_node(word, "--stop" if stop is not None else "--start")
+        (BROKER, None)
+        if word is None
+        else parse_node(word, "--stop" if stop is not None else "--start")
     )
     _print(kind, change(data, kind, node, stopping=stop is not None), as_json)
 
@@ -87,7 +89,9 @@ def known(data: Path, cluster: ClusterFile, kind: str, node: int) -> Entry:
     entry = cluster.find(kind, node)
     if entry is None:
         noun = "broker" if kind == BROKER else "ZooKeeper server"
-        raise ClientError(f"this cluster has no {noun} {node}", hint=f"see {data / cluster_file.FILE}")
+        raise ClientError(
+            f"this cluster has no {noun} {node}", hint=f"see {data / cluster_file.FILE}"
+        )
     return entry
 
 
@@ -110,14 +114,18 @@ def _await(data: Path, kind: str, node_id: int, state: State) -> Entry:
     while time.monotonic() < deadline:
         cluster = cluster_file.read(data)
         if cluster is None or cluster.supervisor is None:
-            raise ClientError(f"the cluster in {data} was stopped", hint="start it with `millstream up`")
+            raise ClientError(
+                f"the cluster in {data} was stopped", hint="start it with `millstream up`"
+            )
         entry = cluster.find(kind, node_id)
         if entry is not None and entry.state is state:
             return entry
         if entry is not None and entry.state is State.DEAD:
             raise ClientError(f"{name} did not start", hint=f"see {entry.log}")
         if entry is not None and state is State.UP and _waits_for_others(cluster, kind, entry):
-            note("it serves no clients until a majority of the ZooKeeper servers run: start the others too")
+            note(
+                "it serves no clients until a majority of the ZooKeeper servers run: start the others too"
+            )
             return entry
         time.sleep(_POLL_S)
     raise ClientError(f"{name} is not {state.value} after {_TIMEOUT_S:.0f} s", hint="see its log")
@@ -127,7 +135,9 @@ def _waits_for_others(cluster: ClusterFile, kind: str, entry: Entry) -> bool:
     """Return whether a ZooKeeper server cannot be up yet, because its ensemble has no majority."""
     if kind != ZOOKEEPER or entry.pid is None:
         return False
-    running = sum(server.state in RUNNING and server.pid is not None for server in cluster.zookeepers)
+    running = sum(
+        server.state in RUNNING and server.pid is not None for server in cluster.zookeepers
+    )
     return 2 * running <= len(cluster.zookeepers)
 
 

@@ -26,7 +26,9 @@ def wait_for_stale_processes(data: Path) -> None:
     stale = left = _find_stale(data)
     if not stale:
         return
-    note(f"waiting for {_listed(stale)} to exit: the last `millstream up` in this directory was killed")
+    note(
+        f"waiting for {_listed(stale)} to exit: the last `millstream up` in this directory was killed"
+    )
     deadline = time.monotonic() + STOP_TIMEOUT_S
     while left:
         if time.monotonic() > deadline:
@@ -49,7 +51,10 @@ def _find_stale(data: Path) -> dict[str, Entry]:
         return {}
     kinds = ((ZOOKEEPER, cluster.zookeepers), (BROKER, cluster.brokers))
     return {
-        f"{kind} {entry.node_id}": entry for kind, entries in kinds for entry in entries if _is_ours(entry)
+        f"{kind} {entry.node_id}": entry
+        for kind, entries in kinds
+        for entry in entries
+        if _is_ours(entry)
     }
 
 

@@ -25,7 +25,10 @@ class Status:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         pass
 
@@ -89,7 +92,9 @@ class LiveStatus(Status):
         for node in self._nodes():
             entry = node.entry
             state = Cell(_state(node), _COLOURS.get(entry.state, ""))
-            table.add(node.name, entry.address, str(entry.pid or "-"), state, os.path.relpath(entry.log))
+            table.add(
+                node.name, entry.address, str(entry.pid or "-"), state, os.path.relpath(entry.log)
+            )
         return table.lines(terminal_size().columns, colour=True)
 
     def __enter__(self) -> Self:
@@ -98,7 +103,10 @@ class LiveStatus(Status):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._live.stop()
 
@@ -124,9 +132,7 @@ def status_for(format_json: bool, nodes: Callable[[], list[LocalNode]]) -> Statu
 def line(node: LocalNode) -> str:
     """Return a line with name, address, pid and state of a process."""
     entry = node.entry
-    return (
-        f"{node.name:<12} {entry.address:<16} {f'pid {entry.pid}' if entry.pid else '-':<12} {_state(node)}"
-    )
+    return f"{node.name:<12} {entry.address:<16} {f'pid {entry.pid}' if entry.pid else '-':<12} {_state(node)}"
 
 
 def _state(node: LocalNode) -> str:

@@ -29,7 +29,13 @@ from millstream.client.connection import (
     bootstrap_text,
     explain_silence,
 )
-from millstream.client.errors import NO_ANSWER, BrokerUnreachable, ClientError, kafka_error, translate
+from millstream.client.errors import (
+    NO_ANSWER,
+    BrokerUnreachable,
+    ClientError,
+    kafka_error,
+    translate,
+)
 from millstream.client.library import AdminClient, KafkaException, interruptible, make
 from millstream.client.protocol import Protocol
 from millstream.client.retries import Retries
@@ -65,7 +71,9 @@ class Admin:
         self.cluster = ClusterAdmin(self)
         self.offsets = OffsetsAdmin(self)
         self.protocol = Protocol(
-            self.connection, retries=self.retries, request_timeout_s=self.connection.request_timeout_s
+            self.connection,
+            retries=self.retries,
+            request_timeout_s=self.connection.request_timeout_s,
         )
         self.groups = GroupsAdmin(self)
         self.transactions = TransactionsAdmin(self)
@@ -136,6 +144,9 @@ class Admin:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()

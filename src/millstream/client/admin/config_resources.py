@@ -13,7 +13,10 @@ from typing import Any
 
 from millstream.client.errors import refusal
 from millstream.client.protocol import Protocol
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from millstream.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -79,7 +82,9 @@ def names(protocol: Protocol, kind: str) -> list[str]:
     response = protocol.patiently(list_once, doing=doing)
     # Version 0 of the API lists client metrics only, whatever the request says.
     return sorted(
-        resource.resource_name for resource in response.config_resources if resource.resource_type == number
+        resource.resource_name
+        for resource in response.config_resources
+        if resource.resource_type == number
     )
 
 
@@ -89,7 +94,9 @@ def describe(protocol: Protocol, kind: str, name: str) -> list[Config]:
     doing = f"describe the settings of {kind} {name}"
 
     def describe_once() -> Any:
-        result = protocol.ask(DescribeConfigsRequest(resources=[resource], include_synonyms=True)).results[0]
+        result = protocol.ask(
+            DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+        ).results[0]
         _check(result, doing, name)
         return result
 
@@ -123,7 +130,8 @@ def _check(result: Any, doing: str, subject: str) -> None:
 
 def _config(row: Any) -> Config:
     synonyms = tuple(
-        Synonym(synonym.name, synonym.value, source_name(synonym.source)) for synonym in row.synonyms
+        Synonym(synonym.name, synonym.value, source_name(synonym.source))
+        for synonym in row.synonyms
     )
     source = source_name(row.config_source)
     return Config(row.name, row.value, source, row.read_only, row.is_sensitive, synonyms)

@@ -72,7 +72,9 @@ class ConfigsAdmin:
             lambda limit_s: self._describe_once(resources, limit_s), doing="describe settings"
         )
 
-    def _describe_once(self, resources: list[ConfigResource], limit_s: float) -> dict[str, list[Config]]:
+    def _describe_once(
+        self, resources: list[ConfigResource], limit_s: float
+    ) -> dict[str, list[Config]]:
         settings = {}
         for resource, future in self._admin.client.describe_configs(
             resources, request_timeout=limit_s
@@ -88,7 +90,9 @@ class ConfigsAdmin:
         """Return the dynamic settings of the resource itself, without inherited ones."""
         configs = self.describe(kind, name)
         return {
-            config.name: config.value or "" for config in configs if config.source in _DYNAMIC_SOURCES[kind]
+            config.name: config.value or ""
+            for config in configs
+            if config.source in _DYNAMIC_SOURCES[kind]
         }
 
     def alter(
@@ -114,7 +118,9 @@ class ConfigsAdmin:
             if kind in _LIBRARY_KINDS and not (kind == "broker" and self._is_down(str(name))):
                 self._alter(kind, name, operations, validate_only)
             else:  # for a broker that is down too: librdkafka would wait for that broker
-                rows = [(setting, value, operation.value) for setting, value, operation in operations]
+                rows = [
+                    (setting, value, operation.value) for setting, value, operation in operations
+                ]
                 config_resources.alter(
                     self._admin.protocol, kind, str(name), rows, validate_only=validate_only
                 )
@@ -176,14 +182,19 @@ class ConfigsAdmin:
                 f"broker {name} is down, and only that broker can return its settings",
                 hint="they can be altered",
             )
-        raise ClientError(f"broker {name!r} does not exist", hint=f"the brokers are {', '.join(nodes)}")
+        raise ClientError(
+            f"broker {name!r} does not exist", hint=f"the brokers are {', '.join(nodes)}"
+        )
 
 
 _Operation = tuple[str, str, Any]
 
 
 def _operations(
-    set: Mapping[str, str], delete: Iterable[str], append: Mapping[str, str], subtract: Mapping[str, str]
+    set: Mapping[str, str],
+    delete: Iterable[str],
+    append: Mapping[str, str],
+    subtract: Mapping[str, str],
 ) -> list[_Operation]:
     operations = [(name, value, AlterConfigOpType.SET) for name, value in set.items()]
     # librdkafka rejects a null value even if the operation ignores it.
@@ -208,7 +219,9 @@ def _hint_for(kind: str, name: str | int) -> Iterator[None]:
     except ClientError as error:
         wrong = error.code in (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_REQUEST)
         if wrong and not error.hint.startswith("did you mean"):
-            error.hint = f"see the names and values with `millstream configs describe {kind} {name} --all`"
+            error.hint = (
+                f"see the names and values with `millstream configs describe {kind} {name} --all`"
+            )
         raise
 
 

@@ -213,7 +213,9 @@ class Units(Level):
 class Replicas(Units):
     """Replicas of one topic: at most one of a partition per broker; racks do not get worse."""
 
-    def __init__(self, held: Sequence[int], home: Sequence[int], racks: Sequence[str | None] | None) -> None:
+    def __init__(
+        self, held: Sequence[int], home: Sequence[int], racks: Sequence[str | None] | None
+    ) -> None:
         super().__init__(held, home)
         self._racks = racks
         self.always_direct = racks is None
@@ -222,7 +224,9 @@ class Replicas(Units):
         movable = self.held[source] & ~self.held[target]
         if self._racks is None or not movable:
             return movable
-        return movable & (~self._others_in_rack(target, source) | self._others_in_rack(source, source))
+        return movable & (
+            ~self._others_in_rack(target, source) | self._others_in_rack(source, source)
+        )
 
     def _forget_costs(self, changed: tuple[int, int]) -> None:
         if self._racks is None:
@@ -261,7 +265,9 @@ class Total(Level):
 
     def __init__(self, topics: Sequence[Units]) -> None:
         self._topics = topics
-        self.counts = [sum(column) for column in zip(*(topic.counts for topic in topics), strict=True)]
+        self.counts = [
+            sum(column) for column in zip(*(topic.counts for topic in topics), strict=True)
+        ]
         # For each pair of brokers the topics that allow a shift, by cost.
         self._shifts: dict[tuple[int, int], dict[int, dict[int, None]]] = {}
         self._listed: list[list[tuple[tuple[int, int], int]]] = [[] for _ in topics]
@@ -327,7 +333,9 @@ def _even_shifts(topic: Units, source: int) -> list[tuple[int, int]]:
         costs = topic.costs(source)
         return [(target, cost) for target in targets if (cost := costs[target]) is not None]
     distances, _ = _distances(topic, [source])
-    return [(target, distance[0]) for target in targets if (distance := distances[target]) is not None]
+    return [
+        (target, distance[0]) for target in targets if (distance := distances[target]) is not None
+    ]
 
 
 def even_out_topics(topics: Sequence[Units]) -> None:

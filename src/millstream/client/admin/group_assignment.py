@@ -31,4 +31,6 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
         topics = ConsumerProtocolAssignment.decode(bytes(assignment), 0)[0].assigned_partitions
     except DecodeError:
         return ()
-    return tuple(sorted(TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions))
+    return tuple(
+        sorted(TopicPartition(topic.topic, index) for topic in topics for index in topic.partitions)
+    )

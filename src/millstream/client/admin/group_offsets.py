@@ -66,7 +66,8 @@ def commit(protocol: Protocol, group: str, offsets: Mapping[TopicPartition, int]
             )
         )
     topics = [
-        OffsetCommitRequestTopic(name=topic, partitions=partitions) for topic, partitions in by_topic.items()
+        OffsetCommitRequestTopic(name=topic, partitions=partitions)
+        for topic, partitions in by_topic.items()
     ]
     request = OffsetCommitRequest(group_id=group, member_id="", topics=topics)
 
@@ -95,7 +96,9 @@ def delete(protocol: Protocol, group: str) -> None:
         response = protocol.ask(request, node=protocol.coordinator(group, GROUP).node)
         for result in response.results:
             if result.error_code:
-                raise refusal(result.error_code, doing=doing, subject=group, reason=result.error_message)
+                raise refusal(
+                    result.error_code, doing=doing, subject=group, reason=result.error_message
+                )
 
     protocol.patiently(delete_once, doing=doing, done=missing_counts_as_deleted)
 

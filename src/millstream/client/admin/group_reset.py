@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SHORT = re.compile(r"([0-9]+)(ms|[smhd])")
-_ISO = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?", re.I)
+_ISO = re.compile(
+    r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?", re.I
+)
 
 Kind = Literal["earliest", "latest", "offset", "timestamp", "shift"]
 
@@ -36,7 +38,9 @@ def parse_duration(text: str) -> int:
         return sum(int(count) * _UNITS_MS[unit] for count, unit in _SHORT.findall(plain.lower()))
     match = _ISO.fullmatch(plain)
     if match is None or not any(match.groups()):
-        raise ClientError(f"{text!r} is not a duration", hint="use 90s, 15m, 1h30m, 2d or PT1H, P1DT12H")
+        raise ClientError(
+            f"{text!r} is not a duration", hint="use 90s, 15m, 1h30m, 2d or PT1H, P1DT12H"
+        )
     days, hours, minutes = (int(digits or 0) for digits in match.groups()[:3])
     return ((days * 24 + hours) * 60 + minutes) * 60_000 + round(float(match[4] or 0) * 1000)
 
@@ -144,7 +148,9 @@ def _targets(
     }
 
 
-def _offsets(admin: Admin, partitions: Sequence[TopicPartition], spec: Spec) -> dict[TopicPartition, int]:
+def _offsets(
+    admin: Admin, partitions: Sequence[TopicPartition], spec: Spec
+) -> dict[TopicPartition, int]:
     return {
         partition: result.offset
         for partition, result in admin.offsets.list(dict.fromkeys(partitions, spec)).items()

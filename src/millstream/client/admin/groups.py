@@ -115,12 +115,18 @@ class GroupsAdmin:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
-    def list(self, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> Sequence[GroupListing]:
+    def list(
+        self, *, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> Sequence[GroupListing]:
         """Return all groups, sorted, or those with one of these states and types."""
         wanted_states, wanted_types = named(GroupState, [*states]), named(GroupType, [*types])
         protocol = self._admin.protocol
         groups = protocol.patiently(
-            lambda: {group.id: group for broker in protocol.brokers() for group in self._listed(broker.node)},
+            lambda: {
+                group.id: group
+                for broker in protocol.brokers()
+                for group in self._listed(broker.node)
+            },
             doing="list the groups",
         )
         return [
@@ -135,7 +141,9 @@ class GroupsAdmin:
         if response.error_code:
             raise refusal(response.error_code, doing="list the groups")
         return [
-            GroupListing(group.group_id, group.group_state, group.group_type.lower(), group.protocol_type)
+            GroupListing(
+                group.group_id, group.group_state, group.group_type.lower(), group.protocol_type
+            )
             for group in response.groups
         ]
 
@@ -155,7 +163,8 @@ class GroupsAdmin:
     def find(self, name: str) -> Group | None:
         """Return one group, or None if it does not exist."""
         return self._admin.protocol.patiently(
-            lambda: self._consumer_group(name) or self._classic_group(name), doing=f"describe group {name!r}"
+            lambda: self._consumer_group(name) or self._classic_group(name),
+            doing=f"describe group {name!r}",
         )
 
     def _consumer_group(self, name: str) -> Group | None:
@@ -165,12 +174,20 @@ class GroupsAdmin:
         """
         if not self._admin.protocol.supports("ConsumerGroupDescribe"):
             return None
-        coordinator, described = self._at_coordinator(name, ConsumerGroupDescribeRequest(group_ids=[name]))
+        coordinator, described = self._at_coordinator(
+            name, ConsumerGroupDescribeRequest(group_ids=[name])
+        )
         if described is None:
             return None
         members = tuple(_consumer_member(member) for member in described.members)
         return Group(
-            name, described.group_state, "consumer", "consumer", described.assignor_name, coordinator, members
+            name,
+            described.group_state,
+            "consumer",
+            "consumer",
+            described.assignor_name,
+            coordinator,
+            members,
         )
 
     def _classic_group(self, name: str) -> Group | None:
@@ -195,7 +212,9 @@ class GroupsAdmin:
             return coordinator, None
         if described.error_code:
             reason = getattr(described, "error_message", None)
-            raise refusal(described.error_code, doing=f"describe group {name!r}", subject=name, reason=reason)
+            raise refusal(
+                described.error_code, doing=f"describe group {name!r}", subject=name, reason=reason
+            )
         return coordinator, described
 
     def inactive(self, name: str, *, doing: str) -> Group | None:
@@ -205,7 +224,9 @@ class GroupsAdmin:
         """
         group = self.find(name)
         if group is not None and group.active:
-            members = sorted({f"{member.client_id} at {member.host.lstrip('/')}" for member in group.members})
+            members = sorted(
+                {f"{member.client_id} at {member.host.lstrip('/')}" for member in group.members}
+            )
             shown = ", ".join(members[:3]) + (", ..." if len(members) > 3 else "")
             count = f"{len(group.members)} member{'s' if len(group.members) > 1 else ''}"
             raise GroupActive(
@@ -223,7 +244,9 @@ class GroupsAdmin:
         """Return one row per partition that the group has committed or was assigned, sorted."""
         described = self.get(group) if isinstance(group, str) else group
         committed = self.committed(described.id)
-        owners = {partition: member for member in described.members for partition in member.assignment}
+        owners = {
+            partition: member for member in described.members for partition in member.assignment
+        }
         partitions = sorted(committed.keys() | owners.keys())
         start, end = self._ends(partitions)
         return [
@@ -359,4 +382,6 @@ def _consumer_member(described: Any) -> Member:
 
 def _partitions(assignment: Any) -> tuple[TopicPartition, ...]:
     rows = assignment.topic_partitions
-    return tuple(sorted(TopicPartition(row.topic_name, index) for row in rows for index in row.partitions))
+    return tuple(
+        sorted(TopicPartition(row.topic_name, index) for row in rows for index in row.partitions)
+    )

@@ -56,7 +56,8 @@ class OffsetsAdmin:
         """
         offsets: dict[TopicPartition, OffsetAt] = {}
         self._admin.retries.run(
-            lambda limit_s: self.list_missing(wanted, offsets, limit_s, isolation), doing="list offsets"
+            lambda limit_s: self.list_missing(wanted, offsets, limit_s, isolation),
+            doing="list offsets",
         )
         return offsets
 
@@ -107,7 +108,9 @@ class OffsetsAdmin:
 
     def _offset(self, requested: KafkaTopicPartition, future: Any) -> OffsetAt:
         partition = TopicPartition(requested.topic, requested.partition)
-        listed = self._admin.wait(future, doing=f"list the offsets of {partition}", subject=requested.topic)
+        listed = self._admin.wait(
+            future, doing=f"list the offsets of {partition}", subject=requested.topic
+        )
         if listed.offset == _UNKNOWN_OFFSET:
             raise refusal(
                 ErrorCode.LEADER_NOT_AVAILABLE,
@@ -120,7 +123,9 @@ class OffsetsAdmin:
         """Return the first offset of every partition that is not deleted."""
         return self._of_topic(topic, "earliest")
 
-    def latest(self, topic: str, *, isolation: Isolation = "read_uncommitted") -> dict[TopicPartition, int]:
+    def latest(
+        self, topic: str, *, isolation: Isolation = "read_uncommitted"
+    ) -> dict[TopicPartition, int]:
         """Return the offset of the next record of every partition.
 
         That is the high watermark, or with read_committed the last stable offset.
@@ -130,10 +135,14 @@ class OffsetsAdmin:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Delete records before an offset (-1: all); return each partition's new first offset."""
         low: dict[TopicPartition, int] = {}
-        self._admin.retries.run(lambda limit_s: self._delete_missing(before, low), doing="delete records")
+        self._admin.retries.run(
+            lambda limit_s: self._delete_missing(before, low), doing="delete records"
+        )
         return low
 
-    def _delete_missing(self, before: Mapping[TopicPartition, int], low: dict[TopicPartition, int]) -> None:
+    def _delete_missing(
+        self, before: Mapping[TopicPartition, int], low: dict[TopicPartition, int]
+    ) -> None:
         """Delete once. It may be repeated: records that are gone already are no error."""
         requested = [
             KafkaTopicPartition(*partition, offset)
@@ -147,7 +156,9 @@ class OffsetsAdmin:
         for deleted, future in futures.items():
             partition = TopicPartition(deleted.topic, deleted.partition)
             doing = f"delete the records of {partition} before {before[partition]}"
-            low[partition] = self._admin.wait(future, doing=doing, subject=deleted.topic).low_watermark
+            low[partition] = self._admin.wait(
+                future, doing=doing, subject=deleted.topic
+            ).low_watermark
 
     def _of_topic(
         self, topic: str, spec: Spec, isolation: Isolation = "read_uncommitted"

@@ -120,7 +120,9 @@ class _Plan:
         for tp, replicas in self.replicas.items():
             first = self.current[tp][0]
             if first not in replicas:
-                first = min(replicas, key=lambda broker: (topic_led[tp.topic, broker], led[broker], broker))
+                first = min(
+                    replicas, key=lambda broker: (topic_led[tp.topic, broker], led[broker], broker)
+                )
             self.leader[tp] = first
             led[first] += 1
             topic_led[tp.topic, first] += 1
@@ -147,7 +149,9 @@ class _Plan:
         ]
 
     def _brokers(self, held: Sequence[int], index: int) -> list[int]:
-        return [broker for broker, bits in zip(self.brokers, held, strict=True) if bits >> index & 1]
+        return [
+            broker for broker, bits in zip(self.brokers, held, strict=True) if bits >> index & 1
+        ]
 
     def assignment(self) -> Assignment:
         return {tp: self._ordered(tp) for tp in self.current}
@@ -170,4 +174,8 @@ def moves(
     current: Mapping[TopicPartition, Sequence[int]], planned: Mapping[TopicPartition, Sequence[int]]
 ) -> Assignment:
     """Return the part of a plan that differs from the current assignment."""
-    return {tp: tuple(nodes) for tp, nodes in planned.items() if tuple(current.get(tp, ())) != tuple(nodes)}
+    return {
+        tp: tuple(nodes)
+        for tp, nodes in planned.items()
+        if tuple(current.get(tp, ())) != tuple(nodes)
+    }

@@ -90,7 +90,9 @@ class ReassignmentsAdmin:
 
         def request_once() -> Any:
             protocol = self._admin.protocol
-            response = protocol.ask(request) if through is None else protocol.ask(request, node=through)
+            response = (
+                protocol.ask(request) if through is None else protocol.ask(request, node=through)
+            )
             if response.error_code:
                 reason = getattr(response, "error_message", None)
                 raise refusal(response.error_code, doing=doing, reason=reason)
@@ -114,7 +116,9 @@ class ReassignmentsAdmin:
                 ListPartitionReassignmentsTopics(name=name, partition_indexes=indexes)
                 for name, indexes in by_topic.items()
             ]
-        response = self._request(ListPartitionReassignmentsRequest(topics=topics), "list moves", through)
+        response = self._request(
+            ListPartitionReassignmentsRequest(topics=topics), "list moves", through
+        )
         return sorted(
             (
                 Moving(
@@ -193,7 +197,10 @@ class ReassignmentsAdmin:
             by_topic: dict[str, list[int]] = {}
             for tp in partitions:
                 by_topic.setdefault(tp.topic, []).append(tp.partition)
-            topics = [TopicPartitions(topic=name, partitions=indexes) for name, indexes in by_topic.items()]
+            topics = [
+                TopicPartitions(topic=name, partitions=indexes)
+                for name, indexes in by_topic.items()
+            ]
         request = ElectLeadersRequest(
             election_type=UNCLEAN if unclean else PREFERRED,
             topic_partitions=topics,
@@ -208,6 +215,8 @@ class ReassignmentsAdmin:
                     results[tp] = None
                 elif result.error_code != ErrorCode.ELECTION_NOT_NEEDED:
                     results[tp] = refusal(
-                        result.error_code, doing=f"elect a leader of {tp}", reason=result.error_message
+                        result.error_code,
+                        doing=f"elect a leader of {tp}",
+                        reason=result.error_message,
                     )
         return results

@@ -49,5 +49,7 @@ def named(kind: type[Name], names: Iterable[str]) -> set[Name]:
     known = {member.value.lower(): member for member in kind}
     for name in names:
         if name.lower() not in known:
-            raise ClientError(f"{name!r} is not one of {', '.join(kind)}", hint="use one of these names")
+            raise ClientError(
+                f"{name!r} is not one of {', '.join(kind)}", hint="use one of these names"
+            )
     return {known[name.lower()] for name in names}

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millstream.client.errors import ClientError, TopicExists, UnknownPartition, UnknownTopic, unknown_topic
+from millstream.client.errors import (
+    ClientError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+    unknown_topic,
+)
 from millstream.client.library import (
     NewPartitions,
     NewTopic,
@@ -71,7 +77,11 @@ class TopicsAdmin:
         """Return the names of all topics, sorted."""
         admin, doing = self._admin, "list the topics"
         metadata = cluster_metadata(
-            admin.client, None, admin.retries, lambda error: admin.explain(error, doing=doing), doing
+            admin.client,
+            None,
+            admin.retries,
+            lambda error: admin.explain(error, doing=doing),
+            doing,
         )
         return sorted(metadata.topics)
 
@@ -122,16 +132,23 @@ class TopicsAdmin:
         ``assignment`` lists the replicas of each partition.
         """
         if assignment is not None and (partitions is not None or replication_factor is not None):
-            raise ClientError("a replica assignment already determines the number of partitions and replicas")
+            raise ClientError(
+                "a replica assignment already determines the number of partitions and replicas"
+            )
         doing = f"create topic {name!r}"
         _check_count(partitions, "number of partitions", MAX_PARTITIONS, doing)
         _check_count(replication_factor, "replication factor", MAX_REPLICAS, doing)
         replicas: dict[str, Any] = (
-            {"replica_assignment": [[*nodes] for nodes in assignment], "num_partitions": len(assignment)}
+            {
+                "replica_assignment": [[*nodes] for nodes in assignment],
+                "num_partitions": len(assignment),
+            }
             if assignment is not None
             else {
                 "num_partitions": BROKER_DEFAULT if partitions is None else partitions,
-                "replication_factor": BROKER_DEFAULT if replication_factor is None else replication_factor,
+                "replication_factor": BROKER_DEFAULT
+                if replication_factor is None
+                else replication_factor,
             }
         )
         topic = NewTopic(name, config=dict(configs or {}), **replicas)
@@ -147,13 +164,17 @@ class TopicsAdmin:
             if not isinstance(error, TopicExists) or not self._is_as_requested(topic):
                 raise error
 
-        self._admin.retries.run(create_once, doing=doing, done=None if validate_only else accept_existing)
+        self._admin.retries.run(
+            create_once, doing=doing, done=None if validate_only else accept_existing
+        )
 
     def _is_as_requested(self, requested: NewTopic) -> bool:
         topic = self.get(requested.topic)
         settings = self._admin.configs.overrides("topic", requested.topic)
         if requested.replica_assignment:
-            same = [[*partition.replicas] for partition in topic.partitions] == requested.replica_assignment
+            same = [
+                [*partition.replicas] for partition in topic.partitions
+            ] == requested.replica_assignment
         else:
             same = requested.num_partitions in (BROKER_DEFAULT, len(topic.partitions)) and (
                 requested.replication_factor in (BROKER_DEFAULT, topic.replication_factor)
@@ -169,12 +190,17 @@ class TopicsAdmin:
         _check_count(total, "number of partitions", MAX_PARTITIONS, doing)
 
         def add_once(limit_s: float) -> None:
-            futures = self._admin.client.create_partitions([NewPartitions(name, total)], **self._timeouts())
+            futures = self._admin.client.create_partitions(
+                [NewPartitions(name, total)], **self._timeouts()
+            )
             self._admin.wait(futures[name], doing=doing, subject=name)
 
         def accept_added(error: ClientError) -> None:
             """Accept the partitions that an attempt without a response has added."""
-            if error.code is not ErrorCode.INVALID_PARTITIONS or len(self.get(name).partitions) != total:
+            if (
+                error.code is not ErrorCode.INVALID_PARTITIONS
+                or len(self.get(name).partitions) != total
+            ):
                 raise error
 
         self._admin.retries.run(add_once, doing=doing, done=accept_added)
@@ -213,13 +239,17 @@ class TopicsAdmin:
     def _describe_once(self, names: Sequence[str], limit_s: float) -> dict[str, Topic | Exception]:
         admin = self._admin
         try:
-            futures = admin.client.describe_topics(TopicCollection([*names]), request_timeout=limit_s)
+            futures = admin.client.describe_topics(
+                TopicCollection([*names]), request_timeout=limit_s
+            )
         except ValueError as error:
             raise ClientError(f"cannot describe {', '.join(map(repr, names))}: {error}") from None
         results: dict[str, Topic | Exception] = {}
         for name, future in futures.items():
             try:
-                results[name] = _topic(admin.wait(future, doing=f"describe topic {name!r}", subject=name))
+                results[name] = _topic(
+                    admin.wait(future, doing=f"describe topic {name!r}", subject=name)
+                )
             except UnknownTopic as error:
                 results[name] = error
         return results
@@ -236,7 +266,9 @@ class TopicsAdmin:
 
 def _topic(described: Any) -> Topic:
     partitions = sorted(map(_partition, described.partitions), key=lambda partition: partition.id)
-    return Topic(described.name, _topic_id(described.topic_id), described.is_internal, tuple(partitions))
+    return Topic(
+        described.name, _topic_id(described.topic_id), described.is_internal, tuple(partitions)
+    )
 
 
 def _topic_id(uuid: Any) -> str:
@@ -245,7 +277,9 @@ def _topic_id(uuid: Any) -> str:
 
 
 def _partition(described: Any) -> Partition:
-    leader = described.leader.id if described.leader is not None and described.leader.id >= 0 else None
+    leader = (
+        described.leader.id if described.leader is not None and described.leader.id >= 0 else None
+    )
     return Partition(
         described.id,
         leader,

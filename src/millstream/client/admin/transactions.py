@@ -103,7 +103,11 @@ class TransactionsAdmin:
         )
         protocol = self._admin.protocol
         listings = protocol.patiently(
-            lambda: [listing for broker in protocol.brokers() for listing in self._listed(broker, request)],
+            lambda: [
+                listing
+                for broker in protocol.brokers()
+                for listing in self._listed(broker, request)
+            ],
             doing="list the transactions",
         )
         return sorted(listings, key=lambda listing: listing.id)
@@ -119,7 +123,9 @@ class TransactionsAdmin:
         if response.error_code:
             raise refusal(response.error_code, doing="list the transactions")
         return [
-            TransactionListing(state.transactional_id, state.producer_id, state.transaction_state, broker)
+            TransactionListing(
+                state.transactional_id, state.producer_id, state.transaction_state, broker
+            )
             for state in response.transaction_states
         ]
 
@@ -139,7 +145,9 @@ class TransactionsAdmin:
         if state.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise self._unknown(name)
         if state.error_code:
-            raise refusal(state.error_code, doing=f"describe transactional id {name!r}", subject=name)
+            raise refusal(
+                state.error_code, doing=f"describe transactional id {name!r}", subject=name
+            )
         return _transaction(state, coordinator)
 
     def _unknown(self, name: str) -> ClientError:
@@ -166,7 +174,8 @@ class TransactionsAdmin:
             )
         # It can be repeated: a second attempt finds the transaction aborted and fences again.
         self._admin.protocol.patiently(
-            lambda: self._fence(name, transaction.timeout_ms), doing=f"abort the transaction of {name!r}"
+            lambda: self._fence(name, transaction.timeout_ms),
+            doing=f"abort the transaction of {name!r}",
         )
         return transaction
 
@@ -175,7 +184,9 @@ class TransactionsAdmin:
         request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=timeout_ms)
         response = self._admin.protocol.ask(request, node=coordinator.node)
         if response.error_code:
-            raise refusal(response.error_code, doing=f"abort the transaction of {name!r}", subject=name)
+            raise refusal(
+                response.error_code, doing=f"abort the transaction of {name!r}", subject=name
+            )
 
     def producers(self, partitions: Iterable[TopicPartition]) -> Sequence[ActiveProducer]:
         """Return the producers that the leaders of these partitions know."""
@@ -194,22 +205,33 @@ class TransactionsAdmin:
         by_node: dict[int, Rows] = {}
         for partition in partitions:
             if (node := leaders.get(partition)) is not None:
-                by_node.setdefault(node, {}).setdefault(partition.topic, []).append(partition.partition)
+                by_node.setdefault(node, {}).setdefault(partition.topic, []).append(
+                    partition.partition
+                )
         producers = [
-            producer for node, topics in by_node.items() for producer in self._producers_at(node, topics)
+            producer
+            for node, topics in by_node.items()
+            for producer in self._producers_at(node, topics)
         ]
         return sorted(producers, key=lambda producer: (producer.partition, producer.producer_id))
 
     def _producers_at(self, node: int, topics: Rows) -> Sequence[ActiveProducer]:
-        requested = [TopicRequest(name=name, partition_indexes=rows) for name, rows in topics.items()]
+        requested = [
+            TopicRequest(name=name, partition_indexes=rows) for name, rows in topics.items()
+        ]
         producers = []
-        for topic in self._admin.protocol.ask(DescribeProducersRequest(topics=requested), node=node).topics:
+        for topic in self._admin.protocol.ask(
+            DescribeProducersRequest(topics=requested), node=node
+        ).topics:
             for row in topic.partitions:
                 partition = TopicPartition(topic.name, row.partition_index)
                 if row.error_code:
                     doing = f"list the producers of {partition}"
                     raise refusal(
-                        row.error_code, doing=doing, subject=partition.topic, reason=row.error_message
+                        row.error_code,
+                        doing=doing,
+                        subject=partition.topic,
+                        reason=row.error_message,
                     )
                 producers += [_producer(partition, active) for active in row.active_producers]
         return producers
@@ -275,7 +297,8 @@ class TransactionsAdmin:
 
     def _is_open(self, producer: ActiveProducer) -> bool:
         return any(
-            (active.producer_id, active.start_offset) == (producer.producer_id, producer.start_offset)
+            (active.producer_id, active.start_offset)
+            == (producer.producer_id, producer.start_offset)
             for active in self._producers([producer.partition])
         )
 
@@ -292,11 +315,18 @@ class TransactionsAdmin:
             # The epoch is -1 before the first marker in the partition; 0 is older than any
             # coordinator's.
             coordinator_epoch=max(0, producer.coordinator_epoch),
-            topics=[WritableTxnMarkerTopic(name=partition.topic, partition_indexes=[partition.partition])],
+            topics=[
+                WritableTxnMarkerTopic(
+                    name=partition.topic, partition_indexes=[partition.partition]
+                )
+            ],
         )
         response = self._admin.protocol.ask(WriteTxnMarkersRequest(markers=[marker]), node=leader)
         results = [
-            result for marked in response.markers for topic in marked.topics for result in topic.partitions
+            result
+            for marked in response.markers
+            for topic in marked.topics
+            for result in topic.partitions
         ]
         for result in results:
             if result.error_code:
@@ -313,7 +343,11 @@ def _transaction(described: Any, coordinator: Address) -> Transaction:
         described.transaction_start_time_ms if described.transaction_start_time_ms >= 0 else None,
         coordinator,
         tuple(
-            sorted(TopicPartition(row.topic, index) for row in described.topics for index in row.partitions)
+            sorted(
+                TopicPartition(row.topic, index)
+                for row in described.topics
+                for index in row.partitions
+            )
         ),
     )
 

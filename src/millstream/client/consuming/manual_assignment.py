@@ -61,11 +61,15 @@ class ManualAssignment:
             if self._selection.has_pattern:
                 topics = self._selection.topics(admin.topics.names())
             partitions = [
-                partition for topic in topics for partition in admin.topics.partitions(topic, self._only)
+                partition
+                for topic in topics
+                for partition in admin.topics.partitions(topic, self._only)
             ]
             self.started = start.resolve(partitions, admin.offsets, self._isolation)
             if self._remaining is not None:
-                ends = admin.offsets.list(dict.fromkeys(partitions, "latest"), isolation=self._isolation)
+                ends = admin.offsets.list(
+                    dict.fromkeys(partitions, "latest"), isolation=self._isolation
+                )
                 self._remaining |= {
                     partition: end.offset
                     for partition, end in ends.items()
@@ -98,7 +102,9 @@ class ManualAssignment:
         return client
 
     def _with_start(self, partitions: Sequence[TopicPartition]) -> list[KafkaTopicPartition]:
-        return [KafkaTopicPartition(*partition, self.started[partition]) for partition in partitions]
+        return [
+            KafkaTopicPartition(*partition, self.started[partition]) for partition in partitions
+        ]
 
     def _warm_up(self, client: KafkaConsumer, partitions: Sequence[TopicPartition]) -> None:
         if partitions:
@@ -143,7 +149,9 @@ class ManualAssignment:
         if new:
             try:
                 with Admin.over(self._connection) as admin:
-                    self.started |= Position("earliest").resolve(new, admin.offsets, self._isolation)
+                    self.started |= Position("earliest").resolve(
+                        new, admin.offsets, self._isolation
+                    )
             except ClientError:
                 return  # as above: the topic may have been deleted again
             self.client.incremental_assign(self._with_start(new))

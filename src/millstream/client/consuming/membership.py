@@ -94,7 +94,9 @@ class Membership:
             config.get("partition.assignment.strategy", COOPERATIVE) == COOPERATIVE
             or config.get("group.protocol") == "consumer"
         )
-        self._static = bool(config.get("group.instance.id")) and config.get("group.protocol") != "consumer"
+        self._static = (
+            bool(config.get("group.instance.id")) and config.get("group.protocol") != "consumer"
+        )
         self.client = make(KafkaConsumer, config)
         self._subscribe(topics)
 
@@ -120,7 +122,10 @@ class Membership:
         doing = f"join group {self.group!r}"
         try:
             self.client.subscribe(
-                [*topics], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_revoke
+                [*topics],
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_revoke,
             )
         except (KafkaException, ValueError) as error:
             self.client.close()
@@ -159,7 +164,9 @@ class Membership:
             return
         committed = self._fetch_committed(self.client, self.owned)
         self._committed = dict(committed)
-        targets = {partition: committed.get(partition, self.started[partition]) for partition in self.owned}
+        targets = {
+            partition: committed.get(partition, self.started[partition]) for partition in self.owned
+        }
         positions = self.client.position([KafkaTopicPartition(*partition) for partition in targets])
         for position in positions:
             if position.offset >= 0:  # else no record of it was handed out yet
@@ -214,7 +221,9 @@ class Membership:
                 results: Any = interruptible(
                     self.client.commit, offsets=_offsets(self._uncommitted), asynchronous=False
                 )
-                failure = next((result.error for result in results if result.error is not None), None)
+                failure = next(
+                    (result.error for result in results if result.error is not None), None
+                )
             except KafkaException as error:
                 failure = kafka_error(error)
             if failure is None:
@@ -245,7 +254,9 @@ class Membership:
             raise failure
 
     def _commit_failure(self, error: Any) -> CommitFailed:
-        translated = translate(error, doing=f"commit offsets of group {self.group!r}", subject=self.group)
+        translated = translate(
+            error, doing=f"commit offsets of group {self.group!r}", subject=self.group
+        )
         code = kafka_error(error).code()
         return CommitFailed(
             translated.message,
@@ -256,10 +267,15 @@ class Membership:
         )
 
     def _on_commit(self, error: Any, results: Sequence[KafkaTopicPartition]) -> None:
-        failure = error or next((result.error for result in results if result.error is not None), None)
+        failure = error or next(
+            (result.error for result in results if result.error is not None), None
+        )
         if failure is None:
             self._on_committed(
-                {TopicPartition(result.topic, result.partition): result.offset for result in results}
+                {
+                    TopicPartition(result.topic, result.partition): result.offset
+                    for result in results
+                }
             )
             return
         for result in results:  # the next commit includes them again
@@ -275,7 +291,9 @@ class Membership:
             # Partitions that were assigned between the last poll and the close are not read here.
             # The library assigns and revokes them automatically.
             return
-        partitions = [TopicPartition(partition.topic, partition.partition) for partition in assigned]
+        partitions = [
+            TopicPartition(partition.topic, partition.partition) for partition in assigned
+        ]
         start = self._start_offsets(client, partitions)
         assignment = _offsets(start)
         if self._cooperative:
@@ -299,10 +317,14 @@ class Membership:
             new = [partition for partition in partitions if partition not in committed]
             start |= self._start.resolve(new, admin.offsets, self._isolation)
             if self._remaining is not None:
-                ends = admin.offsets.list(dict.fromkeys(partitions, "latest"), isolation=self._isolation)
+                ends = admin.offsets.list(
+                    dict.fromkeys(partitions, "latest"), isolation=self._isolation
+                )
                 self._ends |= {partition: end.offset for partition, end in ends.items()}
                 self._remaining |= {
-                    partition: end.offset for partition, end in ends.items() if end.offset > start[partition]
+                    partition: end.offset
+                    for partition, end in ends.items()
+                    if end.offset > start[partition]
                 }
         self._committed |= committed
         return start

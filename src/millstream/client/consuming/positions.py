@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _AGO = re.compile(r"-([0-9]+)([smhd])")
 _NUMBER = re.compile(r"([@-]?)([0-9]+)")
-_NUMBERED: dict[str, Literal["offset", "last", "timestamp"]] = {"": "offset", "-": "last", "@": "timestamp"}
+_NUMBERED: dict[str, Literal["offset", "last", "timestamp"]] = {
+    "": "offset",
+    "-": "last",
+    "@": "timestamp",
+}
 _LAST_MS = 2**63 - 1
 
 
@@ -87,7 +91,8 @@ class Position:
         older = [partition for partition in partitions if listed[partition].offset < 0]
         end = offsets.list(dict.fromkeys(older, "latest"), isolation=isolation)
         return {
-            partition: (end if partition in end else listed)[partition].offset for partition in partitions
+            partition: (end if partition in end else listed)[partition].offset
+            for partition in partitions
         }
 
 

@@ -97,7 +97,9 @@ class RecordStream:
     def put_back(self, first: Record, polled: Sequence[Record]) -> None:
         """Return the records of ``polled`` from ``first`` on with the next poll."""
         place = first[:3]  # topic, partition, offset
-        at = next((index for index, record in enumerate(polled) if record[:3] == place), len(polled))
+        at = next(
+            (index for index, record in enumerate(polled) if record[:3] == place), len(polled)
+        )
         self._buffered = [*polled[at:], *self._buffered]
 
     def mark_handed_out(self, records: Iterable[Record]) -> None:

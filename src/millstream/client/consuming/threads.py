@@ -41,7 +41,9 @@ class ConsumerThreads:
     ) -> None:
         """Take the ``options`` of Consumer."""
         reject_exactly_once(options.get("delivery"), "ConsumerThreads")
-        self._make: Callable[[], Consumer] = lambda: Consumer(bootstrap, topics, group=group, **options)
+        self._make: Callable[[], Consumer] = lambda: Consumer(
+            bootstrap, topics, group=group, **options
+        )
         self._handle = handle
         self._max_records = max_records
         self._stopping = threading.Event()
@@ -94,7 +96,10 @@ class ConsumerThreads:
         return self.start()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
         for thread in self._threads:

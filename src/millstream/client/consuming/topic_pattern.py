@@ -54,7 +54,8 @@ class TopicSelection:
         return sorted(
             name
             for name in known
-            if self._compiled[text].match(name) and (with_internal or not name.startswith(_INTERNAL))
+            if self._compiled[text].match(name)
+            and (with_internal or not name.startswith(_INTERNAL))
         )
 
 

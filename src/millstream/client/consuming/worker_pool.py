@@ -108,7 +108,9 @@ class WorkerPool:
         self._drain_timeout_s = drain_timeout_s
         self._on_error = on_error
         self._commits_first = consumer.commits_first
-        interval_ms = float(consumer.connection.options.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS))
+        interval_ms = float(
+            consumer.connection.options.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS)
+        )
         self._pause_after_s = min(PAUSE_AFTER_S, interval_ms / 4000)
         self._changed = threading.Condition()
         self._partitions: dict[TopicPartition, Progress] = {}
@@ -130,7 +132,9 @@ class WorkerPool:
         if membership is not None:
             membership.on_revoked, membership.on_assigned = self._on_revoked, self._on_assigned
         threads = [
-            threading.Thread(target=self._work, args=(records,), name=f"worker-{number}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(records,), name=f"worker-{number}", daemon=True
+            )
             for number, records in enumerate(self._queues)
         ]
         for thread in threads:
@@ -158,7 +162,9 @@ class WorkerPool:
             unhandled = self._in_flight if self._commits_first else 0
         if unhandled:
             logger.warning(
-                "%d records are committed and not handled after %s s", unhandled, self._drain_timeout_s
+                "%d records are committed and not handled after %s s",
+                unhandled,
+                self._drain_timeout_s,
             )
         elif running:
             logger.warning(
@@ -192,7 +198,9 @@ class WorkerPool:
             self._resume()
             if self._room() < self._max_in_flight // 4:
                 with self._changed:
-                    self._changed.wait_for(lambda: self._room() >= self._max_in_flight // 4, GATHER_S)
+                    self._changed.wait_for(
+                        lambda: self._room() >= self._max_in_flight // 4, GATHER_S
+                    )
             self._poll(min(self._room(), 500), POLL_S)
 
     def _wait(self, enough: Callable[[], bool]) -> None:
@@ -200,7 +208,11 @@ class WorkerPool:
         if not self._paused:
             deadline_s = time.monotonic() + self._pause_after_s
             with self._changed:
-                while not enough() and not self._ending() and (left_s := deadline_s - time.monotonic()) > 0:
+                while (
+                    not enough()
+                    and not self._ending()
+                    and (left_s := deadline_s - time.monotonic()) > 0
+                ):
                     self._changed.wait(min(left_s, POLL_S))
                 if enough() or self._ending():
                     return
@@ -253,7 +265,9 @@ class WorkerPool:
                     self._partitions[TopicPartition(topic, partition)].finish(offset)
             self._in_flight += len(records)
         for record, key in zip(records, raw_keys, strict=True):
-            self._queues[self._worker_of(record, key)].put((record, self._partitions[_partition(record)]))
+            self._queues[self._worker_of(record, key)].put(
+                (record, self._partitions[_partition(record)])
+            )
 
     def _begin(self, record: Record) -> None:
         self._progress(record).begin(record.offset)
@@ -279,7 +293,9 @@ class WorkerPool:
                 for partition, progress in self._partitions.items()
                 if progress.next_offset is not None
             }
-            busy = {partition for partition, progress in self._partitions.items() if progress.waiting}
+            busy = {
+                partition for partition, progress in self._partitions.items() if progress.waiting
+            }
         for partition, offset in offsets.items():
             membership.advance(partition, offset)
         self._stream.mark_ends(but=busy)
@@ -306,7 +322,9 @@ class WorkerPool:
         deadline_s = time.monotonic() + self._drain_timeout_s
         with self._changed:
             revoked = [
-                self._partitions[partition] for partition in partitions if partition in self._partitions
+                self._partitions[partition]
+                for partition in partitions
+                if partition in self._partitions
             ]
             for progress in revoked:
                 # No other member reads records that are committed already.

@@ -142,7 +142,9 @@ def letter_order(letter: DeadLetter, *, by_offset: bool) -> int:
     origin, first = letter.identity, letter.first
     if by_offset and origin is not None:
         return record_order(origin, first, by_offset=True)
-    timestamp_ms = letter.record.timestamp_ms if letter.timestamp_ms is None else letter.timestamp_ms
+    timestamp_ms = (
+        letter.record.timestamp_ms if letter.timestamp_ms is None else letter.timestamp_ms
+    )
     return timestamp_ms if first is None or first.timestamp_ms is None else first.timestamp_ms
 
 
@@ -182,7 +184,9 @@ def decide(
     return decided.result()
 
 
-def _select(letters: Sequence[Candidate], sent: Sequence[int], limit: int, *, in_order: bool) -> set[int]:
+def _select(
+    letters: Sequence[Candidate], sent: Sequence[int], limit: int, *, in_order: bool
+) -> set[int]:
     """Return the letters to send under a limit.
 
     A letter that is followed by newer ones of its key needs all of those.

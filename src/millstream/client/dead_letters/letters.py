@@ -103,7 +103,9 @@ class DeadLetter(NamedTuple):
     @property
     def headers(self) -> Headers:
         """The headers of the original record."""
-        return tuple((name, value) for name, value in self.record.headers if not name.startswith(PREFIX))
+        return tuple(
+            (name, value) for name, value in self.record.headers if not name.startswith(PREFIX)
+        )
 
 
 def dead_letter(record: Record) -> DeadLetter:
@@ -230,7 +232,9 @@ class Summary(NamedTuple):
     refused_by: Mapping[RefusedBy, int] = MappingProxyType({})
 
 
-def summaries(admin: Admin, *, pipeline: str | None = None, flow: str | None = None) -> list[Summary]:
+def summaries(
+    admin: Admin, *, pipeline: str | None = None, flow: str | None = None
+) -> list[Summary]:
     """Return a summary of every topic that is named like a dead-letter topic.
 
     The topics are read, because offsets also count transaction markers.
@@ -240,7 +244,9 @@ def summaries(admin: Admin, *, pipeline: str | None = None, flow: str | None = N
     return [row for row in rows if row.records or (pipeline is None and flow is None)]
 
 
-def summary(admin: Admin, topic: str, *, pipeline: str | None = None, flow: str | None = None) -> Summary:
+def summary(
+    admin: Admin, topic: str, *, pipeline: str | None = None, flow: str | None = None
+) -> Summary:
     """Count the letters of a topic, or those that a pipeline or a flow wrote."""
     committed = admin.groups.committed(redrive_group(topic))
     records = left = 0
@@ -264,7 +270,11 @@ def summary(admin: Admin, topic: str, *, pipeline: str | None = None, flow: str 
 
 
 def matches(
-    letter: DeadLetter, reason: str | None = None, *, pipeline: str | None = None, flow: str | None = None
+    letter: DeadLetter,
+    reason: str | None = None,
+    *,
+    pipeline: str | None = None,
+    flow: str | None = None,
 ) -> bool:
     """Return whether the reason contains a text, ignoring case, and pipeline and flow are equal.
 

@@ -36,7 +36,11 @@ class NewestRecords:
     """
 
     def __init__(
-        self, admin: Admin, letters: Iterable[Candidate], *, each: Callable[[int], None] = lambda count: None
+        self,
+        admin: Admin,
+        letters: Iterable[Candidate],
+        *,
+        each: Callable[[int], None] = lambda count: None,
     ) -> None:
         self._admin = admin
         self._each = each
@@ -66,7 +70,9 @@ class NewestRecords:
 
     def scan(self) -> None:
         """Read the records since the last scan."""
-        ends = self._admin.offsets.list(dict.fromkeys(self._next, "latest"), isolation="read_committed")
+        ends = self._admin.offsets.list(
+            dict.fromkeys(self._next, "latest"), isolation="read_committed"
+        )
         behind: defaultdict[str, list[int]] = defaultdict(list)
         for partition, offset in self._next.items():
             if offset < ends[partition].offset:
@@ -101,7 +107,11 @@ class NewestRecords:
             return
         place = Identity(record.topic, record.partition, record.offset, record.timestamp_ms)
         first = next((parse_first(value) for name, value in record.headers if name == FIRST), None)
-        for partition, by_offset in ((record.partition, True), (record.partition, False), (None, False)):
+        for partition, by_offset in (
+            (record.partition, True),
+            (record.partition, False),
+            (None, False),
+        ):
             group = Group(Target(record.topic, partition), by_offset, record.key)
             if group not in self._groups:
                 continue
@@ -114,7 +124,9 @@ class NewestRecords:
         if target.topic not in self._known:
             return []
         partitions = self._admin.topics.partitions(target.topic)
-        return [partition for partition in partitions if target.partition in (None, partition.partition)]
+        return [
+            partition for partition in partitions if target.partition in (None, partition.partition)
+        ]
 
     def _start_at(self, partitions: Iterable[TopicPartition], offset: int) -> None:
         for partition in partitions:

@@ -223,7 +223,9 @@ def original_headers(letter: DeadLetter) -> Headers:
 
 def timestamp(letter: DeadLetter, request: RedriveRequest) -> int | None:
     """Return the timestamp to send a record with; None: the time of sending."""
-    timestamp_ms = letter.record.timestamp_ms if letter.timestamp_ms is None else letter.timestamp_ms
+    timestamp_ms = (
+        letter.record.timestamp_ms if letter.timestamp_ms is None else letter.timestamp_ms
+    )
     return timestamp_ms if timestamp_ms > 0 and request.timestamps != "now" else None
 
 
@@ -256,7 +258,11 @@ class _Survey:
     """All remaining letters, and the decisions about them."""
 
     def __init__(
-        self, admin: Admin, request: RedriveRequest, committed: Mapping[TopicPartition, int], looking: Count
+        self,
+        admin: Admin,
+        request: RedriveRequest,
+        committed: Mapping[TopicPartition, int],
+        looking: Count,
     ) -> None:
         self._request = request
         self._log_ends = _LogEnds(admin)
@@ -270,17 +276,23 @@ class _Survey:
             if timestamp_ms is not None:
                 times[letter.at] = timestamp_ms
         self.letters.sort(key=lambda letter: letter.at)
-        redeliveries = {letter.redelivery for letter in self.letters if letter.redelivery is not None}
+        redeliveries = {
+            letter.redelivery for letter in self.letters if letter.redelivery is not None
+        }
         done: set[Redelivery] = (
             set() if request.again else already_redriven(admin, request.topic, redeliveries)
         )
         self.newest: NewestRecords | None = None
         if not request.overwrite_newer:
-            pending = [letter for letter in self.letters if letter.chosen and letter.redelivery not in done]
+            pending = [
+                letter for letter in self.letters if letter.chosen and letter.redelivery not in done
+            ]
             self.newest = NewestRecords(admin, pending, each=looking)
             self.newest.scan()
         newest = None if self.newest is None else self.newest.newest
-        self.decisions: Decisions = decide(self.letters, done=done, newest=newest, limit=request.limit)
+        self.decisions: Decisions = decide(
+            self.letters, done=done, newest=newest, limit=request.limit
+        )
         sent: Counter[Target] = Counter()
         expired: Counter[Target] = Counter()
         for letter in self.letters:
@@ -366,7 +378,9 @@ class _Redrive:
     def _letters(self, committed: Mapping[TopicPartition, int]) -> Iterator[DeadLetter]:
         """Yield the letters up to the last finished one, in the order of the decisions."""
         for partition, end in sorted(self._survey.decisions.ends.items()):
-            with closing(_remaining(self._admin, self._request.topic, committed, partition)) as letters:
+            with closing(
+                _remaining(self._admin, self._request.topic, committed, partition)
+            ) as letters:
                 for letter in letters:
                     if letter.record.offset >= end:
                         break
@@ -538,7 +552,10 @@ def _check_targets(admin: Admin, targets: Iterable[Target]) -> None:
                 raise UnknownTopic(
                     error.message, hint=f"{error.hint} or send elsewhere with --to", code=error.code
                 ) from None
-        if destination.partition is not None and destination.partition not in known[destination.topic]:
+        if (
+            destination.partition is not None
+            and destination.partition not in known[destination.topic]
+        ):
             raise UnknownPartition(
                 f"topic {destination.topic!r} has no partition {destination.partition} any more",
                 hint="send the records elsewhere with --to TOPIC; their keys then decide the partition",

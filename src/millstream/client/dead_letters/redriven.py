@@ -26,7 +26,9 @@ def marker_of(redelivery: Redelivery, letter: LetterPlace) -> tuple[bytes, bytes
     return _key(redelivery), json.dumps(value).encode()
 
 
-def already_redriven(admin: Admin, topic: str, candidates: Collection[Redelivery]) -> set[Redelivery]:
+def already_redriven(
+    admin: Admin, topic: str, candidates: Collection[Redelivery]
+) -> set[Redelivery]:
     """Return those of the records that were sent back out of a dead-letter topic before."""
     markers = redriven_topic(topic)
     if not candidates or markers not in admin.topics.names():
@@ -40,7 +42,11 @@ def already_redriven(admin: Admin, topic: str, candidates: Collection[Redelivery
         timeout_s=connection.timeout_s,
         options=connection.options,
     ) as consumer:
-        return {keys[marker.key] for marker in consumer if marker.key in keys and marker.value is not None}
+        return {
+            keys[marker.key]
+            for marker in consumer
+            if marker.key in keys and marker.value is not None
+        }
 
 
 def create_marker_topic(admin: Admin, topic: str) -> None:
@@ -51,7 +57,10 @@ def create_marker_topic(admin: Admin, topic: str) -> None:
     replicas = admin.topics.get(topic).replication_factor
     try:
         admin.topics.create(
-            markers, partitions=1, replication_factor=replicas, configs={"cleanup.policy": "compact"}
+            markers,
+            partitions=1,
+            replication_factor=replicas,
+            configs={"cleanup.policy": "compact"},
         )
     except TopicExists:
         return

@@ -45,9 +45,13 @@ def _find(admin: Admin, partition: TopicPartition) -> Cause | None:
     state = next(state for state in partitions if state.id == partition.partition)
     missing = sorted(set(state.replicas) - set(state.isr))
     if state.leader is None:
-        return Cause(f"{partition} has no leader", f"start {listed(state.replicas, 'broker')} again")
+        return Cause(
+            f"{partition} has no leader", f"start {listed(state.replicas, 'broker')} again"
+        )
     (configs,) = admin.configs.describe_topics([partition.topic]).values()
-    needed = next((int(config.value or 1) for config in configs if config.name == "min.insync.replicas"), 1)
+    needed = next(
+        (int(config.value or 1) for config in configs if config.name == "min.insync.replicas"), 1
+    )
     if len(state.isr) < needed:
         return Cause(
             f"{partition} has {len(state.isr)} of the {needed} in-sync replicas "
@@ -63,7 +67,8 @@ def _find_full_disk(admin: Admin, broker: int) -> Cause | None:
     for directory in admin.cluster.log_directories(broker):
         if not directory.online:
             return Cause(
-                f"the directory {directory.path} of broker {broker} is offline", "see the log of that broker"
+                f"the directory {directory.path} of broker {broker} is offline",
+                "see the log of that broker",
             )
         if directory.usable_bytes is not None and directory.usable_bytes < FULL_BELOW_BYTES:
             return Cause(

@@ -37,7 +37,8 @@ def find_partitioner(choice: PartitionerName | Partitioner) -> Partitioner | Non
         return None
     if choice not in _NAMED:
         raise ClientError(
-            f"unknown partitioner {choice!r}", hint=f"choose key, {', '.join(_NAMED)}, or a function"
+            f"unknown partitioner {choice!r}",
+            hint=f"choose key, {', '.join(_NAMED)}, or a function",
         )
     return _NAMED[choice]()
 
@@ -97,7 +98,11 @@ def _another(last: int, partitions: int) -> int:
     return (last + 1 + random.randrange(partitions - 1)) % partitions
 
 
-_NAMED: dict[str, Callable[[], Partitioner]] = {"round-robin": RoundRobin, "random": Random, "sticky": Sticky}
+_NAMED: dict[str, Callable[[], Partitioner]] = {
+    "round-robin": RoundRobin,
+    "random": Random,
+    "sticky": Sticky,
+}
 
 
 def murmur2(data: bytes) -> int:

@@ -31,7 +31,9 @@ def wrong_type(
             return WrongType(
                 f"cannot send the {part} {_shown(content)} to {topic!r}: "
                 f"it is of type {type(content).__name__}, not bytes or str",
-                hint="convert it with bytes()" if isinstance(content, bytearray | memoryview) else serde,
+                hint="convert it with bytes()"
+                if isinstance(content, bytearray | memoryview)
+                else serde,
             )
     for name, content in headers or ():
         if content is not None and not isinstance(content, PLAIN):
@@ -64,7 +66,9 @@ def encoded(encode: Callable[[Any], bytes], value: Any, part: str, topic: str) -
     try:
         return encode(value)
     except Exception as error:  # any kind: users bring their own serdes
-        raise ClientError(f"cannot serialise the {part} of a record for {topic!r}: {error}") from error
+        raise ClientError(
+            f"cannot serialise the {part} of a record for {topic!r}: {error}"
+        ) from error
 
 
 def as_bytes(data: Payload) -> bytes | None:

@@ -51,7 +51,9 @@ FENCED = (LOCAL_FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EP
 class TransactionCoordination:
     """The transactional calls of a producer, and the consumers whose offsets it commits."""
 
-    def __init__(self, client: KafkaProducer, transactional_id: str | None, timeout_s: float) -> None:
+    def __init__(
+        self, client: KafkaProducer, transactional_id: str | None, timeout_s: float
+    ) -> None:
         self._client = client
         self._transactional_id = transactional_id
         self._timeout_s = timeout_s
@@ -72,7 +74,9 @@ class TransactionCoordination:
     def send_offsets(self, offsets: Mapping[TopicPartition, int], member: KafkaConsumer) -> None:
         """Commit offsets of the member's group with the open transaction."""
         doing = "commit offsets in"
-        positions = [KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()]
+        positions = [
+            KafkaTopicPartition(*partition, offset) for partition, offset in offsets.items()
+        ]
         metadata = member.consumer_group_metadata()
         self.prepare(doing)
         self._call(doing, self._client.send_offsets_to_transaction, positions, metadata)
@@ -131,13 +135,17 @@ class ProducerTransaction:
         self._coordination.send_offsets(offsets, membership.client)
         self._committed.append((membership, offsets))
 
-    def commit_positions(self, member: KafkaConsumer, offsets: Mapping[TopicPartition, int]) -> None:
+    def commit_positions(
+        self, member: KafkaConsumer, offsets: Mapping[TopicPartition, int]
+    ) -> None:
         """Commit offsets of a group without members; ``member`` only names the group."""
         self._coordination.send_offsets(offsets, member)
 
     def _remember(self, consumer: Consumer) -> Membership:
         if consumer.membership is None:
-            raise ClientError("a consumer without a group has no offsets to commit", hint="give it a group")
+            raise ClientError(
+                "a consumer without a group has no offsets to commit", hint="give it a group"
+            )
         self._coordination.consumers.add(consumer)
         return consumer.membership
 
@@ -148,7 +156,10 @@ class ProducerTransaction:
         has polled since then, its offsets would cover records whose results were aborted.
         """
         aborted_s = self._coordination.aborted_s
-        if membership.uncommitted and membership.uncommitted_since_s < aborted_s < consumer.stream.polled_s:
+        if (
+            membership.uncommitted
+            and membership.uncommitted_since_s < aborted_s < consumer.stream.polled_s
+        ):
             raise ClientError(
                 "the consumer was polled after a transaction with its records had been aborted",
                 hint="begin with producer.transaction(consumer), "
@@ -160,7 +171,10 @@ class ProducerTransaction:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if error is None:
             self._commit()
@@ -195,12 +209,16 @@ class ProducerTransaction:
         self._producer.discard_failures()
 
 
-def explain_producer_error(error: Any, doing: str, transactional_id: str | None = None) -> ClientError:
+def explain_producer_error(
+    error: Any, doing: str, transactional_id: str | None = None
+) -> ClientError:
     """Return the ClientError that stopped a producer; ProducerFenced if another producer did."""
     failure = kafka_error(error)
     translated = translate(failure, doing=doing)
     if failure.code() in FENCED:
-        producer = "the producer" if transactional_id is None else f"the producer of {transactional_id!r}"
+        producer = (
+            "the producer" if transactional_id is None else f"the producer of {transactional_id!r}"
+        )
         return ProducerFenced(
             f"{producer} is fenced: another producer has started with the same transactional id",
             hint="stop this one; a producer that runs beside it needs another transactional_id",

@@ -10,7 +10,11 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from millstream.cluster.controller.leader_election import LeaderElections, all_partitions, leaderless
+from millstream.cluster.controller.leader_election import (
+    LeaderElections,
+    all_partitions,
+    leaderless,
+)
 from millstream.cluster.controller.term import ControllerState, uninterrupted
 from millstream.cluster.controller.topic_deletion import finish_deletions
 from millstream.cluster.controller.unavailable_replicas import UnavailableReplicas
@@ -42,7 +46,7 @@ class BrokerChanges:
         self._unavailable.clear()
         self._handed_over.clear()
 
-    # ---- the start of a term --------------------------------------------------------------------
+    # ---- the start of a term ----
 
     async def reconcile(self) -> None:
         """Catch up, at the start of a term, with events while there was no controller.
@@ -73,7 +77,7 @@ class BrokerChanges:
         return self.state.image.broker_epochs.get(broker.node_id, broker.epoch) != broker.epoch
 
     async def _write_missing_states(self) -> None:
-        """Write the states of new partitions, if a controller failed while it created their topic."""
+        """Write the states of new partitions whose creation a failed controller left unfinished."""
         live = frozenset(self.state.image.brokers)
         groups: list[NodeWrites] = []
         for topic in self.state.image.topics.values():
@@ -85,7 +89,7 @@ class BrokerChanges:
                     groups.append([self.state.term.state_write(topic, index, state)])
         await self.state.commit(*groups)
 
-    # ---- registrations --------------------------------------------------------------------------
+    # ---- registrations ----
 
     @uninterrupted
     async def brokers_changed(self, registered: Mapping[int, BrokerRegistration]) -> None:
@@ -160,7 +164,11 @@ class BrokerChanges:
     async def _brokers_joined(self, brokers: Sequence[BrokerRegistration]) -> None:
         log.info("brokers joined: %s", [broker.node_id for broker in brokers])
         self.state.publish(
-            NodeData(znodes.broker_path(broker.node_id), znodes.encode_broker(broker, now_ms=0), broker.epoch)
+            NodeData(
+                znodes.broker_path(broker.node_id),
+                znodes.encode_broker(broker, now_ms=0),
+                broker.epoch,
+            )
             for broker in brokers
         )
         nodes = {broker.node_id for broker in brokers}
@@ -170,9 +178,11 @@ class BrokerChanges:
             ]
         )
 
-    # ---- reports of live brokers ----------------------------------------------------------------
+    # ---- reports of live brokers ----
 
-    async def replicas_offline(self, node: int, epoch: int, offline: frozenset[TopicPartition]) -> None:
+    async def replicas_offline(
+        self, node: int, epoch: int, offline: frozenset[TopicPartition]
+    ) -> None:
         """Take in which replicas a live broker cannot serve."""
         if self._unavailable.offline_on(node) != offline:
             await self._change_offline(node, epoch, offline)
@@ -183,7 +193,9 @@ class BrokerChanges:
             await self._change_full(node, epoch, full)
 
     @uninterrupted
-    async def _change_offline(self, node: int, epoch: int, offline: frozenset[TopicPartition]) -> None:
+    async def _change_offline(
+        self, node: int, epoch: int, offline: frozenset[TopicPartition]
+    ) -> None:
         async with self.state.lock:
             if not self.state.is_registered(node, epoch):
                 return  # it restarted while the report waited for the lock
@@ -193,7 +205,9 @@ class BrokerChanges:
                 log.warning("broker %d cannot serve %d of its replicas", node, len(offline))
             await self._elect_leaders_of(changed)
             # Published last: until there is another leader, clients would learn that there is none.
-            self.state.publish([NodeData(znodes.offline_path(node), znodes.encode_offline(offline))])
+            self.state.publish(
+                [NodeData(znodes.offline_path(node), znodes.encode_offline(offline))]
+            )
 
     @uninterrupted
     async def _change_full(self, node: int, epoch: int, full: frozenset[TopicPartition]) -> None:
@@ -204,8 +218,8 @@ class BrokerChanges:
             self._unavailable.set_full(node, full)
             if full:
                 log.warning("broker %d has no room for %d of its replicas", node, len(full))
-            # Published first: a leader's high watermark waits for a replica outside the ISR that may
-            # be about to join, and one without room is not.
+            # Published first: a leader's high watermark waits for a replica outside the ISR that
+            # may be about to join, and one without room is not.
             self.state.publish([NodeData(znodes.full_path(node), znodes.encode_offline(full))])
             await self._elect_leaders_of(changed)
 
@@ -213,12 +227,14 @@ class BrokerChanges:
         indexes: dict[str, list[int]] = {}
         for tp in partitions:
             indexes.setdefault(tp.topic, []).append(tp.partition)
-        topics = [topic for name in indexes if (topic := self.state.image.topics.get(name)) is not None]
+        topics = [
+            topic for name in indexes if (topic := self.state.image.topics.get(name)) is not None
+        ]
         await self._elections.elect_where(
             lambda topic: [index for index in indexes[topic.name] if index in topic.states], topics
         )
 
-    # ---- controlled shutdown --------------------------------------------------------------------
+    # ---- controlled shutdown ----
 
     async def stop_broker(self, node: int, epoch: int) -> bool:
         """Move the leaderships of a broker that wants to shut down to others.

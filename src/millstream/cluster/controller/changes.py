@@ -51,12 +51,14 @@ class Outcome:
 class Controller:
     """Changes the cluster while this broker is its controller; else raises NOT_CONTROLLER."""
 
-    def __init__(self, state: ControllerState, config: BrokerConfig, *, new_id: Callable[[], bytes]) -> None:
+    def __init__(
+        self, state: ControllerState, config: BrokerConfig, *, new_id: Callable[[], bytes]
+    ) -> None:
         self.state = state
         self._config = config
         self._new_id = new_id
 
-    # ---- topics ----------------------------------------------------------------------------------
+    # ---- topics ----
 
     @change
     async def create_topics(
@@ -84,7 +86,9 @@ class Controller:
             try:
                 await self.state.commit(*([write] for plan in plans for write in plan.writes))
             except ApiError as error:
-                return {name: o if o.plan is None else Outcome.of(error) for name, o in outcomes.items()}
+                return {
+                    name: o if o.plan is None else Outcome.of(error) for name, o in outcomes.items()
+                }
         return outcomes
 
     def _plan_create(self, new: NewTopic, metric_names: Mapping[str, str]) -> Outcome:
@@ -108,7 +112,12 @@ class Controller:
 
     @change
     async def adopt_topic(
-        self, name: str, topic_id: bytes, epochs: Sequence[int], broker: int, configs: Mapping[str, str]
+        self,
+        name: str,
+        topic_id: bytes,
+        epochs: Sequence[int],
+        broker: int,
+        configs: Mapping[str, str],
     ) -> None:
         """Adopt a topic whose directories were found on disk; ``epochs`` has its leader epochs."""
         epoch = self.state.term.epoch
@@ -166,7 +175,11 @@ class Controller:
         topic = self.state.image.topics.get(name)
         if topic is None:
             return Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        return Outcome() if topic.topic_id == topic_id else Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
+        return (
+            Outcome()
+            if topic.topic_id == topic_id
+            else Outcome.of(ApiError(ErrorCode.UNKNOWN_TOPIC_ID))
+        )
 
     @uninterrupted
     async def finish_deletions(self) -> None:
@@ -199,7 +212,7 @@ class Controller:
     def _racks(self) -> dict[int, str | None]:
         return {node: broker.rack for node, broker in self.state.image.registered_brokers().items()}
 
-    # ---- brokers ---------------------------------------------------------------------------------
+    # ---- brokers ----
 
     @change
     async def unregister_broker(self, node: int) -> None:
@@ -211,7 +224,8 @@ class Controller:
         image = self.state.image
         if node in image.brokers:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"Broker {node} is running; stop it before it is unregistered."
+                ErrorCode.INVALID_REQUEST,
+                f"Broker {node} is running; stop it before it is unregistered.",
             )
         if node not in image.registered:
             raise ApiError(
@@ -220,7 +234,7 @@ class Controller:
         others = [broker for broker in image.registered.values() if broker.node_id != node]
         await self.state.commit([(znodes.REGISTERED, znodes.encode_registered(others))])
 
-    # ---- settings and features -------------------------------------------------------------------
+    # ---- settings and features ----
 
     @change
     async def set_topic_config(self, topic: str, plan: ConfigPlan) -> None:
@@ -269,7 +283,7 @@ class Controller:
             await self.state.commit([(znodes.FEATURES, data)])
         return outcomes
 
-    # ---- producer ids ----------------------------------------------------------------------------
+    # ---- producer ids ----
 
     @change
     async def skip_producer_ids(self, broker: int, highest: int) -> None:

@@ -50,7 +50,9 @@ class ControllerClient:
     async def alter_partitions(self, requests: Sequence[IsrRequest]) -> Outcomes:
         member = self._member
         if member.state.active:
-            return await member.partitions.isr.alter_partitions(member.node_id, member.broker_epoch, requests)
+            return await member.partitions.isr.alter_partitions(
+                member.node_id, member.broker_epoch, requests
+            )
         topics: dict[bytes, TopicData] = {}
         for proposal in requests:
             topic = topics.setdefault(proposal.topic_id, TopicData(topic_id=proposal.topic_id))
@@ -91,10 +93,14 @@ class ControllerClient:
         member = self._member
         if member.state.active:
             return await member.controller.allocate_producer_ids(member.node_id)
-        request = AllocateProducerIdsRequest(broker_id=member.node_id, broker_epoch=member.broker_epoch)
+        request = AllocateProducerIdsRequest(
+            broker_id=member.node_id, broker_epoch=member.broker_epoch
+        )
         response: AllocateProducerIdsResponse = await self._request(request)
         check(response.error_code)
-        return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
+        return range(
+            response.producer_id_start, response.producer_id_start + response.producer_id_len
+        )
 
     async def create_topics(self, topics: Sequence[NewTopic]) -> dict[str, Outcome]:
         """Create topics on behalf of brokers: internal ones, and those created automatically.
@@ -113,7 +119,10 @@ class ControllerClient:
             return await member.controller.create_topics(topics)
         request = CreateTopicsRequest(topics=[_creatable(new) for new in topics])
         response: CreateTopicsResponse = await self._request(request, CREATIONS)
-        return {row.name: Outcome(ErrorCode.of(row.error_code), row.error_message) for row in response.topics}
+        return {
+            row.name: Outcome(ErrorCode.of(row.error_code), row.error_message)
+            for row in response.topics
+        }
 
     async def _request(self, request: Struct, purpose: str = TO_CONTROLLER) -> Any:
         host, port = await self._member.controller_address()
@@ -125,7 +134,9 @@ def _partition_data(proposal: IsrRequest) -> PartitionData:
     return PartitionData(
         partition_index=proposal.partition,
         leader_epoch=proposal.leader_epoch,
-        new_isr_with_epochs=[BrokerState(broker_id=node, broker_epoch=epoch) for node, epoch in proposal.isr],
+        new_isr_with_epochs=[
+            BrokerState(broker_id=node, broker_epoch=epoch) for node, epoch in proposal.isr
+        ],
         partition_epoch=proposal.partition_epoch,
     )
 

@@ -191,7 +191,10 @@ class ControllerElection:
         if epoch_node is None:
             writes.append(Create(znodes.CONTROLLER_EPOCH, data))
         else:
-            writes += [Check(znodes.CONTROLLER_EPOCH, epoch_node.version), Put(znodes.CONTROLLER_EPOCH, data)]
+            writes += [
+                Check(znodes.CONTROLLER_EPOCH, epoch_node.version),
+                Put(znodes.CONTROLLER_EPOCH, data),
+            ]
         controller = znodes.encode_controller(
             self._node_id, *self._address, self._incarnation, now_ms=self._now_ms()
         )
@@ -201,7 +204,11 @@ class ControllerElection:
     async def _begin_term(self, epoch: int) -> None:
         own_node = await self._coordination.get(znodes.CONTROLLER)
         epoch_node = await self._coordination.get(znodes.CONTROLLER_EPOCH)
-        if own_node is None or epoch_node is None or epoch_node.data != znodes.encode_controller_epoch(epoch):
+        if (
+            own_node is None
+            or epoch_node is None
+            or epoch_node.data != znodes.encode_controller_epoch(epoch)
+        ):
             self._look_again.set()
             return
         self._brokers_due = False  # the tree includes them
@@ -222,7 +229,9 @@ class ControllerElection:
         async with self._state.lock:
             if self._own_node != own_node.created:
                 return  # the session has ended in the meantime
-            self._state.begin(Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms))
+            self._state.begin(
+                Term(self._node_id, epoch, epoch_node.version, image, now_ms=self._now_ms)
+            )
             self._brokers.start_term()
             log.info(
                 "this broker is the controller, epoch %d, with %d topics and brokers %s",

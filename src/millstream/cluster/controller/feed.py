@@ -123,7 +123,7 @@ class ControllerFeed:
         self._news = asyncio.Event()
         self._progress = asyncio.Event()
 
-    # ---- the controller's side -------------------------------------------------------------------
+    # ---- the controller's side ----
 
     def publish(self, nodes: Sequence[NodeData]) -> int:
         """Add a durable change; return its position."""
@@ -148,7 +148,9 @@ class ControllerFeed:
 
         Otherwise every node that was created and deleted again would stay in memory.
         """
-        slowest = min((*self._applied.values(), *self._snapshot_position.values()), default=NOTHING_APPLIED)
+        slowest = min(
+            (*self._applied.values(), *self._snapshot_position.values()), default=NOTHING_APPLIED
+        )
         while self._retained_nodes > _KEPT_NODES and self._changes[0].position <= slowest:
             self._drop_oldest()
 
@@ -163,7 +165,9 @@ class ControllerFeed:
         progress would take longer than they need.
         """
         for broker in list(brokers()):
-            while not self._closed and self._applied.get(broker, 0) < position and broker in brokers():
+            while (
+                not self._closed and self._applied.get(broker, 0) < position and broker in brokers()
+            ):
                 await self._progress.wait()
 
     def applied_position(self, broker: int) -> int:
@@ -183,7 +187,7 @@ class ControllerFeed:
         self._news = _wake(self._news)
         self._progress = _wake(self._progress)
 
-    # ---- the brokers' side -----------------------------------------------------------------------
+    # ---- the brokers' side ----
 
     async def read(
         self,

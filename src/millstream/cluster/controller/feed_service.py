@@ -90,7 +90,9 @@ class FeedService:
         return request.wants_to_stop and await self._brokers.stop_broker(node, epoch)
 
 
-def _by_name(replicas: Iterable[OfflineReplicas], names: Mapping[bytes, str]) -> frozenset[TopicPartition]:
+def _by_name(
+    replicas: Iterable[OfflineReplicas], names: Mapping[bytes, str]
+) -> frozenset[TopicPartition]:
     return frozenset(
         TopicPartition(name, index)
         for row in replicas
@@ -105,6 +107,8 @@ def _response(epoch: int, page: FeedPage, may_stop: bool) -> ControllerFeedRespo
         position=page.position,
         begins_snapshot=page.begins_snapshot,
         more_follows=page.more_follows,
-        nodes=[FeedNode(path=node.path, data=node.data, version=node.version) for node in page.nodes],
+        nodes=[
+            FeedNode(path=node.path, data=node.data, version=node.version) for node in page.nodes
+        ],
         may_stop=may_stop,
     )

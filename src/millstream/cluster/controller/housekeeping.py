@@ -111,7 +111,11 @@ class ControllerHousekeeping:
         current = overrides.get("min.insync.replicas", 1)
         if isinstance(current, int) and current < minimum:
             await self._controller.set_topic_config(
-                name, lambda image: {**image.topic_configs.get(name, {}), "min.insync.replicas": str(minimum)}
+                name,
+                lambda image: {
+                    **image.topic_configs.get(name, {}),
+                    "min.insync.replicas": str(minimum),
+                },
             )
 
     def _next_rebalance(self) -> float:
@@ -131,7 +135,8 @@ class ControllerHousekeeping:
         done = {
             name: list(ids)
             for name, ids in image.being_deleted.items()
-            if all(map(self._has_deleted, image.deleted_from[name])) and not _still_exists(image, name, ids)
+            if all(map(self._has_deleted, image.deleted_from[name]))
+            and not _still_exists(image, name, ids)
         }
         if done and feed.position:
             await self._controller.forget_deleted(done)

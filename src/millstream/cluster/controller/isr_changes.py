@@ -84,7 +84,10 @@ class IsrChanges:
         state = topic.states.get(request.partition)
         if state is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if request.leader_epoch > state.leader_epoch or request.partition_epoch > state.partition_epoch:
+        if (
+            request.leader_epoch > state.leader_epoch
+            or request.partition_epoch > state.partition_epoch
+        ):
             return ErrorCode.NOT_CONTROLLER
         if request.leader_epoch < state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -93,7 +96,9 @@ class IsrChanges:
         if request.partition_epoch < state.partition_epoch:
             return ErrorCode.INVALID_UPDATE_VERSION
         members = [member for member, _epoch in request.isr]
-        valid = len(set(members)) == len(members) and set(members) <= set(topic.replicas[request.partition])
+        valid = len(set(members)) == len(members) and set(members) <= set(
+            topic.replicas[request.partition]
+        )
         if node not in members or not valid:
             return ErrorCode.INVALID_REQUEST
         if not all(self._may_be_in_sync(member, epoch) for member, epoch in request.isr):
@@ -110,7 +115,9 @@ class IsrChanges:
         return epoch in (-1, registered.epoch)
 
     def _accept(self, request: IsrRequest, completed: Reassignments) -> list[NodeWrites]:
-        """Return the writes for a proposal. One that completes a reassignment goes to ``completed``."""
+        """Return the writes for a proposal. One that completes a reassignment goes to
+        ``completed``.
+        """
         image = self.state.image
         topic = image.topics[image.names_by_id[request.topic_id]]
         state = topic.states[request.partition]
@@ -128,7 +135,9 @@ class IsrChanges:
             after = self._elections.elect(topic, request.partition, after, brokers, unclean=False)
         return [[self.state.term.state_write(topic, request.partition, after)]]
 
-    def _outcome(self, node: int, key: tuple[bytes, int], code: ErrorCode) -> PartitionState | ErrorCode:
+    def _outcome(
+        self, node: int, key: tuple[bytes, int], code: ErrorCode
+    ) -> PartitionState | ErrorCode:
         if code is not ErrorCode.NONE:
             return code
         image = self.state.image

@@ -40,7 +40,9 @@ class LeaderElections:
         self._unclean = unclean
 
     async def elect_where(
-        self, affected: Callable[[TopicImage], Collection[int]], topics: Collection[TopicImage] | None = None
+        self,
+        affected: Callable[[TopicImage], Collection[int]],
+        topics: Collection[TopicImage] | None = None,
     ) -> None:
         """Elect leaders for all partitions that an event affects, of these topics or of all.
 
@@ -73,7 +75,13 @@ class LeaderElections:
         return writes
 
     def elect(
-        self, topic: TopicImage, index: int, state: PartitionState, brokers: Brokers, *, unclean: bool
+        self,
+        topic: TopicImage,
+        index: int,
+        state: PartitionState,
+        brokers: Brokers,
+        *,
+        unclean: bool,
     ) -> PartitionState:
         """Return the state of a partition after an election; it may be the same."""
         return elect(
@@ -114,7 +122,9 @@ class LeaderElections:
         topics = self.state.image.topics.values()
         return [TopicPartition(topic.name, index) for topic in topics for index in topic.states]
 
-    def _elect_on_request(self, tp: TopicPartition, unclean: bool) -> tuple[ErrorCode, PartitionState | None]:
+    def _elect_on_request(
+        self, tp: TopicPartition, unclean: bool
+    ) -> tuple[ErrorCode, PartitionState | None]:
         topic = self.state.image.topics.get(tp.topic)
         if topic is None or tp.partition not in topic.states:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -146,7 +156,9 @@ class LeaderElections:
                 preferred[first] += 1
                 elsewhere[first] += topic.states[index].leader != first
             imbalanced = {
-                node for node, count in elsewhere.items() if count * 100 > max_percent * preferred[node]
+                node
+                for node, count in elsewhere.items()
+                if count * 100 > max_percent * preferred[node]
             }
             groups: list[NodeWrites] = []
             brokers = electable_brokers(self.state.image)

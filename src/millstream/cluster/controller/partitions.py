@@ -22,7 +22,9 @@ from millstream.control.image import ClusterImage
 class PartitionControl:
     """The parts that change partitions, while this broker is the controller."""
 
-    def __init__(self, state: ControllerState, *, unclean: Callable[[ClusterImage, str], bool]) -> None:
+    def __init__(
+        self, state: ControllerState, *, unclean: Callable[[ClusterImage, str], bool]
+    ) -> None:
         """``unclean`` returns whether a topic allows unclean elections."""
         self.unavailable = UnavailableReplicas()
         self.elections = LeaderElections(state, self.unavailable, unclean=unclean)

@@ -112,14 +112,20 @@ class PartitionReassignments:
                 groups, nodes = [], 0
         await self.state.commit(*groups)
 
-    def in_progress(self, partitions: Iterable[TopicPartition] | None) -> dict[TopicPartition, Assignment]:
+    def in_progress(
+        self, partitions: Iterable[TopicPartition] | None
+    ) -> dict[TopicPartition, Assignment]:
         """Return the reassignments in progress, of these partitions or of all."""
         topics = self.state.image.topics
         if partitions is None:
             partitions = [
-                TopicPartition(topic.name, index) for topic in topics.values() for index in topic.reassigning
+                TopicPartition(topic.name, index)
+                for topic in topics.values()
+                for index in topic.reassigning
             ]
         assignments = {
-            tp: topics[tp.topic].reassigning.get(tp.partition) for tp in partitions if tp.topic in topics
+            tp: topics[tp.topic].reassigning.get(tp.partition)
+            for tp in partitions
+            if tp.topic in topics
         }
         return {tp: assignment for tp, assignment in assignments.items() if assignment is not None}

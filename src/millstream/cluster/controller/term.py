@@ -44,7 +44,13 @@ class Term:
     """One controller epoch of this broker."""
 
     def __init__(
-        self, node_id: int, epoch: int, epoch_version: int, image: ClusterImage, *, now_ms: Callable[[], int]
+        self,
+        node_id: int,
+        epoch: int,
+        epoch_version: int,
+        image: ClusterImage,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
         self.node_id = node_id
         self.epoch = epoch
@@ -68,7 +74,9 @@ class Term:
         """Return the state with the epoch of the controller that writes it."""
         return replace(state, controller_epoch=self.epoch)
 
-    def state_write(self, topic: TopicImage, index: int, state: PartitionState) -> tuple[str, bytes]:
+    def state_write(
+        self, topic: TopicImage, index: int, state: PartitionState
+    ) -> tuple[str, bytes]:
         """Return the write of a partition's new state."""
         return state_write(topic.name, index, self.stamped(state))
 
@@ -166,7 +174,8 @@ class ControllerState:
             ) from None
         except TooLarge as error:
             raise ApiError(
-                ErrorCode.INVALID_REQUEST, f"more than one node of the metadata store can hold: {error}"
+                ErrorCode.INVALID_REQUEST,
+                f"more than one node of the metadata store can hold: {error}",
             ) from None
         except CoordinationError as error:
             log.warning("no longer sure to be the controller (epoch %d): %s", term.epoch, error)
@@ -214,7 +223,7 @@ def uninterrupted(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T
 
 
 def change(method: _ChangeMethod[_O, _P, _T]) -> _ChangeMethod[_O, _P, _T]:
-    """Let a method change the cluster: alone, to its end, returning when brokers have applied it."""
+    """Let a method change the cluster: alone, to its end, until brokers have applied it."""
 
     @functools.wraps(method)
     async def whole(owner: _O, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:

@@ -24,7 +24,9 @@ PARTITIONS_AT_ONCE = 800
 _TOPICS_AT_ONCE = 200
 
 
-def batches(image: ClusterImage, names: Iterable[str], partitions_at_once: int) -> Iterator[list[str]]:
+def batches(
+    image: ClusterImage, names: Iterable[str], partitions_at_once: int
+) -> Iterator[list[str]]:
     """Yield the topics that are deleted together; a large one is deleted alone."""
     batch: list[str] = []
     partitions = 0

@@ -158,7 +158,7 @@ class GroupDriver:
     def close(self) -> None:
         self.host.close()
 
-    # ---- requests --------------------------------------------------------------------------------
+    # ---- requests ----
 
     async def offsets_partition(self, group_id: str) -> TopicPartition:
         """Return the partition of a group's offsets; create the topic when it is first needed."""
@@ -234,4 +234,6 @@ def _racks_of(topic: TopicImage, racks: Mapping[int, str]) -> tuple[tuple[str, .
     if not racks:
         return ()
     replicas = (topic.replicas[index] for index in range(topic.partition_count))
-    return tuple(tuple(sorted(racks[node] for node in nodes if node in racks)) for nodes in replicas)
+    return tuple(
+        tuple(sorted(racks[node] for node in nodes if node in racks)) for nodes in replicas
+    )

@@ -17,7 +17,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from millstream.cluster.coordinators.held_effects import Effects, HeldEffects
 from millstream.cluster.coordinators.replay import Codec, DurableState, replay
-from millstream.cluster.coordinators.shard_writer import AppendFailed, ShardWriter, coordinator_error
+from millstream.cluster.coordinators.shard_writer import (
+    AppendFailed,
+    ShardWriter,
+    coordinator_error,
+)
 from millstream.cluster.coordinators.timers import Timers
 from millstream.cluster.replicas.partition import Partition
 from millstream.core.decisions import (
@@ -131,7 +135,7 @@ class CoordinatorHost(Generic[S]):
         self._commit_timeout_s = commit_timeout_s
         self._slots: dict[int, _Slot[S]] = {}
 
-    # ---- leadership -----------------------------------------------------------------------------
+    # ---- leadership ----
 
     def lead(self, partition: Partition) -> None:
         """Load the shard of a partition that this broker leads now, then serve it."""
@@ -173,7 +177,7 @@ class CoordinatorHost(Generic[S]):
         for index in list(self._slots):
             self.resign(index)
 
-    # ---- loading --------------------------------------------------------------------------------
+    # ---- loading ----
 
     async def _load(self, index: int, slot: _Slot[S], after_s: float) -> None:
         try:
@@ -185,7 +189,9 @@ class CoordinatorHost(Generic[S]):
                 slot.shard = self._make_shard(index, slot.leader_since_epoch)
         except Exception as error:
             # Catch everything: otherwise a shard that cannot be read would seem to load forever.
-            log.error("cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error))
+            log.error(
+                "cannot load %s-%d: %s", self._name, index, error, exc_info=_unless_expected(error)
+            )
             if self._slots.get(index) is slot:
                 slot.loading = None
                 self.resign(index)
@@ -231,7 +237,7 @@ class CoordinatorHost(Generic[S]):
             self._on_ready(index, slot.shard)
         return True
 
-    # ---- deciding -------------------------------------------------------------------------------
+    # ---- deciding ----
 
     def call(
         self,
@@ -282,7 +288,9 @@ class CoordinatorHost(Generic[S]):
         except ApiError as error:
             delay_s = _RETRY_S
             if error.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE:
-                text = f"a decision of {self._name}-{index} cannot be written, and is retried: {error}"
+                text = (
+                    f"a decision of {self._name}-{index} cannot be written, and is retried: {error}"
+                )
                 self._rate_limited.log(logging.ERROR, f"decision {error.code.name}", text)
                 delay_s = _REJECTED_RETRY_S
             asyncio.get_running_loop().call_later(delay_s, self._run, index, slot, decide)
@@ -318,7 +326,9 @@ class CoordinatorHost(Generic[S]):
                 )
                 if not waiter.done():
                     known = isinstance(error, ApiError)
-                    waiter.set_exception(error if known else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
+                    waiter.set_exception(
+                        error if known else ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+                    )
 
     def shards(self) -> list[tuple[int, S]]:
         """Return the loaded shards, for listings and for changes that concern all."""
@@ -411,7 +421,7 @@ class CoordinatorHost(Generic[S]):
             full = error.code is ErrorCode.KAFKA_STORAGE_ERROR
             self._open(index, partition, after_s=_RETRY_S if full else 0.0)
 
-    # ---- effects --------------------------------------------------------------------------------
+    # ---- effects ----
 
     def _perform(self, slot: _Slot[S], decision: Decision) -> Effects:
         """Perform the effects on this broker's memory, in the turn of the append.

@@ -95,7 +95,9 @@ class MarkerSender:
         if not left and all(_is_durable(row) for row in written):
             done()
             return
-        task = asyncio.get_running_loop().create_task(self._write_rest(left, written, outcome, done))
+        task = asyncio.get_running_loop().create_task(
+            self._write_rest(left, written, outcome, done)
+        )
         self._tasks[shard].add(task)
         task.add_done_callback(self._tasks[shard].discard)
 
@@ -161,14 +163,21 @@ class MarkerSender:
         try:
             codes = await self._remote.write_markers(node, outcome, partitions)
         except (ApiError, OSError) as error:
-            log.info("the markers of %s at broker %d are retried: %s", outcome.transactional_id, node, error)
+            log.info(
+                "the markers of %s at broker %d are retried: %s",
+                outcome.transactional_id,
+                node,
+                error,
+            )
             return partitions
         failed = []
         for tp in partitions:
             code = codes.get(tp, ErrorCode.NETWORK_EXCEPTION)
             # The other broker's metadata may be older or newer. The image of this one decides
             # whether a partition exists.
-            if code and (code in _UNKNOWN_PARTITION or not self._is_obsolete(tp, outcome, ApiError(code))):
+            if code and (
+                code in _UNKNOWN_PARTITION or not self._is_obsolete(tp, outcome, ApiError(code))
+            ):
                 failed.append(tp)
         return failed
 
@@ -186,7 +195,9 @@ class MarkerSender:
         """Return whether the partition no longer needs this marker; otherwise it is retried."""
         if error.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
             log.warning(
-                "no more markers for %s: another coordinator wrote to %s", outcome.transactional_id, tp
+                "no more markers for %s: another coordinator wrote to %s",
+                outcome.transactional_id,
+                tp,
             )
             raise _Fenced
         if error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
@@ -220,7 +231,7 @@ class MarkerSender:
                     left.append(tp)
         return left, written
 
-    # ---- for remote coordinators -----------------------------------------------------------------
+    # ---- for remote coordinators ----
 
     async def write(self, outcomes: Sequence[SendMarkers]) -> list[dict[TopicPartition, ErrorCode]]:
         """Write markers for a remote coordinator; return the codes, NONE if a marker is durable.

@@ -60,9 +60,9 @@ class CoordinatorPeers:
         self._markers: Batches[int, Markers, Codes] = Batches(
             self._send_markers, name=lambda markers: markers.outcome.producer_id
         )
-        self._joining: Batches[tuple[int, int], AddPartitionsToTxnTransaction, AddPartitionsToTxnResult] = (
-            Batches(self._send_joining, name=lambda transaction: transaction.transactional_id)
-        )
+        self._joining: Batches[
+            tuple[int, int], AddPartitionsToTxnTransaction, AddPartitionsToTxnResult
+        ] = Batches(self._send_joining, name=lambda transaction: transaction.transactional_id)
 
     def leader(self, tp: TopicPartition) -> int:
         """Return the leader of a partition, or NO_LEADER; raise ApiError if it does not exist."""
@@ -101,7 +101,9 @@ class CoordinatorPeers:
         )
         return {
             row.producer_id: {
-                TopicPartition(topic.name, partition.partition_index): ErrorCode.of(partition.error_code)
+                TopicPartition(topic.name, partition.partition_index): ErrorCode.of(
+                    partition.error_code
+                )
                 for topic in row.topics
                 for partition in topic.partitions
             }

@@ -65,9 +65,13 @@ class ProducerIds:
 
     async def _share_allocation(self) -> None:
         if self._allocation is None:
-            self._allocation = asyncio.get_running_loop().create_task(self._fetch(), name="producer ids")
+            self._allocation = asyncio.get_running_loop().create_task(
+                self._fetch(), name="producer ids"
+            )
             self._allocation.add_done_callback(self._fetched)
-        await asyncio.shield(self._allocation)  # the caller may be cancelled; others wait for it too
+        await asyncio.shield(
+            self._allocation
+        )  # the caller may be cancelled; others wait for it too
 
     async def _fetch(self) -> None:
         while True:

@@ -99,6 +99,8 @@ def _read_chunk(partition: Partition, offset: int, end: int) -> tuple[list[bytes
             batches.append(bytes(data[position : position + header.size]))
             position, before = position + header.size, header.next_offset
     except CorruptBatch as error:
-        damage = DamagedBatch(result.slice.file.path, result.slice.position + position, error.reason)
+        damage = DamagedBatch(
+            result.slice.file.path, result.slice.position + position, error.reason
+        )
         raise log.host.damage_found(log, damage) from None
     return batches, result.end_offset

@@ -87,7 +87,11 @@ class ShardWriter:
 
     def _append(self, partition: Partition, batch: memoryview, guard: Verification | None) -> int:
         result = partition.append(
-            batch, now_ms=self._clock.now_ms(), needs_all=True, origin=Origin.COORDINATOR, guard=guard
+            batch,
+            now_ms=self._clock.now_ms(),
+            needs_all=True,
+            origin=Origin.COORDINATOR,
+            guard=guard,
         )
         return result.last_offset
 

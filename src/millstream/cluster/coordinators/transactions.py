@@ -66,7 +66,11 @@ class TransactionDriver:
             clock,
             records,
             lambda index, epoch: TransactionShard(epoch, self._shard_settings()),
-            {SendMarkers: self._send_markers, AllocateProducerId: self._allocate, IdsFull: self._warn_full},
+            {
+                SendMarkers: self._send_markers,
+                AllocateProducerId: self._allocate,
+                IdsFull: self._warn_full,
+            },
             on_resign=markers.cancel,
             commit_timeout_s=commit_timeout_s,
         )
@@ -116,7 +120,7 @@ class TransactionDriver:
         """
         return await self.host.list_all(lambda shard: shard.ids(), decide)
 
-    # ---- verification (KIP-890) ------------------------------------------------------------------
+    # ---- verification (KIP-890) ----
 
     async def verify(
         self,
@@ -140,7 +144,10 @@ class TransactionDriver:
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             verify_only=verify_only,
-            topics=[AddPartitionsToTxnTopic(name=name, partitions=rows) for name, rows in by_topic.items()],
+            topics=[
+                AddPartitionsToTxnTopic(name=name, partitions=rows)
+                for name, rows in by_topic.items()
+            ],
         )
         version = _VERIFYING_VERSION if verify_only else _JOINING_VERSION
         try:
@@ -178,14 +185,17 @@ class TransactionDriver:
         )
         return result
 
-    # ---- effects ---------------------------------------------------------------------------------
+    # ---- effects ----
 
     def _send_markers(self, index: int, outcome: SendMarkers) -> None:
         def written() -> None:
             self.host.run(
                 index,
                 lambda shard, now_ms: shard.decide_markers_written(
-                    outcome.transactional_id, outcome.producer_id, outcome.producer_epoch, now_ms=now_ms
+                    outcome.transactional_id,
+                    outcome.producer_id,
+                    outcome.producer_epoch,
+                    now_ms=now_ms,
                 ),
             )
 
@@ -199,9 +209,7 @@ class TransactionDriver:
     def _warn_full(self, index: int, full: IdsFull) -> None:
         limit = "transactional.ids.memory.max.bytes"
         if full.rejected is None:
-            text = (
-                f"{full.expired} unused transactional ids expired early: there are more than {limit} allows"
-            )
+            text = f"{full.expired} unused transactional ids expired early: there are more than {limit} allows"
             self._rate_limited.log(logging.WARNING, "ids expired early", text)
         else:
             text = f"no room for transactional id {full.rejected[:200]!r} within {limit}: its client has to retry"
@@ -220,5 +228,7 @@ class TransactionDriver:
         self.host.resume(
             index,
             getattr(effect.continuation, "waiter", None),
-            lambda shard, now_ms: shard.decide_producer_id(effect.continuation, producer_id, now_ms=now_ms),
+            lambda shard, now_ms: shard.decide_producer_id(
+                effect.continuation, producer_id, now_ms=now_ms
+            ),
         )

@@ -43,7 +43,9 @@ def finish_deletions(image: ClusterImage, logs: LogManager) -> None:
         if _id(partition_log) in deleted:
             logs.delete(tp)
         elif deleted and partition_log.topic_id is None:
-            log.warning("%s may belong to a deleted topic and is renamed to -stray", partition_log.directory)
+            log.warning(
+                "%s may belong to a deleted topic and is renamed to -stray", partition_log.directory
+            )
             logs.mark_stray(tp)
     for tp in list(logs.offline):
         if tp.topic in image.being_deleted and tp.topic not in image.topics:
@@ -85,7 +87,9 @@ def move_away_reassigned(image: ClusterImage, logs: LogManager, node_id: int) ->
         logs.mark_stray(tp)
 
 
-def unknown_topics(image: ClusterImage, logs: LogManager, new_id: Callable[[], bytes]) -> list[UnknownTopic]:
+def unknown_topics(
+    image: ClusterImage, logs: LogManager, new_id: Callable[[], bytes]
+) -> list[UnknownTopic]:
     """Return the complete topics that can be adopted; report the others."""
     if any(not log_dir.online for log_dir in logs.dirs.values()):
         return []  # a failed directory may have the missing partitions
@@ -98,7 +102,8 @@ def unknown_topics(image: ClusterImage, logs: LogManager, new_id: Callable[[], b
         ids = {_id(partition_log) for partition_log in partitions.values()} - {None}
         if len(ids) > 1 or set(partitions) != set(range(len(partitions))):
             log.warning(
-                "the directories of topic %s do not form a complete topic; they are kept as they are", name
+                "the directories of topic %s do not form a complete topic; they are kept as they are",
+                name,
             )
             continue
         # The next epoch of a log must not be below its latest one.
@@ -119,12 +124,16 @@ def _configs(partitions: list[PartitionLog]) -> tuple[tuple[str, str], ...]:
 
 def highest_producer_id(logs: LogManager) -> int:
     """Return the highest producer id in any log, or -1. New ids must be above it."""
-    return max((pid for log in logs.logs.values() for pid in log.producer_state.producers), default=-1)
+    return max(
+        (pid for log in logs.logs.values() for pid in log.producer_state.producers), default=-1
+    )
 
 
 # How logs of unknown topics are opened: compaction may have left gaps in their offsets, and nothing
 # may be deleted.
-UNKNOWN_TOPIC = LogConfig.from_topic_settings({"cleanup.policy": ("compact", "delete"), "retention.ms": -1})
+UNKNOWN_TOPIC = LogConfig.from_topic_settings(
+    {"cleanup.policy": ("compact", "delete"), "retention.ms": -1}
+)
 # How they are kept afterwards: whether they may be compacted is not known either.
 _PRESERVED = LogConfig.from_topic_settings({"cleanup.policy": ("delete",), "retention.ms": -1})
 

@@ -16,7 +16,8 @@ _RETRY_S = 0.2
 
 
 async def expected_directories(coordination: Coordination, node_id: int) -> list[str]:
-    """Return the ids of the directories that must not be missing: none if the broker has no replicas.
+    """Return the ids of the directories that must not be missing: none if the broker has no
+    replicas.
 
     A broker that was removed, and comes back under its old id, has none.
     """

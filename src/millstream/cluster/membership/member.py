@@ -18,7 +18,10 @@ from typing import Any
 from millstream.cluster.controller.changes import Controller
 from millstream.cluster.controller.election import NO_CONTROLLER, ControllerElection
 from millstream.cluster.controller.feed_service import FeedService
-from millstream.cluster.controller.housekeeping import ControllerHousekeeping, allows_unclean_election
+from millstream.cluster.controller.housekeeping import (
+    ControllerHousekeeping,
+    allows_unclean_election,
+)
 from millstream.cluster.controller.partitions import PartitionControl
 from millstream.cluster.controller.term import ControllerState
 from millstream.cluster.membership.identity import UNREADABLE, ClusterIdentity, unreadable
@@ -97,9 +100,13 @@ class ClusterMember:
         self._answered_s = 0.0
         self.peers = Peers(network, f"broker-{broker.node_id}")
         self.state = ControllerState(coordination)
-        self.partitions = PartitionControl(self.state, unclean=partial(allows_unclean_election, config))
+        self.partitions = PartitionControl(
+            self.state, unclean=partial(allows_unclean_election, config)
+        )
         self.controller = Controller(self.state, config, new_id=new_id)
-        self.housekeeping = ControllerHousekeeping(self.state, config, self.controller, self.partitions)
+        self.housekeeping = ControllerHousekeeping(
+            self.state, config, self.controller, self.partitions
+        )
         self.feed = FeedService(self.state, self.partitions)
         self.identity = ClusterIdentity(coordination, cluster_id)
         here = self.endpoint(broker)
@@ -114,7 +121,9 @@ class ClusterMember:
             incarnation=broker.incarnation,
             on_controller=self._leave_former_controller,
         )
-        self.registration = Registration(coordination, broker, self.identity, now_ms=clock.now_ms, torn=torn)
+        self.registration = Registration(
+            coordination, broker, self.identity, now_ms=clock.now_ms, torn=torn
+        )
         self.follower = MetadataFollower(
             image,
             cluster_id,
@@ -124,7 +133,7 @@ class ClusterMember:
             on_response=self._on_feed_response,
         )
 
-    # ---- joining ---------------------------------------------------------------------------------
+    # ---- joining ----
 
     async def join(self, run: RunInBackground, *, alone: bool, timeout_s: float) -> None:
         """Join the cluster; return when this broker is registered and sees it in its image.
@@ -156,7 +165,7 @@ class ClusterMember:
             self._changed.clear()
             await self._changed.wait()
 
-    # ---- following -------------------------------------------------------------------------------
+    # ---- following ----
 
     @property
     def controller_id(self) -> int:
@@ -201,7 +210,9 @@ class ClusterMember:
         try:
             return znodes.decode_controller_address(node.data)
         except UNREADABLE as error:
-            raise ApiError(ErrorCode.NOT_CONTROLLER, str(unreadable(znodes.CONTROLLER, error))) from None
+            raise ApiError(
+                ErrorCode.NOT_CONTROLLER, str(unreadable(znodes.CONTROLLER, error))
+            ) from None
 
     def endpoint(self, broker: BrokerRegistration) -> BrokerEndpoint:
         """Return the endpoint by which this broker reaches another."""
@@ -228,7 +239,10 @@ class ClusterMember:
             topic = self._image.topics.get(tp.topic)
             if topic is not None:
                 indexes.setdefault(topic.topic_id, []).append(tp.partition)
-        return [OfflineReplicas(topic_id=topic_id, partitions=rows) for topic_id, rows in indexes.items()]
+        return [
+            OfflineReplicas(topic_id=topic_id, partitions=rows)
+            for topic_id, rows in indexes.items()
+        ]
 
     def _on_feed_response(self, response: ControllerFeedResponse) -> None:
         self._answered_s = asyncio.get_running_loop().time()
@@ -236,7 +250,7 @@ class ClusterMember:
         if response.may_stop:
             self._may_stop.set()
 
-    # ---- leaving ---------------------------------------------------------------------------------
+    # ---- leaving ----
 
     async def hand_over(self) -> None:
         """Ask the controller to move the leaderships of this broker; wait for a limited time."""

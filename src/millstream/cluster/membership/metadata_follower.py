@@ -85,7 +85,9 @@ class MetadataFollower:
                 await self._step()
                 silent = False
             except (ApiError, OSError, DecodeError) as error:
-                foreign = isinstance(error, ApiError) and error.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+                foreign = (
+                    isinstance(error, ApiError) and error.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+                )
                 if not silent and (foreign or not isinstance(error, ApiError)):
                     log.log(
                         logging.ERROR if foreign else logging.INFO,
@@ -126,7 +128,8 @@ class MetadataFollower:
             if (cluster_id := self._collecting.cluster_id) != self._cluster_id:
                 self._collecting = None  # topics that are not in it would be deleted here
                 raise ApiError(
-                    ErrorCode.INCONSISTENT_CLUSTER_ID, f"it is the controller of cluster {cluster_id}"
+                    ErrorCode.INCONSISTENT_CLUSTER_ID,
+                    f"it is the controller of cluster {cluster_id}",
                 )
             self._epoch = response.controller_epoch
             self._pages += 1
@@ -158,5 +161,7 @@ class MetadataFollower:
         return (not changes and self._rounds > 1) or self._rounds > _ROUNDS
 
     def _apply(self, response: ControllerFeedResponse) -> Sequence[Change]:
-        changed = [self._image.apply(node.path, node.data, node.version) for node in nodes_of(response)]
+        changed = [
+            self._image.apply(node.path, node.data, node.version) for node in nodes_of(response)
+        ]
         return list(dict.fromkeys(change for change in changed if change is not None))

@@ -161,7 +161,9 @@ class _LeaderLoop:
         self._logs = FollowerLogs(leader, node_id, clock, throttle)
         self._failing = False
         self._changed = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"fetcher of {leader}")
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"fetcher of {leader}"
+        )
 
     def add(self, partition: Partition) -> None:
         if self.session.add(partition):
@@ -177,9 +179,11 @@ class _LeaderLoop:
 
     async def close(self) -> None:
         self._task.cancel()
-        await asyncio.gather(self._task, *filter(None, [self._checkpointing]), return_exceptions=True)
+        await asyncio.gather(
+            self._task, *filter(None, [self._checkpointing]), return_exceptions=True
+        )
 
-    # ---- the loop -------------------------------------------------------------------------------
+    # ---- the loop ----
 
     async def _run(self) -> None:
         while True:
@@ -286,7 +290,7 @@ class _LeaderLoop:
         finally:
             self._checkpointing = None
 
-    # ---- responses ------------------------------------------------------------------------------
+    # ---- responses ----
 
     async def _take(self, tp: TopicPartition, row: PartitionData) -> None:
         followed = self.session.take(tp)
@@ -314,7 +318,9 @@ class _LeaderLoop:
             return
         between_epochs = code in _BETWEEN_EPOCHS
         level = logging.DEBUG if between_epochs else logging.WARNING
-        log.log(level, "%s cannot be fetched from broker %d: %s", partition.tp, self._leader, code.name)
+        log.log(
+            level, "%s cannot be fetched from broker %d: %s", partition.tp, self._leader, code.name
+        )
         if between_epochs:
             # Mostly the leader learns of the epoch a moment later than this broker. Until it is
             # followed it acknowledges no records, so the first delays are short.

@@ -62,7 +62,9 @@ class FollowerLogs:
             if first.base_offset < log.log_end_offset <= first.last_offset:
                 start = log.log_start_offset
                 log.truncate_fully_and_start_at(first.base_offset, now_ms=now_ms)
-                logger.info("%s starts at %d, inside a batch from %d on", log.tp, start, first.base_offset)
+                logger.info(
+                    "%s starts at %d, inside a batch from %d on", log.tp, start, first.base_offset
+                )
 
     def _truncate(self, partition: Partition, row: PartitionData, now_ms: int) -> None:
         log = partition.online_log
@@ -103,5 +105,7 @@ class FollowerLogs:
             log.truncate_fully_and_start_at(row.log_start_offset, now_ms=self._clock.now_ms())
         else:
             offset = max(row.high_watermark, row.log_start_offset)
-            logger.warning("%s is truncated from %d to %d", partition.tp, log.log_end_offset, offset)
+            logger.warning(
+                "%s is truncated from %d to %d", partition.tp, log.log_end_offset, offset
+            )
             log.truncate_to(offset, now_ms=self._clock.now_ms())

@@ -64,7 +64,9 @@ class FollowedPartition:
             partition=self.partition.tp.partition,
             current_leader_epoch=self.leader_epoch,
             fetch_offset=log.log_end_offset,
-            last_fetched_epoch=log.epochs.epoch_of(log.log_end_offset - 1) if log.log_end_offset else -1,
+            last_fetched_epoch=log.epochs.epoch_of(log.log_end_offset - 1)
+            if log.log_end_offset
+            else -1,
             # The leader answers DeleteRecords by it, and decides whether this replica may join the
             # ISR.
             log_start_offset=log.durable_log_start,
@@ -110,7 +112,12 @@ class FollowerSession:
         """Fetch a partition in its current epoch; return False if that is so already."""
         tp = partition.tp
         known = self.followed.get(tp)
-        if known is not None and known.partition is partition and known.current and tp in self._sent:
+        if (
+            known is not None
+            and known.partition is partition
+            and known.current
+            and tp in self._sent
+        ):
             return False
         if known is None or known.partition is not partition or not known.current:
             self.followed[tp] = FollowedPartition(partition, partition.leader_epoch)
@@ -143,7 +150,7 @@ class FollowerSession:
         self._dropped.clear()
         self._stale.update(dict.fromkeys(self.followed))
 
-    # ---- the next request -----------------------------------------------------------------------
+    # ---- the next request ----
 
     def to_flush(self) -> list[FollowedPartition]:
         """Return the partitions that must be flushed before the next request."""
@@ -217,7 +224,9 @@ class FollowerSession:
         forgotten: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in self._dropped:
             if self._keys.get((topic_id, index)) not in self._sent:
-                forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(index)
+                forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id)).partitions.append(
+                    index
+                )
         self._dropped.clear()
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._node_id, replica_epoch=broker_epoch),
@@ -240,7 +249,7 @@ class FollowerSession:
                 wait_s = min(wait_s, followed.not_before_s - now_s)
         return math.ceil(wait_s * 1000)
 
-    # ---- the response ---------------------------------------------------------------------------
+    # ---- the response ----
 
     def on_response(self, session_id: int) -> None:
         self._session_id = session_id
@@ -256,6 +265,11 @@ class FollowerSession:
         """
         self._stale[tp] = None
         sent, followed = self._sent.get(tp), self.followed.get(tp)
-        if sent is None or followed is None or sent.followed is not followed or not followed.current:
+        if (
+            sent is None
+            or followed is None
+            or sent.followed is not followed
+            or not followed.current
+        ):
             return None
         return followed

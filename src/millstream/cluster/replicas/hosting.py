@@ -83,6 +83,7 @@ class ReplicaHosting:
                 removed = True
             if topic is None:
                 self._logs.forget_preferred(name)
+                self._partitions.pop(name, None)  # empty: it had no replica here
             else:
                 await self._host(topic, slices)
         if removed:

@@ -75,7 +75,9 @@ class IsrManager:
                 followers, partition_log = partition.followers, partition.log
                 if followers is not None and partition_log is not None:
                     proposal = followers.propose_shrinking(
-                        partition_log.log_end_offset, max_lag_ms=max_lag_ms, now_ms=partition.steady_ms()
+                        partition_log.log_end_offset,
+                        max_lag_ms=max_lag_ms,
+                        now_ms=partition.steady_ms(),
                     )
                     if proposal is not None:
                         self.propose(partition, proposal)
@@ -110,7 +112,10 @@ class IsrManager:
         self._new_proposals.set()
 
     def _apply(
-        self, partition: Partition, proposal: IsrProposal, outcome: PartitionState | ErrorCode | None
+        self,
+        partition: Partition,
+        proposal: IsrProposal,
+        outcome: PartitionState | ErrorCode | None,
     ) -> bool:
         """Apply the outcome of a proposal; return False if it must be sent again."""
         followers = partition.followers
@@ -125,7 +130,12 @@ class IsrManager:
         elif outcome is None or outcome in _RETRIABLE:
             return False
         else:
-            log.info("%s: the ISR %s was rejected: %s", partition.tp, sorted(proposal.members), outcome.name)
+            log.info(
+                "%s: the ISR %s was rejected: %s",
+                partition.tp,
+                sorted(proposal.members),
+                outcome.name,
+            )
             if outcome in _REJECTED:
                 followers.on_rejected()
                 partition.advance_with_followers()

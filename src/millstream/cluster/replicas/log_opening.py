@@ -125,12 +125,19 @@ class ReplicaLogs:
         existing.update_config(self._log_configs.of(topic.name))
         return existing
 
-    def _of_this_topic(self, existing: PartitionLog | None, topic: TopicImage) -> PartitionLog | None:
+    def _of_this_topic(
+        self, existing: PartitionLog | None, topic: TopicImage
+    ) -> PartitionLog | None:
         """Move away the log of an earlier topic, deleted while this broker was down."""
-        if existing is None or existing.topic_id is None or existing.topic_id.bytes == topic.topic_id:
+        if (
+            existing is None
+            or existing.topic_id is None
+            or existing.topic_id.bytes == topic.topic_id
+        ):
             return existing
         log.warning(
-            "%s belongs to an earlier topic of the same name and is renamed to -stray", existing.directory
+            "%s belongs to an earlier topic of the same name and is renamed to -stray",
+            existing.directory,
         )
         self._logs.mark_stray(existing.tp)
         return None

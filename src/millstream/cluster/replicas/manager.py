@@ -53,10 +53,17 @@ class ReplicaManager:
         self.roles = ReplicaRoles(node_id, image, config, steady, fetchers or NoFetchers(), events)
         self.replica_logs = ReplicaLogs(image, logs, log_configs, self.pending, self.roles)
         self.hosting = ReplicaHosting(
-            node_id, image, logs, log_configs, self.partitions, self.replica_logs, self.roles, events
+            node_id,
+            image,
+            logs,
+            log_configs,
+            self.partitions,
+            self.replica_logs,
+            self.roles,
+            events,
         )
 
-    # ---- lookup ---------------------------------------------------------------------------------
+    # ---- lookup ----
 
     def leader(self, topic: str, index: int) -> Partition:
         """Return the partition if this broker leads it.
@@ -65,7 +72,9 @@ class ReplicaManager:
         """
         partition = self.replica(topic, index)
         if partition.leader != self._node_id:
-            code = ErrorCode.NOT_LEADER_OR_FOLLOWER if partition.log else ErrorCode.KAFKA_STORAGE_ERROR
+            code = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if partition.log else ErrorCode.KAFKA_STORAGE_ERROR
+            )
             raise ApiError(code)
         return partition
 
@@ -149,9 +158,11 @@ class ReplicaManager:
     def __len__(self) -> int:
         return sum(len(partitions) for partitions in self.partitions.values())
 
-    # ---- records --------------------------------------------------------------------------------
+    # ---- records ----
 
-    def record_rejection(self, topic: str | bytes, index: int, records: memoryview, error: ApiError) -> None:
+    def record_rejection(
+        self, topic: str | bytes, index: int, records: memoryview, error: ApiError
+    ) -> None:
         """Record a batch that did not reach its partition, which may not be hosted here yet.
 
         Batches behind it get the same error.
@@ -184,7 +195,7 @@ class ReplicaManager:
             live=lambda: self._image.brokers.keys(),
         )
 
-    # ---- events of the logs ---------------------------------------------------------------------
+    # ---- events of the logs ----
 
     def flushed(self, log: LogState) -> None:
         """Advance the high watermark of a leader, which may have waited for this flush."""

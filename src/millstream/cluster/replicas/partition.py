@@ -121,7 +121,11 @@ class Partition:
     )
 
     def __init__(
-        self, tp: TopicPartition, topic_id: bytes, log: PartitionLog | None, pending: PendingSequences
+        self,
+        tp: TopicPartition,
+        topic_id: bytes,
+        log: PartitionLog | None,
+        pending: PendingSequences,
     ) -> None:
         self.tp = tp
         self.topic_id = topic_id
@@ -160,7 +164,7 @@ class Partition:
             raise ApiError(ErrorCode.FENCED_LEADER_EPOCH)
         raise ApiError(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
-    # ---- appending as leader --------------------------------------------------------------------
+    # ---- appending as leader ----
 
     def append(
         self,
@@ -260,7 +264,9 @@ class Partition:
         if rejection is not None:
             raise ApiError(*rejection)
 
-    def _missing_before(self, batch: ProducerBatch, written: int, *, elsewhere: bool) -> Rejection | None:
+    def _missing_before(
+        self, batch: ProducerBatch, written: int, *, elsewhere: bool
+    ) -> Rejection | None:
         """Return the rejection of a batch that does not follow sequence ``written``.
 
         It is None if the missing batch will not arrive any more.
@@ -303,7 +309,7 @@ class Partition:
         """The number of replicas, known while this one leads."""
         return 1 if self.followers is None else len(self.followers.followers) + 1
 
-    # ---- role -----------------------------------------------------------------------------------
+    # ---- role ----
 
     def lead(
         self,
@@ -359,7 +365,9 @@ class Partition:
             self.waiters.wake()
         return new
 
-    def _another_may_have_led(self, node_id: int, state: PartitionState, replicas: Sequence[int]) -> bool:
+    def _another_may_have_led(
+        self, node_id: int, state: PartitionState, replicas: Sequence[int]
+    ) -> bool:
         """Return whether another broker may have led before, unknown to this one.
 
         That is not so for a new topic, and for the only replica of a broker that restarts.
@@ -395,7 +403,7 @@ class Partition:
         self.leader, self.leader_epoch, self.isr = state.leader, state.leader_epoch, state.isr
         self.partition_epoch = state.partition_epoch
 
-    # ---- the high watermark ---------------------------------------------------------------------
+    # ---- the high watermark ----
 
     def advance_high_watermark(self) -> None:
         if self.followers is not None:
@@ -447,7 +455,9 @@ class Partition:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
         before = followers.log_start_of(node)
         now_ms = self.steady_ms()
-        if not followers.on_fetch(node, offset, log_start, end, broker_epoch=broker_epoch, now_ms=now_ms):
+        if not followers.on_fetch(
+            node, offset, log_start, end, broker_epoch=broker_epoch, now_ms=now_ms
+        ):
             # The replica was reassigned, or its broker has restarted since.
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if log_start != before:

@@ -90,7 +90,15 @@ _SENT_ELSEWHERE: Final = (
 class _MissingBatch:
     """A batch that has not been written, and the first of those behind it that arrived."""
 
-    __slots__ = ("attempts", "epoch", "first_after", "leader_epoch", "rejection", "sequence", "since_ms")
+    __slots__ = (
+        "attempts",
+        "epoch",
+        "first_after",
+        "leader_epoch",
+        "rejection",
+        "sequence",
+        "since_ms",
+    )
 
     def __init__(
         self, epoch: int, sequence: int, rejection: Rejection, since_ms: int, leader_epoch: int = -1
@@ -130,7 +138,9 @@ class PendingSequences:
         self._sent_elsewhere: dict[_Key, _MissingBatch] = {}
         self.any = False
 
-    def record_rejection(self, topic: str | bytes, index: int, batch: ProducerBatch, error: ApiError) -> None:
+    def record_rejection(
+        self, topic: str | bytes, index: int, batch: ProducerBatch, error: ApiError
+    ) -> None:
         """Record a rejected batch, if it is the first of those in flight.
 
         After an error that is not retriable, it does not arrive again.
@@ -141,11 +151,15 @@ class PendingSequences:
         known = self._rejected.get(key)
         if known is not None:
             newer = known.epoch > batch.epoch
-            if newer or (known.epoch == batch.epoch and comes_after(batch.sequence, known.sequence)):
+            if newer or (
+                known.epoch == batch.epoch and comes_after(batch.sequence, known.sequence)
+            ):
                 return
         rejection = error.code, error.message
         self._add(
-            self._rejected, key, _MissingBatch(batch.epoch, batch.sequence, rejection, self._steady_ms())
+            self._rejected,
+            key,
+            _MissingBatch(batch.epoch, batch.sequence, rejection, self._steady_ms()),
         )
 
     def rejection_before(
@@ -157,7 +171,11 @@ class PendingSequences:
         """
         key = topic, index, batch.producer_id
         known = self._rejected.get(key)
-        if known is None or known.epoch != batch.epoch or not comes_after(batch.sequence, known.sequence):
+        if (
+            known is None
+            or known.epoch != batch.epoch
+            or not comes_after(batch.sequence, known.sequence)
+        ):
             return None
         arrived = written >= 0 and not comes_after(known.sequence, written)
         if arrived or known.given_up(batch.sequence):

@@ -79,7 +79,9 @@ class ReplicaRoles:
         else:
             self._become_follower(partition, state)
 
-    def _become_leader(self, partition: Partition, state: PartitionState, replicas: Sequence[int]) -> None:
+    def _become_leader(
+        self, partition: Partition, state: PartitionState, replicas: Sequence[int]
+    ) -> None:
         self._fetchers.forget(partition.tp)
         partition.lead(
             self._node_id,

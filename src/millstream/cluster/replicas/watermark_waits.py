@@ -1,4 +1,4 @@
-"""Waits for the watermarks of a partition that this broker leads: delayed produces and deletions."""
+"""Waits for the watermarks of a led partition: delayed produces and deletions."""
 
 from __future__ import annotations
 

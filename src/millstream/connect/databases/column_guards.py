@@ -61,13 +61,17 @@ def decimals(limit: int, sql_type: str) -> Guard:
 
 def whole_numbers(limit: int, sql_type: str) -> Guard:
     """Guard a floating-point column, which rounds whole numbers above a limit."""
-    return lambda value: None if abs(value) <= limit else f"{value} is too large for {sql_type} to be exact"
+    return lambda value: (
+        None if abs(value) <= limit else f"{value} is too large for {sql_type} to be exact"
+    )
 
 
 def fractions(digits: int, sql_type: str) -> Guard:
     """Guard a column that rounds times to this many digits of a second."""
     unit = 10 ** (6 - digits)
-    return lambda value: f"{value} is more precise than {sql_type}" if value.microsecond % unit else None
+    return lambda value: (
+        f"{value} is more precise than {sql_type}" if value.microsecond % unit else None
+    )
 
 
 def trailing_spaces(limit: int, sql_type: str) -> Guard:
@@ -83,7 +87,9 @@ def trailing_spaces(limit: int, sql_type: str) -> Guard:
 
 def short_bytes(limit: int, sql_type: str) -> Guard:
     """Guard a type that truncates longer texts."""
-    return lambda text: f"{text!r} is longer than {sql_type} keeps" if len(text.encode()) > limit else None
+    return lambda text: (
+        f"{text!r} is longer than {sql_type} keeps" if len(text.encode()) > limit else None
+    )
 
 
 def no_nan(value: Any) -> str | None:

@@ -134,7 +134,9 @@ class RowWriter(ABC):
     def record_progress(self, writer: str, table: str, progress: Progress) -> None: ...
 
     @abstractmethod
-    def put(self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]) -> None:
+    def put(
+        self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]
+    ) -> None:
         """Apply changes in order, all or none; raise RowFault if one of them is rejected."""
 
     def apply(
@@ -231,7 +233,9 @@ def family_of(spark_type: DataType) -> str:
     return next((family for types, family in families if isinstance(spark_type, types)), TEXT)
 
 
-def chunked(cursor: Any, convert: Callable[[Any], bytes], size: int = 5_000) -> Iterator[list[bytes]]:
+def chunked(
+    cursor: Any, convert: Callable[[Any], bytes], size: int = 5_000
+) -> Iterator[list[bytes]]:
     """Yield the rows of a cursor in chunks."""
     while rows := cursor.fetchmany(size):
         yield [convert(row) for row in rows]

@@ -27,7 +27,10 @@ class DatabaseKind:
     aliases: tuple[str, ...] = ()
     """Other schemes of its URLs."""
     is_file: bool = False
-    """The URL names a file. Options after ``?`` are then those of the connector, not of a driver."""
+    """The URL names a file.
+
+    Options after ``?`` are then those of the connector, not of a driver.
+    """
 
     @property
     def url_form(self) -> str:

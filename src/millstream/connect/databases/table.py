@@ -114,7 +114,9 @@ class DatabaseTable(Store, Origin):
         db = connect(self.url)
         try:
             columns = self._columns(db)
-            return ", ".join(f"{quoted(column.name)} {db.types.read_type(column)}" for column in columns)
+            return ", ".join(
+                f"{quoted(column.name)} {db.types.read_type(column)}" for column in columns
+            )
         finally:
             db.connection.close()
 

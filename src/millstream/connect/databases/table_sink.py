@@ -61,6 +61,7 @@ class TableSink:
         if self._first:
             with self._db.connection.transaction():
                 if (last := self._committed(batch_id, identity)) is not None:
+                    self._reset_progress = False  # it was for this batch, which needs no reset
                     return WriteResult(0, replayed=True, rejected=_refused(last))
         stored = self._stored(batch)
         self._check(stored.schema)
@@ -71,7 +72,9 @@ class TableSink:
                 return WriteResult(0, replayed=True, rejected=_refused(last))
             refused = self._put(stored.columns, changes)
             rows = len(changes) - len(refused)
-            progress = Progress(identity.query, batch_id, identity.offsets, rows, json.dumps(refused))
+            progress = Progress(
+                identity.query, batch_id, identity.offsets, rows, json.dumps(refused)
+            )
             self._db.writer.record_progress(self.writer, self.target.name, progress)
         self._reset_progress = self._first = False
         return WriteResult(rows, replayed=False, rejected=refused)
@@ -79,9 +82,15 @@ class TableSink:
     def _committed(self, batch_id: int, identity: BatchIdentity) -> Progress | None:
         """Return the progress of this batch if the table has it already."""
         progress = self._db.writer.lock_progress(self.writer, self.target.name)
-        last = progress and CommittedBatch.compare(progress.batch, progress.query, progress.offsets, identity)
+        last = progress and CommittedBatch.compare(
+            progress.batch, progress.query, progress.offsets, identity
+        )
         written = is_written(
-            last, batch_id, writer=self.writer, where=str(self.target), reset_progress=self._reset_progress
+            last,
+            batch_id,
+            writer=self.writer,
+            where=str(self.target),
+            reset_progress=self._reset_progress,
         )
         return progress if written else None
 
@@ -136,7 +145,8 @@ class TableSink:
         key = str(values[0]) if len(values) == 1 else json.dumps(values, default=str)
         has_key = bool(values) and None not in values
         shown = {
-            name: value if _has_json_number(value) else _NOT_FINITE[str(value)] for name, value in row.items()
+            name: value if _has_json_number(value) else _NOT_FINITE[str(value)]
+            for name, value in row.items()
         }
         value = None if change.deleted else json.dumps(shown, default=_text)
         return RejectedRow(key if has_key else None, value, reason)
@@ -166,7 +176,9 @@ class TableSink:
         else:
             self._compare(existing, spark_types)
             self._check_key()
-        columns = {column.name: column for column in existing or self._db.catalog.columns(table) or ()}
+        columns = {
+            column.name: column for column in existing or self._db.catalog.columns(table) or ()
+        }
         self._guards = guards(self._db.types, columns, spark_types)
         self._checked = schema
 
@@ -181,11 +193,18 @@ class TableSink:
             return
         # A column that we do not write gets its default. It is shown if an unknown column may be a
         # misspelling of it.
-        shown = [column for column in existing if column.name in ours or column.name in required or unknown]
+        shown = [
+            column
+            for column in existing
+            if column.name in ours or column.name in required or unknown
+        ]
         raise differing(
             str(self.target),
             self.writer,
-            {column.name: column.sql_type + (" NOT NULL" if column.required else "") for column in shown},
+            {
+                column.name: column.sql_type + (" NOT NULL" if column.required else "")
+                for column in shown
+            },
             {name: spark_type.simpleString() for name, spark_type in ours.items()},
             wrong,
         )

@@ -119,8 +119,10 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._db = db
         return self._db
 
-    def _reject_nulls(self, db: Database, column: str, within: tuple[str, Any, Any] | None = None) -> None:
-        """Raise if an ordering column has a NULL: NULL has no order, so the row would be skipped."""
+    def _reject_nulls(
+        self, db: Database, column: str, within: tuple[str, Any, Any] | None = None
+    ) -> None:
+        """Raise if an ordering column has a NULL, which has no order: its row would be skipped."""
         if db.reader.has_null(self._options["table"], column, within):
             raise PipelineError(
                 f"table {self._options['table']} of {db.connection.shown} has rows without a value in "
@@ -187,7 +189,9 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _advance(self) -> Position | None:
         table, order = self._options["table"], self._options["order"]
-        readable = self._horizon.advance(_now_ms(), self.db.reader.oldest_open_change(table, order[0]))
+        readable = self._horizon.advance(
+            _now_ms(), self.db.reader.oldest_open_change(table, order[0])
+        )
         overdue_ms = self._horizon.overdue_ms(_now_ms())
         if not overdue_ms:
             self._say_after_ms = SAY_AFTER_MS
@@ -229,7 +233,11 @@ class TableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         db = connect(options["url"])
         try:
             for values in db.reader.rows(
-                options["table"], options["columns"], options["order"], partition.start, partition.end
+                options["table"],
+                options["columns"],
+                options["order"],
+                partition.start,
+                partition.end,
             ):
                 yield pa.record_batch([pa.array(values, pa.binary())], schema=ROWS)
         finally:

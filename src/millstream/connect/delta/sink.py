@@ -70,7 +70,9 @@ class DeltaSink(ParquetSink):
         batch = None if table is None else table.transaction_version(self._application)
         if batch is None:
             return None
-        same = [table.transaction_version(name) == hashed for name, hashed in self._hashes(identity)]
+        same = [
+            table.transaction_version(name) == hashed for name, hashed in self._hashes(identity)
+        ]
         return CommittedBatch(batch, *same)
 
     def _hashes(self, identity: BatchIdentity) -> list[tuple[str, int]]:
@@ -80,7 +82,8 @@ class DeltaSink(ParquetSink):
             (f"{self._application}.offsets", _number(identity.offsets)),
         ]
 
-    # ---------------------------------------------------------------- steps that differ from Parquet
+    # ---------------------------------------------------------------- steps that differ from
+    # Parquet
 
     def _stage(self, batch: DataFrame, batch_id: int) -> Path:
         self._check(self._table(), batch.schema.jsonValue())
@@ -229,7 +232,9 @@ def statistics(path: Path) -> dict[str, Any]:
                 continue
             lowest[name] = min(lowest.get(name, known.min), known.min)
             highest[name] = max(highest.get(name, known.max), known.max)
-    bounded = [name for name in lowest if name not in unbounded and _exact(lowest[name], highest[name])]
+    bounded = [
+        name for name in lowest if name not in unbounded and _exact(lowest[name], highest[name])
+    ]
     return {
         "numRecords": meta.num_rows,
         "minValues": {name: _bound(lowest[name]) for name in bounded},

@@ -64,7 +64,9 @@ def typed_columns(schema: StructType, options: Mapping[str, str]) -> Column:
     line = F.to_csv(F.struct(*texts), {"escape": '"', **KEPT_SPACES})
     # Decimals of a locale are compared after they were read; all others are checked as texts.
     kinds = [
-        StructField(field.name, reading_type(field.dataType) if "locale" in options else field.dataType)
+        StructField(
+            field.name, reading_type(field.dataType) if "locale" in options else field.dataType
+        )
         for field in fields
     ]
     return F.from_csv(line, _ddl(kinds), {"escape": '"', **KEPT_SPACES, **_value_options(options)})
@@ -87,7 +89,9 @@ def typed_column(field: StructField) -> Column:
     return cast.alias(field.name)
 
 
-def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tuple[Column, Column]]:
+def column_faults(
+    field: StructField, options: Mapping[str, str]
+) -> Iterator[tuple[Column, Column]]:
     """Yield the possible faults of a column: the condition, and the reason for the dead letter."""
     text, kind = F.col(quoted(field.name)), field.dataType
     name = f"column {field.name!r}"
@@ -96,7 +100,10 @@ def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tu
         empty = text.isNull() if is_text else F.coalesce(text == "", F.lit(True))
         yield empty, F.lit(f"{name} has no value, and it is NOT NULL")
     if is_text:
-        yield text.contains(UNKNOWN_CHARACTER), F.lit(f"{name} has bytes that are not text in this encoding")
+        yield (
+            text.contains(UNKNOWN_CHARACTER),
+            F.lit(f"{name} has bytes that are not text in this encoding"),
+        )
         return
     shown = F.concat(F.lit(f"{name}: '"), F.left(text, F.lit(SHOWN_CHARACTERS)), F.lit("' "))
     has_value = text.isNotNull() & (text != "")
@@ -105,7 +112,10 @@ def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tu
     if isinstance(kind, DecimalType) and "locale" not in options:
         more = F.lit(f"has more than the {kind.scale} decimals of {declared}")
         yield has_value & is_decimal(text) & too_many_decimals(text, kind), F.concat(shown, more)
-    yield has_value & read.isNull(), F.concat(shown, F.lit(f"is not {declared}, or out of its range"))
+    yield (
+        has_value & read.isNull(),
+        F.concat(shown, F.lit(f"is not {declared}, or out of its range")),
+    )
     if (exact := _is_exact(text, read, field, options)) is not None:
         yield (
             has_value & ~F.coalesce(exact, F.lit(False)),
@@ -113,7 +123,9 @@ def column_faults(field: StructField, options: Mapping[str, str]) -> Iterator[tu
         )
 
 
-def _is_exact(text: Column, read: Column, field: StructField, options: Mapping[str, str]) -> Column | None:
+def _is_exact(
+    text: Column, read: Column, field: StructField, options: Mapping[str, str]
+) -> Column | None:
     kind = field.dataType
     if isinstance(kind, DecimalType) and "locale" in options:
         return read == read.try_cast(kind)

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 FORMATS = ("csv", "json", "parquet")
 FILES_PER_BATCH = 100
-ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+ENDINGS = {
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+}
 # Options of Spark's file source that are rejected; others go to the reader of the format.
 REJECTED = {
     "cleanSource": "several flows may read the same files, each at its own time",
@@ -84,13 +90,15 @@ def files(
         raise PipelineError(f"file format {kind!r} is unknown", hint=nearest(kind, FORMATS))
     if schema is None and kind != "parquet":
         raise PipelineError(
-            f"{kind} files of {path} need a schema", hint="for example schema='id string NOT NULL, n int'"
+            f"{kind} files of {path} need a schema",
+            hint="for example schema='id string NOT NULL, n int'",
         )
     for name in options:
         if reason := REJECTED.get(name):
             raise PipelineError(f"files() has no option {name}: {reason}")
     texts = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
     }
     return FilesOrigin(str(Path(path).absolute()), kind, schema, int(files_per_batch), texts)
 

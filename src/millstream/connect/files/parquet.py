@@ -46,7 +46,9 @@ def schema_in(directory: str) -> StructType:
     )
 
 
-def _spark_schema(path: Path, file: pa.parquet.ParquetFile, partition: dict[str, str | None]) -> StructType:
+def _spark_schema(
+    path: Path, file: pa.parquet.ParquetFile, partition: dict[str, str | None]
+) -> StructType:
     import pyarrow as pa
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
@@ -95,7 +97,9 @@ def _batches(path: Path, file: pa.parquet.ParquetFile) -> Iterator[pa.RecordBatc
             if field.name in names:
                 # Both wrap around alike, so they only differ by a fraction of a microsecond.
                 written = nanos[field.name].cast(pa.int64())
-                if not pc.all(pc.equal(pc.multiply(column.cast(pa.int64()), 1000), written)).as_py():
+                if not pc.all(
+                    pc.equal(pc.multiply(column.cast(pa.int64()), 1000), written)
+                ).as_py():
                     column = nanos[field.name]
             columns.append(column)
         yield pa.record_batch(columns, names=batch.schema.names)
@@ -114,7 +118,8 @@ def columns_of(file: pa.parquet.ParquetFile) -> list[pa.Field]:
     instants = instants_of(file)
     zoned = pa.timestamp("us", tz="UTC")
     return [
-        field.with_type(zoned if field.name in instants else plain(field.type)) for field in file.schema_arrow
+        field.with_type(zoned if field.name in instants else plain(field.type))
+        for field in file.schema_arrow
     ]
 
 
@@ -203,7 +208,9 @@ class ParquetFiles:
                 rows = rows.append_column(name, pa.array([value] * len(rows), pa.string()))
         return rows.select(self._schema.names)
 
-    def _cast_rows(self, rows: pa.Table, number: int) -> Iterator[tuple[pa.Table, list[str | None]]]:
+    def _cast_rows(
+        self, rows: pa.Table, number: int
+    ) -> Iterator[tuple[pa.Table, list[str | None]]]:
         """Yield the rows in the declared types. Bisects to find rows that cannot be cast."""
         import pyarrow as pa
 
@@ -236,7 +243,9 @@ class ParquetFiles:
 
         count = len(errors)
         if len(rows) < count:
-            rows = pa.table([pa.nulls(count, field.type) for field in self._schema], schema=self._schema)
+            rows = pa.table(
+                [pa.nulls(count, field.type) for field in self._schema], schema=self._schema
+            )
         texts = [pa.array(errors, pa.string()), pa.array([path] * count, pa.string())]
         columns = [*rows.columns, *texts, pa.array([at.as_py()] * count, at.type)]
         names = [*self._schema.names, ERROR, PATH, CHANGED_AT]
@@ -249,7 +258,8 @@ class ParquetFiles:
         types = {field.name: field.type for field in columns}
         types |= {name: pa.string() for name in partition if name in names and name not in types}
         fits = types.keys() == set(names) and all(
-            field.name in partition or _compatible(types[field.name], field.type) for field in self._schema
+            field.name in partition or _compatible(types[field.name], field.type)
+            for field in self._schema
         )
         if not fits:
             theirs = {name: str(kind) for name, kind in types.items()}
@@ -272,7 +282,9 @@ def _cast(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         column = rows[field.name]
         # Types such as large_string need an intermediate cast.
         between = plain(column.type)
-        columns.append((column if between == column.type else column.cast(between)).cast(field.type))
+        columns.append(
+            (column if between == column.type else column.cast(between)).cast(field.type)
+        )
     return pa.table(columns, schema=schema)
 
 

@@ -80,8 +80,8 @@ def csv_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
     chosen = {name.lower() for name in files.options}
     quote, separator = files.options.get("quote", '"'), files.options.get("sep", ",")
     # As in RFC 4180: a quote within quotes is doubled, and a quoted value may contain a line end.
-    # An empty text is quoted, and null is not. Spark reads both as null unless null has a text that no
-    # file contains.
+    # An empty text is quoted, and null is not. Spark reads both as null unless null has a text that
+    # no file contains.
     defaults = {"escape": quote, "multiLine": "true", "nullValue": NO_NAME}
     options |= {name: value for name, value in defaults.items() if name.lower() not in chosen}
     texts = StructType([StructField(field.name, StringType()) for field in schema.fields])
@@ -130,7 +130,11 @@ def parquet_rows(spark: SparkSession, files: FilesOrigin) -> DataFrame:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 
-    schema = schema_in(files.path) if files.schema is None else struct_type(files.schema, format="parquet")
+    schema = (
+        schema_in(files.path)
+        if files.schema is None
+        else struct_type(files.schema, format="parquet")
+    )
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     listed = _listed(spark, files, "binaryFile").schema(LISTED).load(files.path)
     texts = [StructField(name, StringType()) for name in (ERROR, PATH)]
@@ -155,7 +159,11 @@ def _listed(
 ) -> DataStreamReader:
     # Files may arrive later.
     Path(files.path).mkdir(parents=True, exist_ok=True)
-    defaults = {"recursiveFileLookup": "true", "maxFilesPerTrigger": str(files.files_per_batch), **ANY_AGE}
+    defaults = {
+        "recursiveFileLookup": "true",
+        "maxFilesPerTrigger": str(files.files_per_batch),
+        **ANY_AGE,
+    }
     return spark.readStream.format(kind).options(**{**defaults, **files.options, **(options or {})})
 
 

@@ -27,7 +27,9 @@ COLUMNS = (("offset", True), ("headers", True))
 class Copies:
     """The partitions of some topics of one cluster at one time, for one thread."""
 
-    def __init__(self, cluster: MirrorCluster, topics: Iterable[str], *, committed: bool = True) -> None:
+    def __init__(
+        self, cluster: MirrorCluster, topics: Iterable[str], *, committed: bool = True
+    ) -> None:
         names = sorted(set(topics))
         options = {
             **only_for(cluster.options, BATCH),
@@ -44,7 +46,8 @@ class Copies:
             self._view.refresh()
             self.ids = self._view.ids
             self.bounds = {
-                partition: Bounds(log.earliest, log.latest) for partition, log in self._view.logs().items()
+                partition: Bounds(log.earliest, log.latest)
+                for partition, log in self._view.logs().items()
             }
 
     def reader(
@@ -82,7 +85,11 @@ class Copies:
 
 
 def rows_of(
-    batch: pa.RecordBatch, cluster: str, topic: str, partition: TopicPartition, topic_id: str | None = None
+    batch: pa.RecordBatch,
+    cluster: str,
+    topic: str,
+    partition: TopicPartition,
+    topic_id: str | None = None,
 ) -> list[Row]:
     """Return the offsets of a batch, each with the offset that it is a copy of.
 
@@ -92,7 +99,8 @@ def rows_of(
     origins = _origins(batch.column("headers"), cluster, topic, partition.partition)
     return [
         Row(offset, origin.offset, origin.topic_id)
-        if (origin := origins.get(index)) is not None and topic_id in (None, origin.topic_id or topic_id)
+        if (origin := origins.get(index)) is not None
+        and topic_id in (None, origin.topic_id or topic_id)
         else Row(offset, None)
         for index, offset in enumerate(batch.column("offset").to_pylist())
     ]

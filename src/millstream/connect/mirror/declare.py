@@ -161,10 +161,13 @@ def _cluster(cluster: str | MirrorCluster) -> MirrorCluster:
 def _check(first: MirrorCluster, second: MirrorCluster, naming: str, forward: bool) -> None:
     if first.name == second.name:
         raise PipelineError(
-            f"both clusters are called {first.name}", hint="name them: east=HOST:PORT and west=HOST:PORT"
+            f"both clusters are called {first.name}",
+            hint="name them: east=HOST:PORT and west=HOST:PORT",
         )
     if naming not in NAMINGS:
-        raise PipelineError(f"naming={naming!r} is unknown", hint=f"it is one of {', '.join(NAMINGS)}")
+        raise PipelineError(
+            f"naming={naming!r} is unknown", hint=f"it is one of {', '.join(NAMINGS)}"
+        )
     if forward and naming == "prefix":
         raise PipelineError(
             "forward applies to topics that keep their names",

@@ -91,5 +91,7 @@ def _id_of(cluster: MirrorCluster) -> str:
     finally:
         protocol.close()
     if not cluster_id or "/" in cluster_id:
-        raise ClientError(f"{cluster} does not report a cluster id", hint="check that it is a Kafka broker")
+        raise ClientError(
+            f"{cluster} does not report a cluster id", hint="check that it is a Kafka broker"
+        )
     return str(cluster_id)

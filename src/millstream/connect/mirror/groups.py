@@ -66,14 +66,17 @@ class GroupSync:
         idle = {group: offsets for group, offsets in positions.items() if group not in active}
         partitions = {partition for offsets in idle.values() for partition in offsets}
         target_topics = {self._target_topic(partition.topic) for partition in partitions}
-        shared = {partition.topic for partition in partitions if self._has_target_copies(partition.topic)}
+        shared = {
+            partition.topic for partition in partitions if self._has_target_copies(partition.topic)
+        }
         with (
             closing(Copies(self.direction.target, target_topics)) as in_target,
             closing(Copies(self.direction.source, shared)) as in_source,
         ):
             self._drop_recreated_topics(in_target.ids)
             committed = {
-                group: self._commit(group, offsets, in_source, in_target) for group, offsets in idle.items()
+                group: self._commit(group, offsets, in_source, in_target)
+                for group, offsets in idle.items()
             }
         return {group: offsets for group, offsets in committed.items() if offsets}
 
@@ -159,7 +162,10 @@ class GroupSync:
             elif self.direction.selection.copies(partition.topic):
                 yield target, self._first_unread_copy(partition, target, offset, in_target)
             else:
-                yield target, self._first_unread_original(partition, target, offset, in_source, in_target)
+                yield (
+                    target,
+                    self._first_unread_original(partition, target, offset, in_source, in_target),
+                )
 
     def _first_unread_copy(
         self, source: TopicPartition, target: TopicPartition, offset: int, in_target: Copies
@@ -168,7 +174,9 @@ class GroupSync:
         bounds = in_target.bounds[target]
         if (source, offset) in self._translations:
             return max(self._translations[source, offset], bounds.begin)
-        read = in_target.reader(target, self.ids.source, source.topic, self._source_ids.get(source.topic))
+        read = in_target.reader(
+            target, self.ids.source, source.topic, self._source_ids.get(source.topic)
+        )
         search = find_copy(read, bounds, offset, self._hints.get(source))
         if search.before is not None:
             self._hints[source] = search.before
@@ -194,7 +202,9 @@ class GroupSync:
         begin = in_target.bounds[target].begin
         if source not in in_source.bounds:
             return begin
-        read = in_source.reader(source, self.ids.target, target.topic, in_target.ids.get(target.topic))
+        read = in_source.reader(
+            source, self.ids.target, target.topic, in_target.ids.get(target.topic)
+        )
         unread = backward(read, in_source.bounds[source], offset)
         return begin if unread is None else unread
 

@@ -70,7 +70,10 @@ def _partitions(direction: Direction) -> tuple[list[TopicPartition], Mapping[str
 def _positions(
     direction: Direction, ids: Ids, partitions: list[TopicPartition], topic_ids: Mapping[str, str]
 ) -> Mapping[TopicPartition, int]:
-    names = {partition.topic: direction.selection.target_topic(partition.topic) for partition in partitions}
+    names = {
+        partition.topic: direction.selection.target_topic(partition.topic)
+        for partition in partitions
+    }
     copies = _without_open_transactions(direction, set(names.values()))
     positions = {}
     try:
@@ -89,7 +92,9 @@ def _positions(
     return positions
 
 
-def _position_after(last: Copy, source: TopicPartition, target: TopicPartition, topic_id: str) -> int:
+def _position_after(
+    last: Copy, source: TopicPartition, target: TopicPartition, topic_id: str
+) -> int:
     """Return where the mirror continues in a partition of the source, after its last copy."""
     if topic_id and not last.topic_id:
         raise ClientError(

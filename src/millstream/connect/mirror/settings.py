@@ -68,7 +68,9 @@ def plan_topic(
     if not follow_settings:
         return TopicPlan(grow_to=grow_to)
     settings = {**settings, **TIMES}
-    changed = {name: value for name, value in settings.items() if target.settings.get(name) != value}
+    changed = {
+        name: value for name, value in settings.items() if target.settings.get(name) != value
+    }
     surplus = tuple(sorted(name for name in synced(target.settings) if name not in settings))
     return TopicPlan(grow_to=grow_to, set=changed, delete=surplus)
 

@@ -52,7 +52,10 @@ class MirrorSink:
         self.writer = writer
         options = {**direction.target.options, "compression": direction.compression}
         self._sink = TopicSink(
-            direction.target.bootstrap, writer, options=only_for(options, SINK), reset_progress=reset_progress
+            direction.target.bootstrap,
+            writer,
+            options=only_for(options, SINK),
+            reset_progress=reset_progress,
         )
         self._ids: Ids | None = None
         self._sync: SyncThread | None = None
@@ -75,7 +78,9 @@ class MirrorSink:
             self._sync.check()
             with _retry_later():
                 topics = self._topics()
-                self._sync.topics.ensure({name: len(topic.partitions) for name, topic in topics.items()})
+                self._sync.topics.ensure(
+                    {name: len(topic.partitions) for name, topic in topics.items()}
+                )
                 ids = {
                     name: id_text(topic.topic_id)
                     for name, topic in topics.items()
@@ -86,7 +91,9 @@ class MirrorSink:
         except BaseException as error:
             self._failed = True
             if isinstance(error, TopicMissing) and (rejected := self._sync.topics.rejected):
-                reasons = "; ".join(f"{name}: {reason}" for name, reason in sorted(rejected.items()))
+                reasons = "; ".join(
+                    f"{name}: {reason}" for name, reason in sorted(rejected.items())
+                )
                 raise TopicMissing(
                     f"{self.direction.target.name} rejects {reasons}",
                     hint="exclude such a topic (--exclude, with --resume and another --checkpoint), "
@@ -107,7 +114,9 @@ class MirrorSink:
 
     def _watching(self, batch: DataFrame, batch_id: int) -> AbstractContextManager[None]:
         """Report data loss if it does not stop the flow; otherwise the flow's error does."""
-        return nullcontext() if self._data_loss is None else self._data_loss.watching(batch, batch_id)
+        return (
+            nullcontext() if self._data_loss is None else self._data_loss.watching(batch, batch_id)
+        )
 
     def _say(self, text: str) -> None:
         say(f"mirror {self.direction.name}: {text}")
@@ -128,8 +137,12 @@ class MirrorSink:
 class SyncThread:
     """Syncs topics and groups. Batches sync ``topics`` as well."""
 
-    def __init__(self, direction: Direction, ids: Ids, own_group: str, say: Callable[[str], None]) -> None:
-        self._admins = [_admin(cluster) for cluster in (direction.source, direction.target) for _ in range(2)]
+    def __init__(
+        self, direction: Direction, ids: Ids, own_group: str, say: Callable[[str], None]
+    ) -> None:
+        self._admins = [
+            _admin(cluster) for cluster in (direction.source, direction.target) for _ in range(2)
+        ]
         self.topics = TopicSync(direction, self._admins[0], self._admins[2], say)
         groups = GroupSync(direction, ids, own_group, self._admins[1], self._admins[3])
         self._steps: list[Callable[[], object]] = [self.topics.run]
@@ -140,7 +153,9 @@ class SyncThread:
         self._stop = threading.Event()
         self._last_error = ""
         self._last_pass = False
-        self._thread = threading.Thread(target=self._run, name=f"mirror-{direction.name}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"mirror-{direction.name}", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -189,7 +204,9 @@ def _retry_later() -> Iterator[None]:
         raise Unavailable(error.message, hint=error.hint) from error
 
 
-def copies(batch: DataFrame, direction: Direction, ids: Ids, topic_ids: Mapping[str, str]) -> DataFrame:
+def copies(
+    batch: DataFrame, direction: Direction, ids: Ids, topic_ids: Mapping[str, str]
+) -> DataFrame:
     """Return the records for the target: with its topics, and one more header.
 
     Partitions, keys, values and timestamps stay the same.
@@ -230,12 +247,16 @@ def _is_copy(direction: Direction, ids: Ids) -> Column:
     """
     from pyspark.sql import functions as F
 
-    this = F.concat(F.lit("/"), F.col("topic"), F.lit("/"), F.col("partition").cast("string"), F.lit("/"))
+    this = F.concat(
+        F.lit("/"), F.col("topic"), F.lit("/"), F.col("partition").cast("string"), F.lit("/")
+    )
 
     def names_this(header: Column) -> Column:
         value = header["value"].cast("string")
         from_here = (
-            value.startswith(F.concat(F.lit(ids.target), this)) if direction.forward else value.contains(this)
+            value.startswith(F.concat(F.lit(ids.target), this))
+            if direction.forward
+            else value.contains(this)
         )
         return (header["key"] == HEADER) & from_here
 

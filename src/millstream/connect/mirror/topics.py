@@ -60,7 +60,9 @@ class TopicSync:
             selection = self.direction.selection
             all_names = self.source.topics.names()
             self._report_too_long(all_names)
-            source = self._states(self.source, [name for name in all_names if selection.copies(name)])
+            source = self._states(
+                self.source, [name for name in all_names if selection.copies(name)]
+            )
             names = {selection.target_topic(topic) for topic in source}
             existing = [name for name in self.target.topics.names() if name in names]
             target = self._states(self.target, existing)
@@ -68,7 +70,9 @@ class TopicSync:
             for topic, state in source.items():
                 name = selection.target_topic(topic)
                 try:
-                    self._follow(name, target.get(name), self._plan(state, target.get(name), brokers))
+                    self._follow(
+                        name, target.get(name), self._plan(state, target.get(name), brokers)
+                    )
                 except ClientError as error:
                     if not _is_permanent(error):
                         raise
@@ -93,7 +97,8 @@ class TopicSync:
     def _states(self, admin: Admin, names: list[str]) -> dict[str, TopicState]:
         settings = admin.configs.describe_topics(names)
         return {
-            topic.name: _state(topic, settings.get(topic.name, [])) for topic in admin.topics.describe(names)
+            topic.name: _state(topic, settings.get(topic.name, []))
+            for topic in admin.topics.describe(names)
         }
 
     def _follow(self, name: str, before: TopicState | None, plan: TopicPlan) -> None:
@@ -123,7 +128,9 @@ class TopicSync:
             self._create_with(name, state, TIMES)
             self._alter(name, TopicPlan(set=state.settings), where)
         self._wait_for(name, state.partitions)
-        self.say(f"{where} created: {state.partitions} partitions, {state.replication_factor} replicas")
+        self.say(
+            f"{where} created: {state.partitions} partitions, {state.replication_factor} replicas"
+        )
 
     def _grow(self, name: str, partitions: int, where: str) -> None:
         self.target.topics.add_partitions(name, partitions)
@@ -177,16 +184,25 @@ class TopicSync:
 
 
 def _state(topic: Topic, settings: list[Config]) -> TopicState:
-    own = {setting.name: setting.value or "" for setting in settings if setting.source == SET_ON_TOPIC}
+    own = {
+        setting.name: setting.value or "" for setting in settings if setting.source == SET_ON_TOPIC
+    }
     return TopicState(len(topic.partitions), topic.replication_factor, own)
 
 
 def _is_permanent(error: ClientError) -> bool:
     """Return whether an error concerns one topic, and an immediate retry would fail too."""
-    return error.code is not None and not error.code.retriable and not isinstance(error, BrokerUnreachable)
+    return (
+        error.code is not None
+        and not error.code.retriable
+        and not isinstance(error, BrokerUnreachable)
+    )
 
 
 def _shown(plan: TopicPlan) -> str:
     return ", ".join(
-        [*(f"{name}={value}" for name, value in plan.set.items()), *(f"{name} unset" for name in plan.delete)]
+        [
+            *(f"{name}={value}" for name, value in plan.set.items()),
+            *(f"{name} unset" for name in plan.delete),
+        ]
     )

@@ -92,7 +92,9 @@ class _Detours:
             sources = [member_id for member_id in open_members if self.loads[member_id] == max_load]
             self.steps += len(open_members)
             if not _Round(self, sources, max_load).run():
-                open_members = [member_id for member_id in open_members if member_id not in self.closed]
+                open_members = [
+                    member_id for member_id in open_members if member_id not in self.closed
+                ]
 
 
 class _Round:
@@ -146,7 +148,7 @@ class _Round:
         return takers, others
 
     def _serve(self, takers: list[str]) -> bool:
-        """Move partitions to the least loaded takers first, while the sources have enough to give."""
+        """Move partitions to the least loaded takers first, while the sources have enough."""
         moved = False
         queue = [(self.loads[taker], position) for position, taker in enumerate(takers)]
         heapify(queue)
@@ -185,7 +187,9 @@ class _Round:
         givers = self.givers[topic]
         while givers:
             giver = givers[-1]
-            if self.assigned[giver].get(topic) and (giver not in self.sources or self.loads[giver] >= enough):
+            if self.assigned[giver].get(topic) and (
+                giver not in self.sources or self.loads[giver] >= enough
+            ):
                 return giver
             givers.pop()
         return None

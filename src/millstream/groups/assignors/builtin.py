@@ -76,7 +76,7 @@ def assign_uniform(members: Members, counts: Counts) -> dict[str, Partitions]:
     return _frozen(_uniform_heterogeneous(members, counts))
 
 
-# ---- uniform, all members subscribe to the same topics -------------------------------------------
+# ---- uniform, all members subscribe to the same topics ----
 
 
 def _uniform_homogeneous(members: Members, counts: Counts, topics: frozenset[bytes]) -> Assigned:
@@ -112,7 +112,7 @@ def _deal(
             position += 1
 
 
-# ---- uniform, in general -------------------------------------------------------------------------
+# ---- uniform, in general ----
 
 
 def _uniform_heterogeneous(members: Members, counts: Counts) -> Assigned:
@@ -147,7 +147,7 @@ def _fill(
         heapreplace(by_load, (load + 1, position))
 
 
-# ---- shared --------------------------------------------------------------------------------------
+# ---- shared ----
 
 
 def _kept(member: MemberSpec, counts: Counts) -> list[tuple[bytes, int]]:

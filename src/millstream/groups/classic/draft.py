@@ -57,9 +57,11 @@ class Draft:
 
     def decision(self) -> Decision:
         group = self.group
-        return Decision(tuple(self.records), (SetClassicGroup(group.group_id, group), *self.effects))
+        return Decision(
+            tuple(self.records), (SetClassicGroup(group.group_id, group), *self.effects)
+        )
 
-    # ---- replies and timers ----------------------------------------------------------------------
+    # ---- replies and timers ----
 
     def reply(self, waiter: Waiter[Response] | None, response: Response) -> None:
         if waiter is not None:
@@ -67,7 +69,9 @@ class Draft:
 
     def arm_session(self, member: Member, timeout_ms: int | None = None) -> None:
         timeout = member.session_timeout_ms if timeout_ms is None else timeout_ms
-        self.effects.append(Arm(session_timer(self.group.group_id, member.member_id), self.now_ms + timeout))
+        self.effects.append(
+            Arm(session_timer(self.group.group_id, member.member_id), self.now_ms + timeout)
+        )
 
     def disarm_session(self, member_id: str) -> None:
         self.effects.append(Disarm(session_timer(self.group.group_id, member_id)))
@@ -75,7 +79,7 @@ class Draft:
     def _arm_join(self, delay_ms: int) -> None:
         self.effects.append(Arm(join_timer(self.group.group_id), self.now_ms + delay_ms))
 
-    # ---- members ---------------------------------------------------------------------------------
+    # ---- members ----
 
     def add(self, member: Member, protocol_type: str) -> None:
         """Add a new member whose join is delayed."""
@@ -94,7 +98,9 @@ class Draft:
         Only the last join of a member gets the result. An earlier one that is still delayed is
         answered with an error.
         """
-        self.reply(member.join, answers.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+        self.reply(
+            member.join, answers.join_error(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id)
+        )
         self.group.put(replace(member, join=waiter))
 
     def drop(self, member_id: str) -> None:
@@ -106,7 +112,7 @@ class Draft:
         self.disarm_session(member_id)
         self.group.remove(member_id)
 
-    # ---- rebalance -------------------------------------------------------------------------------
+    # ---- rebalance ----
 
     def rebalance(self) -> None:
         """Start a rebalance because the members have changed, or continue the current one."""
@@ -149,11 +155,13 @@ class Draft:
         """
         delay_ms = self.settings.group_initial_rebalance_delay_ms
         self.group.has_new_members = False
-        self.group.initial = InitialDelay(delay_ms, max(self.group.rebalance_timeout_ms - delay_ms, 0))
+        self.group.initial = InitialDelay(
+            delay_ms, max(self.group.rebalance_timeout_ms - delay_ms, 0)
+        )
         self._arm_join(delay_ms)
 
     def end_initial_delay(self, initial: InitialDelay) -> None:
-        """Extend the initial delay if members have joined during it, up to the rebalance timeout."""
+        """Extend the initial delay if members joined during it, up to the rebalance timeout."""
         group = self.group
         if not group.has_new_members or not initial.remaining_ms:
             self.complete_join()
@@ -199,7 +207,9 @@ class Draft:
         leader = group.members.get(group.leader or "")
         if leader is not None and leader.join is not None:
             return True
-        joined = next((member for member in group.members.values() if member.join is not None), None)
+        joined = next(
+            (member for member in group.members.values() if member.join is not None), None
+        )
         if joined is None:
             return False
         group.leader = joined.member_id
@@ -213,10 +223,14 @@ class Draft:
         group.unsynced = frozenset(group.members)
         for member in list(group.members.values()):
             is_leader = member.member_id == group.leader
-            self.reply(member.join, answers.joined(group, member.member_id, include_members=is_leader))
+            self.reply(
+                member.join, answers.joined(group, member.member_id, include_members=is_leader)
+            )
             self.arm_session(member)
             group.put(replace(member, join=None, is_new=False))
-        self.effects.append(Arm(sync_timer(group.group_id), self.now_ms + group.rebalance_timeout_ms))
+        self.effects.append(
+            Arm(sync_timer(group.group_id), self.now_ms + group.rebalance_timeout_ms)
+        )
 
     def _become_empty(self) -> None:
         group = self.group
@@ -226,7 +240,7 @@ class Draft:
         group.transition_to(State.EMPTY, self.now_ms)
         self.records.append(group.record())
 
-    # ---- sync ------------------------------------------------------------------------------------
+    # ---- sync ----
 
     def received_sync(self, member_id: str) -> None:
         group = self.group

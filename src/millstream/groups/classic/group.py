@@ -59,7 +59,7 @@ class ClassicGroup:
     initial: InitialDelay | None = None
     subscribed: frozenset[str] | None = None
 
-    # ---- properties ------------------------------------------------------------------------------
+    # ---- properties ----
 
     @property
     def is_empty(self) -> bool:
@@ -110,9 +110,11 @@ class ClassicGroup:
             return frozenset()
         if self.protocol_name is None:
             return None
-        return subscribed_topics(member.metadata(self.protocol_name) for member in self.members.values())
+        return subscribed_topics(
+            member.metadata(self.protocol_name) for member in self.members.values()
+        )
 
-    # ---- checks ----------------------------------------------------------------------------------
+    # ---- checks ----
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         if instance_id is not None:
@@ -123,7 +125,9 @@ class ClassicGroup:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    def check_generation(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
         error = self.check_member(member_id, instance_id)
         if error is ErrorCode.NONE and generation != self.generation:
             return ErrorCode.ILLEGAL_GENERATION
@@ -163,7 +167,7 @@ class ClassicGroup:
     def check_delete(self) -> ErrorCode:
         return DELETE[self.state]
 
-    # ---- offsets ---------------------------------------------------------------------------------
+    # ---- offsets ----
 
     def subscribes_to(self, topic: str) -> bool:
         """Return whether the group reads a topic.
@@ -183,7 +187,7 @@ class ClassicGroup:
             return NO_TIMESTAMP
         return None
 
-    # ---- records and listings --------------------------------------------------------------------
+    # ---- records and listings ----
 
     def listed(self) -> ListedGroup:
         return ListedGroup(
@@ -204,11 +208,13 @@ class ClassicGroup:
             protocol=self.protocol_name,
             leader=self.leader,
             current_state_timestamp=self.since_ms,
-            members=[_member_metadata(member, self.protocol_name) for member in self.members.values()],
+            members=[
+                _member_metadata(member, self.protocol_name) for member in self.members.values()
+            ],
         )
         return CoordinatorRecord(GroupMetadataKey(group=self.group_id), value)
 
-    # ---- changes (only on a copy) ----------------------------------------------------------------
+    # ---- changes (only on a copy) ----
 
     def copy(self) -> ClassicGroup:
         return replace(
@@ -278,7 +284,9 @@ def successor_record(
 
     Return None if no other member has this instance id.
     """
-    old = next((row for row in value.members if row.group_instance_id == instance_id is not None), None)
+    old = next(
+        (row for row in value.members if row.group_instance_id == instance_id is not None), None
+    )
     if old is None or old.member_id == member_id:
         return None
     members = [_renamed(row, member_id) if row is old else row for row in value.members]
@@ -334,7 +342,9 @@ def _loaded_members(value: GroupMetadataValue) -> Iterable[Member]:
             instance_id=row.group_instance_id,
             client_id=row.client_id,
             client_host=row.client_host,
-            rebalance_timeout_ms=row.session_timeout if no_rebalance_timeout else row.rebalance_timeout,
+            rebalance_timeout_ms=row.session_timeout
+            if no_rebalance_timeout
+            else row.rebalance_timeout,
             session_timeout_ms=row.session_timeout,
             protocols=((value.protocol or "", row.subscription),),
             assignment=row.assignment,

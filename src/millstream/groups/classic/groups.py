@@ -44,7 +44,10 @@ def dissolve(group: ClassicGroup) -> Decision:
     Its record is deleted, delayed requests are answered with REBALANCE_IN_PROGRESS, and its timers
     stop.
     """
-    effects: list[object] = [SetClassicGroup(group.group_id, None), Disarm(join_timer(group.group_id))]
+    effects: list[object] = [
+        SetClassicGroup(group.group_id, None),
+        Disarm(join_timer(group.group_id)),
+    ]
     effects.append(Disarm(sync_timer(group.group_id)))
     for member in group.members.values():
         if member.join is not None:
@@ -53,11 +56,15 @@ def dissolve(group: ClassicGroup) -> Decision:
         if member.sync is not None:
             effects.append(Reply(member.sync, answers.sync_error(ErrorCode.REBALANCE_IN_PROGRESS)))
         effects.append(Disarm(session_timer(group.group_id, member.member_id)))
-    effects += [Disarm(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending)]
+    effects += [
+        Disarm(session_timer(group.group_id, member_id)) for member_id in sorted(group.pending)
+    ]
     return Decision((group_tombstone(group.group_id),), tuple(effects))
 
 
-def adopt(group: ClassicGroup, settings: GroupSettings, now_ms: int, *, rebalance: bool) -> Decision:
+def adopt(
+    group: ClassicGroup, settings: GroupSettings, now_ms: int, *, rebalance: bool
+) -> Decision:
     """Create this classic group from a consumer group.
 
     It is written, the sessions of its members start, and it rebalances at once if ``rebalance``.

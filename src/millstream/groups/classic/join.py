@@ -120,14 +120,18 @@ class _Join:
             request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
         )
 
-    # ---- without a member id ---------------------------------------------------------------------
+    # ---- without a member id ----
 
     def join_new(self) -> Decision:
         instance_id = self.request.group_instance_id
         if instance_id is not None:
             member_id = f"{instance_id}-{self.state.new_id()}"
             predecessor = self.group.instances.get(instance_id)
-            return self._replace_static(predecessor, member_id) if predecessor else self._enter(member_id)
+            return (
+                self._replace_static(predecessor, member_id)
+                if predecessor
+                else self._enter(member_id)
+            )
         member_id = f"{self.context.client_id}-{self.state.new_id()}"
         return (
             self._hand_out_id(member_id)
@@ -166,7 +170,7 @@ class _Join:
             join=self.waiter,
         )
 
-    # ---- static members that rejoin --------------------------------------------------------------
+    # ---- static members that rejoin ----
 
     def _replace_static(self, old_id: str, new_id: str) -> Decision:
         """Replace a static member by one with a new id, and fence the old id."""
@@ -177,7 +181,9 @@ class _Join:
         draft.reply(old.sync, answers.sync_error(ErrorCode.FENCED_INSTANCE_ID))
         draft.disarm_session(old_id)
         group.remove(old_id)
-        successor = self._updated(replace(old, member_id=new_id, join=None, sync=None, is_new=False))
+        successor = self._updated(
+            replace(old, member_id=new_id, join=None, sync=None, is_new=False)
+        )
         group.put(successor)
         if was_leader:
             group.leader = new_id
@@ -204,7 +210,9 @@ class _Join:
         if record:
             self.draft.records.append(record)
 
-    def _replace_without_rebalance(self, old_id: str, successor: Member, was_leader: bool) -> Decision:
+    def _replace_without_rebalance(
+        self, old_id: str, successor: Member, was_leader: bool
+    ) -> Decision:
         """Replace the member without a rebalance: the assignment stays.
 
         Before v9 a response cannot tell a leader to skip the assignment. The response then carries
@@ -225,7 +233,7 @@ class _Join:
         draft.reply(self.waiter, response)
         return draft.decision()
 
-    # ---- with a member id ------------------------------------------------------------------------
+    # ---- with a member id ----
 
     def join_existing(self) -> Decision:
         member_id, group = self.request.member_id, self.group
@@ -238,7 +246,9 @@ class _Join:
         if self._changes_nothing(member):
             is_leader = member_id == group.leader
             return Decision(
-                effects=(Reply(self.waiter, answers.joined(group, member_id, include_members=is_leader)),)
+                effects=(
+                    Reply(self.waiter, answers.joined(group, member_id, include_members=is_leader)),
+                )
             )
         self.draft.delay_join(self._updated(member), self.waiter)
         self.draft.rebalance()

@@ -14,7 +14,10 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An immutable member. ``join`` and ``sync`` are the waiters of its delayed requests, or None."""
+    """An immutable member.
+
+    ``join`` and ``sync`` are the waiters of its delayed requests, or None.
+    """
 
     member_id: str
     instance_id: str | None

@@ -38,7 +38,9 @@ def decide(
 def _check(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     if group.is_empty:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    error = group.check_generation(request.member_id, request.group_instance_id, request.generation_id)
+    error = group.check_generation(
+        request.member_id, request.group_instance_id, request.generation_id
+    )
     if error is not ErrorCode.NONE:
         return error
     if request.protocol_type is not None and request.protocol_type != group.protocol_type:
@@ -61,7 +63,10 @@ def _repeat_assignment(draft: Draft, member_id: str, waiter: Waiter[SyncGroupRes
 
 
 def _received(
-    draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse], settings: GroupSettings
+    draft: Draft,
+    request: SyncGroupRequest,
+    waiter: Waiter[SyncGroupResponse],
+    settings: GroupSettings,
 ) -> Decision:
     """Delay the sync until the leader's sync brings the assignment."""
     group = draft.group

@@ -17,7 +17,9 @@ from millstream.wire.messages.consumer_group_heartbeat import ConsumerGroupHeart
 _MEMBER_ID_REQUIRED = 1
 
 
-def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
+def check_request(
+    request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]
+) -> None:
     """Check a request without looking at its group."""
     epoch = request.member_epoch
     needs_id = version >= _MEMBER_ID_REQUIRED or epoch > JOIN_EPOCH or epoch == LEAVE_EPOCH
@@ -41,7 +43,9 @@ def check_request(request: ConsumerGroupHeartbeatRequest, version: int, assignor
 def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
     _require(request.rebalance_timeout_ms != -1, "a join must have a rebalance timeout")
     _require(request.topic_partitions == [], "a join must have an empty list of owned partitions")
-    subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    subscribes = (
+        request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
+    )
     _require(subscribes, "a join must have a subscription")
 
 
@@ -72,7 +76,11 @@ def check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) 
     epoch, current = request.member_epoch, member.current
     if epoch in (JOIN_EPOCH, current.epoch):
         return
-    if epoch == current.previous_epoch and epoch < current.epoch and _owns_only_assigned(member, request):
+    if (
+        epoch == current.previous_epoch
+        and epoch < current.epoch
+        and _owns_only_assigned(member, request)
+    ):
         return
     raise ApiError(
         ErrorCode.FENCED_MEMBER_EPOCH,
@@ -92,7 +100,9 @@ def _owns_only_assigned(member: ConsumerMember, request: ConsumerGroupHeartbeatR
 
 
 def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
-    return ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of group {group.group_id}")
+    return ApiError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of group {group.group_id}"
+    )
 
 
 def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:
@@ -102,7 +112,8 @@ def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Con
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id}")
     if existing.member_id != member_id:
         raise ApiError(
-            ErrorCode.FENCED_INSTANCE_ID, f"the instance id {instance_id} belongs to another member now"
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"the instance id {instance_id} belongs to another member now",
         )
     return existing
 

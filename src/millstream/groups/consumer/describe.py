@@ -22,7 +22,9 @@ from millstream.wire.messages.consumer_group_describe import (
 _CLASSIC, _CONSUMER = 0, 1
 
 
-def response(env: Environment, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
+def response(
+    env: Environment, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
     return ConsumerGroupDescribeResponse(groups=[_described(env, row) for row in request.group_ids])
 
 
@@ -72,5 +74,7 @@ def _assignment(partitions: Mapping[bytes, Iterable[Any]], topics: Topics) -> As
     for topic_id, indexes in sorted(partitions.items()):
         name = topics.name_of(topic_id)
         if name is not None:
-            rows.append(TopicPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes)))
+            rows.append(
+                TopicPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))
+            )
     return Assignment(topic_partitions=rows)

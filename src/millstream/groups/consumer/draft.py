@@ -75,7 +75,9 @@ class Environment:
     @property
     def assignors(self) -> tuple[str, ...]:
         """The assignors that the broker supports, the default first."""
-        return tuple(name for name in self.state.settings.group_consumer_assignors if name in ASSIGNORS)
+        return tuple(
+            name for name in self.state.settings.group_consumer_assignors if name in ASSIGNORS
+        )
 
 
 class Draft:
@@ -115,22 +117,29 @@ class Draft:
             return
         if sum(map(size_of, self.records)) > room:
             raise ApiError(
-                ErrorCode.UNKNOWN_SERVER_ERROR, "the assignment of the group is too large for a batch"
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                "the assignment of the group is too large for a batch",
             )
 
-    # ---- timers ----------------------------------------------------------------------------------
+    # ---- timers ----
 
     def arm_session(self, member: ConsumerMember) -> None:
         timeout_ms = member.session_timeout_ms(self.env.settings.session_timeout_ms(self.group_id))
-        self.effects.append(Arm(session_timer(self.group_id, member.member_id), self.now_ms + timeout_ms))
+        self.effects.append(
+            Arm(session_timer(self.group_id, member.member_id), self.now_ms + timeout_ms)
+        )
 
     def disarm_all(self, member: ConsumerMember) -> None:
-        timers = [session_timer, rebalance_timer, *((join_timer, sync_timer) if member.is_classic else ())]
+        timers = [
+            session_timer,
+            rebalance_timer,
+            *((join_timer, sync_timer) if member.is_classic else ()),
+        ]
         self.effects += [Disarm(timer(self.group_id, member.member_id)) for timer in timers]
         if member.member_id in self.group.join_deadlines:
             self.effects.append(SetJoinDeadline(self.group_id, member.member_id, None))
 
-    # ---- members ---------------------------------------------------------------------------------
+    # ---- members ----
 
     def update(self, member_id: str, info: Info) -> None:
         known = self.group.members.get(member_id)
@@ -156,7 +165,7 @@ class Draft:
             self.emit(record)
         self.disarm_all(member)
 
-    # ---- subscriptions ---------------------------------------------------------------------------
+    # ---- subscriptions ----
 
     def refresh(self, *, bump: bool) -> None:
         """Bump the epoch if ``bump``, or if the topics of the subscription have changed."""
@@ -181,7 +190,9 @@ class Draft:
         on their timestamps.
         """
         resolved = self.group.regexes
-        times = [resolved[pattern].timestamp for pattern in self.group.patterns if pattern in resolved]
+        times = [
+            resolved[pattern].timestamp for pattern in self.group.patterns if pattern in resolved
+        ]
         interval_ms = self.env.settings.group_consumer_regex_refresh_interval_ms
         return bool(times) and self.now_ms > min(times) + interval_ms
 
@@ -200,14 +211,18 @@ class Draft:
             differs = known is None or known.topics != matching
             changed |= differs
             if differs or force:
-                self.emit(records.regex(self.group_id, pattern, matching, topics.version, self.now_ms))
+                self.emit(
+                    records.regex(self.group_id, pattern, matching, topics.version, self.now_ms)
+                )
         return changed
 
     def drop_unused_regexes(self) -> None:
-        for pattern in [pattern for pattern in self.group.regexes if pattern not in self.group.patterns]:
+        for pattern in [
+            pattern for pattern in self.group.regexes if pattern not in self.group.patterns
+        ]:
             self.emit(records.regex_tombstone(self.group_id, pattern))
 
-    # ---- assignment ------------------------------------------------------------------------------
+    # ---- assignment ----
 
     def assign(self) -> None:
         """Compute a new target assignment if the group has changed and the interval has passed."""
@@ -233,7 +248,9 @@ class Draft:
             # Each join assigns all members: thousands of joins at once would take quadratic time.
             interval_ms = max(interval_ms, len(self.group.members))
         last_ms = self.group.assignment_timestamp
-        return interval_ms == 0 or last_ms == records.NO_TIME or self.now_ms >= last_ms + interval_ms
+        return (
+            interval_ms == 0 or last_ms == records.NO_TIME or self.now_ms >= last_ms + interval_ms
+        )
 
     def _specs(self) -> dict[str, MemberSpec]:
         group, topics = self.group, self.env.topics
@@ -268,7 +285,8 @@ class Draft:
             )
         except Fenced:
             raise ApiError(
-                ErrorCode.FENCED_MEMBER_EPOCH, "the state of the member is unknown; it must join again"
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "the state of the member is unknown; it must join again",
             ) from None
         if current == member.current:
             return

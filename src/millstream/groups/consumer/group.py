@@ -147,7 +147,7 @@ class ConsumerGroup:
             self.has_partition_metadata,
         )
 
-    # ---- derived state ---------------------------------------------------------------------------
+    # ---- derived state ----
 
     def replace(self, old: ConsumerMember | None, new: ConsumerMember | None) -> None:
         """Replace a member, add it without ``old``, or remove it without ``new``."""
@@ -160,7 +160,10 @@ class ConsumerGroup:
     def _remove(self, member: ConsumerMember) -> None:
         info = member.info
         del self.members[member.member_id]
-        if info.instance_id is not None and self.instances.get(info.instance_id) == member.member_id:
+        if (
+            info.instance_id is not None
+            and self.instances.get(info.instance_id) == member.member_id
+        ):
             self.own("instances")
             del self.instances[info.instance_id]
         for partition in member.current.partitions():
@@ -190,7 +193,7 @@ class ConsumerGroup:
             _add(self.assignors, info.assignor, by)
         self.classic_count += by if info.classic is not None else 0
 
-    # ---- properties ------------------------------------------------------------------------------
+    # ---- properties ----
 
     @property
     def is_empty(self) -> bool:
@@ -226,7 +229,7 @@ class ConsumerGroup:
         return info.topics | resolved.topics if resolved is not None else info.topics
 
     def preferred_assignor(self, known: Sequence[str]) -> str:
-        """Return the assignor with the most votes; on a tie, the one that the broker lists first."""
+        """Return the assignor with the most votes; on a tie, the first in the broker's list."""
         votes = self.assignors
         return max(known, key=lambda name: votes.get(name, 0)) if votes else known[0]
 
@@ -235,7 +238,7 @@ class ConsumerGroup:
         owner = self.owners.get((topic_id, partition))
         return owner is not None and owner != member_id
 
-    # ---- methods for groups of any kind ----------------------------------------------------------
+    # ---- methods for groups of any kind ----
 
     def listed(self) -> ListedGroup:
         return ListedGroup(
@@ -249,7 +252,9 @@ class ConsumerGroup:
         if topic in self.names:
             return True
         return any(
-            topic in self.regexes[pattern].topics for pattern in self.patterns if pattern in self.regexes
+            topic in self.regexes[pattern].topics
+            for pattern in self.patterns
+            if pattern in self.regexes
         )
 
     def check_offset_commit(
@@ -302,7 +307,16 @@ class ConsumerGroup:
         return records.group_tombstones(self.group_id, ids, self.regexes)
 
 
-_DICTIONARIES = ("members", "target", "regexes", "instances", "owners", "names", "patterns", "assignors")
+_DICTIONARIES = (
+    "members",
+    "target",
+    "regexes",
+    "instances",
+    "owners",
+    "names",
+    "patterns",
+    "assignors",
+)
 
 
 def _add(counts: dict[str, int], name: str, by: int) -> None:

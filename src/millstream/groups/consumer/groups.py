@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millstream.core.decisions import NOTHING, Arm, CoordinatorRecord, Decision, Reply, TimerKey, Waiter
+from millstream.core.decisions import (
+    NOTHING,
+    Arm,
+    CoordinatorRecord,
+    Decision,
+    Reply,
+    TimerKey,
+    Waiter,
+)
 from millstream.core.errors import ApiError
 from millstream.groups.classic.groups import dissolve
 from millstream.groups.consumer import checks, describe, heartbeat, leave, replay
@@ -51,10 +59,12 @@ class ConsumerShard:
             "consumer-session": lambda member: True,
             "consumer-join": lambda member: member.is_classic,
             "consumer-sync": lambda member: member.is_classic,
-            "consumer-rebalance": lambda member: member.current.state is MemberState.UNREVOKED_PARTITIONS,
+            "consumer-rebalance": lambda member: (
+                member.current.state is MemberState.UNREVOKED_PARTITIONS
+            ),
         }
 
-    # ---- state -----------------------------------------------------------------------------------
+    # ---- state ----
 
     @property
     def durable(self) -> dict[str, Durable]:
@@ -86,7 +96,7 @@ class ConsumerShard:
         else:
             group.join_deadlines[effect.member_id] = effect.at_ms
 
-    # ---- events ----------------------------------------------------------------------------------
+    # ---- events ----
 
     def on_loaded(self, *, now_ms: int) -> Decision:
         """Start a new session for every member after loading.
@@ -98,9 +108,14 @@ class ConsumerShard:
             draft = Draft(self._env, group, now_ms)
             for member in group.members.values():
                 draft.arm_session(member)
-                if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
+                if (
+                    member.current.state is MemberState.UNREVOKED_PARTITIONS
+                    and not member.is_classic
+                ):
                     deadline = now_ms + member.info.rebalance_timeout_ms
-                    draft.effects.append(Arm(rebalance_timer(group.group_id, member.member_id), deadline))
+                    draft.effects.append(
+                        Arm(rebalance_timer(group.group_id, member.member_id), deadline)
+                    )
             effects += draft.effects
         return Decision(effects=tuple(effects))
 
@@ -116,7 +131,7 @@ class ConsumerShard:
         conversion.fence_or_downgrade(draft, [member])
         return draft.decision()
 
-    # ---- requests of the consumer protocol -------------------------------------------------------
+    # ---- requests of the consumer protocol ----
 
     def decide_heartbeat(
         self,
@@ -178,7 +193,7 @@ class ConsumerShard:
     ) -> Decision:
         return Decision(effects=(Reply(waiter, describe.response(self._env, request)),))
 
-    # ---- requests of the classic protocol --------------------------------------------------------
+    # ---- requests of the classic protocol ----
 
     def decide_join(
         self,

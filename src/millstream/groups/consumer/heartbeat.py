@@ -63,7 +63,10 @@ def decide(
 
 
 def _stay_alive(
-    env: Environment, draft: Draft, member: ConsumerMember, waiter: Waiter[ConsumerGroupHeartbeatResponse]
+    env: Environment,
+    draft: Draft,
+    member: ConsumerMember,
+    waiter: Waiter[ConsumerGroupHeartbeatResponse],
 ) -> Decision:
     settings = env.settings
     session = session_timer(draft.group_id, member.member_id)
@@ -101,7 +104,7 @@ def _changes_nothing(
     )
 
 
-# ---- member lookup -------------------------------------------------------------------------------
+# ---- member lookup ----
 
 
 def _find(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str) -> ConsumerMember:
@@ -118,7 +121,9 @@ def _find(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str) 
     return member
 
 
-def _find_static(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str) -> ConsumerMember:
+def _find_static(
+    draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str
+) -> ConsumerMember:
     group, joins = draft.group, request.member_epoch == JOIN_EPOCH
     assert request.instance_id is not None
     existing = group.static_member(request.instance_id)
@@ -135,7 +140,7 @@ def _find_static(draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id
     return draft.replace_static(existing, member_id)
 
 
-# ---- subscription --------------------------------------------------------------------------------
+# ---- subscription ----
 
 
 def _updated(info: Info, request: ConsumerGroupHeartbeatRequest, context: GroupContext) -> Info:
@@ -163,7 +168,7 @@ def _subscribe(draft: Draft, member: ConsumerMember, info: Info) -> bool:
     return info.topics != member.info.topics or info.regex != member.info.regex
 
 
-# ---- response ------------------------------------------------------------------------------------
+# ---- response ----
 
 
 def _respond(
@@ -198,13 +203,17 @@ def _respond(
 def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
     subscribes = names is not None or pattern is not None
-    return request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
+    return (
+        request.rebalance_timeout_ms != -1 and subscribes and request.topic_partitions is not None
+    )
 
 
 def _assignment(assigned: Owned) -> Assignment:
     return Assignment(
         topic_partitions=[
-            ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=sorted(rows))
+            ConsumerGroupHeartbeatResponseTopicPartitions(
+                topic_id=topic_id, partitions=sorted(rows)
+            )
             for topic_id, rows in sorted(assigned.items())
         ]
     )

@@ -34,7 +34,9 @@ def leaver(draft: Draft, request: ConsumerGroupHeartbeatRequest) -> ConsumerMemb
 def reply(
     member: ConsumerMember, epoch: int, waiter: Waiter[ConsumerGroupHeartbeatResponse]
 ) -> Reply[ConsumerGroupHeartbeatResponse]:
-    return Reply(waiter, ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=epoch))
+    return Reply(
+        waiter, ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=epoch)
+    )
 
 
 def leave_temporarily(

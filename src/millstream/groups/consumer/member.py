@@ -160,7 +160,7 @@ class Current:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def owned_since(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the first epoch with which it may commit for a partition, or None if it lacks it."""
+        """Return the first epoch that may commit for a partition, or None if it is not assigned."""
         since = self.assigned.get(topic_id, {}).get(partition)
         return since if since is not None else self.revoking.get(topic_id, {}).get(partition)
 
@@ -228,7 +228,7 @@ def names_of(rows: Iterable[Any]) -> dict[bytes, set[int]]:
     return partitions
 
 
-# ---- timers --------------------------------------------------------------------------------------
+# ---- timers ----
 
 
 def session_timer(group_id: str, member_id: str) -> TimerKey:

@@ -56,7 +56,11 @@ def owns_any(claimed: Claimed, partitions: Owned) -> bool:
     """
     if claimed is None:
         return True
-    return any(index in partitions.get(topic_id, ()) for topic_id, rows in claimed.items() for index in rows)
+    return any(
+        index in partitions.get(topic_id, ())
+        for topic_id, rows in claimed.items()
+        for index in rows
+    )
 
 
 class _Step:
@@ -81,7 +85,9 @@ class _Step:
     def unsubscribe(self) -> Current:
         """Revoke partitions of topics that the member no longer subscribes to."""
         current = self.current
-        assigned = {topic: rows for topic, rows in current.assigned.items() if topic in self.subscribed}
+        assigned = {
+            topic: rows for topic, rows in current.assigned.items() if topic in self.subscribed
+        }
         if len(assigned) == len(current.assigned):
             return current
         revoking = {topic: dict(rows) for topic, rows in current.revoking.items()}
@@ -89,7 +95,9 @@ class _Step:
             if topic not in assigned:
                 revoking.setdefault(topic, {}).update(rows)
         if owns_any(self.claimed, revoking):
-            return current.advanced(current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, revoking)
+            return current.advanced(
+                current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, revoking
+            )
         return replace(current, previous_epoch=current.epoch, assigned=assigned)
 
     def advance(self, epoch: int) -> Current:

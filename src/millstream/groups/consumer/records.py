@@ -41,7 +41,9 @@ def current(group_id: str, member_id: str, assignment: Current | None) -> Coordi
 
 
 def target_epoch(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
-    value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
+    value = ConsumerGroupTargetAssignmentMetadataValue(
+        assignment_epoch=epoch, assignment_timestamp=now_ms
+    )
     return CoordinatorRecord(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
@@ -56,9 +58,13 @@ def target(group_id: str, member_id: str, partitions: Partitions | None) -> Coor
     return CoordinatorRecord(key, ConsumerGroupTargetAssignmentMemberValue(topic_partitions=rows))
 
 
-def regex(group_id: str, pattern: str, topics: Iterable[str], version: int, now_ms: int) -> CoordinatorRecord:
+def regex(
+    group_id: str, pattern: str, topics: Iterable[str], version: int, now_ms: int
+) -> CoordinatorRecord:
     key = ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=pattern)
-    value = ConsumerGroupRegularExpressionValue(topics=sorted(topics), version=version, timestamp=now_ms)
+    value = ConsumerGroupRegularExpressionValue(
+        topics=sorted(topics), version=version, timestamp=now_ms
+    )
     return CoordinatorRecord(key, value)
 
 

@@ -11,7 +11,13 @@ from typing import Any
 from millstream.core.decisions import CoordinatorRecord
 from millstream.groups.consumer import records
 from millstream.groups.consumer.group import ConsumerGroup, ResolvedRegex
-from millstream.groups.consumer.member import LEAVE_EPOCH, ConsumerMember, Current, Info, MemberState
+from millstream.groups.consumer.member import (
+    LEAVE_EPOCH,
+    ConsumerMember,
+    Current,
+    Info,
+    MemberState,
+)
 from millstream.wire.group_records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
@@ -59,7 +65,9 @@ def _apply_current(group: ConsumerGroup, key: Any, value: Any) -> None:
 
 def _apply_target_epoch(group: ConsumerGroup, key: Any, value: Any) -> None:
     group.assignment_epoch = value.assignment_epoch if value is not None else _NO_EPOCH
-    group.assignment_timestamp = value.assignment_timestamp if value is not None else records.NO_TIME
+    group.assignment_timestamp = (
+        value.assignment_timestamp if value is not None else records.NO_TIME
+    )
 
 
 def _apply_target(group: ConsumerGroup, key: Any, value: Any) -> None:

@@ -37,7 +37,11 @@ from millstream.groups.migration.embedded_protocol import (
 from millstream.groups.shard_state import GroupContext
 from millstream.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from millstream.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from millstream.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from millstream.wire.messages.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+)
 from millstream.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from millstream.wire.schema import DecodeError
 
@@ -45,11 +49,14 @@ _NEEDS_MEMBER_ID = 4
 _DISABLED = "disabled"
 
 
-# ---- join ----------------------------------------------------------------------------------------
+# ---- join ----
 
 
 def join(
-    draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter: Waiter[JoinGroupResponse]
+    draft: Draft,
+    request: JoinGroupRequest,
+    context: GroupContext,
+    waiter: Waiter[JoinGroupResponse],
 ) -> Decision:
     try:
         return _join(draft, request, context, waiter)
@@ -59,7 +66,10 @@ def join(
 
 
 def _join(
-    draft: Draft, request: JoinGroupRequest, context: GroupContext, waiter: Waiter[JoinGroupResponse]
+    draft: Draft,
+    request: JoinGroupRequest,
+    context: GroupContext,
+    waiter: Waiter[JoinGroupResponse],
 ) -> Decision:
     _check_join(draft, request)
     is_unknown = not request.member_id
@@ -68,7 +78,9 @@ def _join(
         response = answers.join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         return Decision(effects=(Reply(waiter, response),))
     group = draft.group
-    predecessor = group.static_member(request.group_instance_id) if request.group_instance_id else None
+    predecessor = (
+        group.static_member(request.group_instance_id) if request.group_instance_id else None
+    )
     downgrades = predecessor is not None and _is_last_consumer(draft, predecessor)
     subscription = _subscription(request)
     if member_id not in group.members and predecessor is None and subscription.owned_partitions:
@@ -90,7 +102,9 @@ def _join(
     return _joined(draft, member_id, downgrades, waiter)
 
 
-def _joined(draft: Draft, member_id: str, downgrades: bool, waiter: Waiter[JoinGroupResponse]) -> Decision:
+def _joined(
+    draft: Draft, member_id: str, downgrades: bool, waiter: Waiter[JoinGroupResponse]
+) -> Decision:
     member = draft.group.members[member_id]
     response = JoinGroupResponse(
         generation_id=member.current.epoch,
@@ -117,7 +131,8 @@ def _check_join(draft: Draft, request: JoinGroupRequest) -> None:
     group, settings = draft.group, draft.env.settings
     if policy(settings) == _DISABLED:
         raise ApiError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the group does not accept members of the classic protocol"
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "the group does not accept members of the classic protocol",
         )
     checks.check_room(group, request.member_id, request.group_instance_id, settings)
     if request.protocol_type != PROTOCOL_TYPE or not _is_supported(group, request):
@@ -127,7 +142,9 @@ def _check_join(draft: Draft, request: JoinGroupRequest) -> None:
 
 
 def _is_supported(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
-    classic = [member.info.classic for member in group.members.values() if member.info.classic is not None]
+    classic = [
+        member.info.classic for member in group.members.values() if member.info.classic is not None
+    ]
     known = [{name for name, _ in info.protocols} for info in classic]
     return any(all(row.name in names for names in known) for row in request.protocols)
 
@@ -158,7 +175,9 @@ def _find(draft: Draft, request: JoinGroupRequest, member_id: str) -> ConsumerMe
     if request.member_id:
         return checks.static_member(draft.group, instance_id, member_id)
     predecessor = draft.group.static_member(instance_id)
-    return draft.replace_static(predecessor, member_id) if predecessor else ConsumerMember(member_id)
+    return (
+        draft.replace_static(predecessor, member_id) if predecessor else ConsumerMember(member_id)
+    )
 
 
 def _info(
@@ -168,7 +187,9 @@ def _info(
     subscription: ConsumerProtocolSubscription,
 ) -> Info:
     old = member.info
-    timeout_ms = request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
+    timeout_ms = (
+        request.rebalance_timeout_ms if context.version >= 1 else request.session_timeout_ms
+    )
     return Info(
         instance_id=request.group_instance_id or old.instance_id,
         rack_id=subscription.rack_id or old.rack_id,
@@ -186,7 +207,7 @@ def _protocol(member: ConsumerMember) -> tuple[str, bytes]:
     return member.info.classic.protocols[0]
 
 
-# ---- sync and heartbeat --------------------------------------------------------------------------
+# ---- sync and heartbeat ----
 
 
 def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupResponse]) -> Decision:
@@ -196,7 +217,10 @@ def sync(draft: Draft, request: SyncGroupRequest, waiter: Waiter[SyncGroupRespon
     except ApiError as error:
         return _reject_sync(draft, error.code, waiter)
     name, metadata = _protocol(member)
-    if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (None, name):
+    if request.protocol_type not in (None, PROTOCOL_TYPE) or request.protocol_name not in (
+        None,
+        name,
+    ):
         return _reject_sync(draft, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, waiter)
     behind = draft.group.assignment_epoch > member.current.epoch
     if behind and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
@@ -218,7 +242,9 @@ def _reject_sync(draft: Draft, error: int, waiter: Waiter[SyncGroupResponse]) ->
     return draft.decision()
 
 
-def heartbeat(draft: Draft, request: HeartbeatRequest, waiter: Waiter[HeartbeatResponse]) -> Decision:
+def heartbeat(
+    draft: Draft, request: HeartbeatRequest, waiter: Waiter[HeartbeatResponse]
+) -> Decision:
     try:
         member = _classic_member(draft.group, request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
@@ -264,7 +290,9 @@ def _request_rejoin(draft: Draft, member: ConsumerMember) -> None:
     ]
 
 
-def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+def _classic_member(
+    group: ConsumerGroup, member_id: str, instance_id: str | None
+) -> ConsumerMember:
     if instance_id is not None:
         member = checks.static_member(group, instance_id, member_id)
     elif member_id in group.members:
@@ -278,14 +306,19 @@ def _classic_member(group: ConsumerGroup, member_id: str, instance_id: str | Non
 
 def _check_generation(member: ConsumerMember, generation: int) -> None:
     if member.current.epoch != generation:
-        raise ApiError(ErrorCode.ILLEGAL_GENERATION, f"the member is in epoch {member.current.epoch}")
+        raise ApiError(
+            ErrorCode.ILLEGAL_GENERATION, f"the member is in epoch {member.current.epoch}"
+        )
 
 
-# ---- leave ---------------------------------------------------------------------------------------
+# ---- leave ----
 
 
 def leave(
-    draft: Draft, request: LeaveGroupRequest, context: GroupContext, waiter: Waiter[LeaveGroupResponse]
+    draft: Draft,
+    request: LeaveGroupRequest,
+    context: GroupContext,
+    waiter: Waiter[LeaveGroupResponse],
 ) -> Decision:
     """Remove members of either protocol: an operator may remove any member."""
     rows = []

@@ -47,7 +47,7 @@ def policy(settings: GroupSettings) -> str:
     return settings.group_consumer_migration_policy.lower()
 
 
-# ---- classic to consumer -------------------------------------------------------------------------
+# ---- classic to consumer ----
 
 
 def upgrade(env: Environment, classic: ClassicGroup, now_ms: int) -> Draft:
@@ -59,7 +59,9 @@ def upgrade(env: Environment, classic: ClassicGroup, now_ms: int) -> Draft:
     try:
         members = _upgraded(env, classic)
     except DecodeError:
-        raise _cannot_upgrade(classic, "the subscriptions of its members cannot be decoded") from None
+        raise _cannot_upgrade(
+            classic, "the subscriptions of its members cannot be decoded"
+        ) from None
     draft = Draft(env, ConsumerGroup(classic.group_id), now_ms)
     draft.prepend(dissolve(classic))
     for member, _ in members:
@@ -124,7 +126,7 @@ def _upgraded(env: Environment, classic: ClassicGroup) -> list[tuple[ConsumerMem
     return upgraded
 
 
-# ---- consumer to classic -------------------------------------------------------------------------
+# ---- consumer to classic ----
 
 
 def fence_or_downgrade(draft: Draft, members: Sequence[ConsumerMember]) -> None:
@@ -139,7 +141,9 @@ def _can_downgrade(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
     group = draft.group
     left = len(group.members) - len(leaving)
     classic_left = group.classic_count - sum(member.is_classic for member in leaving)
-    return left > 0 and classic_left == left and may_downgrade(draft, left) and _fits(draft, leaving)
+    return (
+        left > 0 and classic_left == left and may_downgrade(draft, left) and _fits(draft, leaving)
+    )
 
 
 def _fits(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
@@ -149,7 +153,8 @@ def _fits(draft: Draft, leaving: Sequence[ConsumerMember]) -> bool:
     """
     leaving_ids = {member.member_id for member in leaving}
     classic = _downgraded(
-        draft, [member for member in draft.group.members.values() if member.member_id not in leaving_ids]
+        draft,
+        [member for member in draft.group.members.values() if member.member_id not in leaving_ids],
     )
     adoption = adopt(classic, draft.env.settings, draft.now_ms, rebalance=True)
     written = [*draft.group.tombstones(), *adoption.records]
@@ -199,6 +204,8 @@ def _downgraded(draft: Draft, members: Sequence[ConsumerMember]) -> ClassicGroup
     for row in list(classic.members.values()):
         target = draft.group.target.get(row.member_id, {})
         subscription = row.metadata(classic.protocol_name)
-        classic.put(replace(row, assignment=encode_assignment(target, draft.env.topics, subscription)))
+        classic.put(
+            replace(row, assignment=encode_assignment(target, draft.env.topics, subscription))
+        )
     classic.subscribed = classic.compute_subscribed()
     return classic

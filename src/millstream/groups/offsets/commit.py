@@ -13,7 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from millstream.core.decisions import Arm, CoordinatorRecord, Decision, Reply, TransactionalAppend, Waiter
+from millstream.core.decisions import (
+    Arm,
+    CoordinatorRecord,
+    Decision,
+    Reply,
+    TransactionalAppend,
+    Waiter,
+)
 from millstream.core.errors import ErrorCode
 from millstream.core.ids import NULL_ID
 from millstream.groups.classic.member import session_timer
@@ -84,8 +91,13 @@ def rejected_transactional(
 
 
 def any_partition_exists(request: TxnOffsetCommitRequest, version: int, topics: Topics) -> bool:
-    """Return whether any partition of the request exists. If none does, no group needs to decide."""
-    return any(row.exists for row in resolve(request.topics, topics, by_id=version >= _TXN_TOPIC_IDS))
+    """Return whether any partition of the request exists.
+
+    If none does, no group needs to decide.
+    """
+    return any(
+        row.exists for row in resolve(request.topics, topics, by_id=version >= _TXN_TOPIC_IDS)
+    )
 
 
 def decide_transactional(
@@ -113,7 +125,7 @@ def decide_transactional(
     return Decision(tuple(records), (reply,), transactional=transaction)
 
 
-# ---- checks --------------------------------------------------------------------------------------
+# ---- checks ----
 
 
 def _check(
@@ -168,10 +180,12 @@ def _session(state: ShardState, request: OffsetCommitRequest, now_ms: int) -> tu
     if group is None or group.state not in COMMIT_KEEPS_SESSION:
         return ()
     member = group.members[request.member_id]
-    return (Arm(session_timer(group.group_id, member.member_id), now_ms + member.session_timeout_ms),)
+    return (
+        Arm(session_timer(group.group_id, member.member_id), now_ms + member.session_timeout_ms),
+    )
 
 
-# ---- records -------------------------------------------------------------------------------------
+# ---- records ----
 
 
 def _records(
@@ -187,8 +201,12 @@ def _records(
                 if len(partition.committed_metadata or "") > max_metadata:
                     error = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 else:
-                    key = OffsetCommitKey(group=group_id, topic=row.name, partition=partition.partition_index)
-                    records.append(CoordinatorRecord(key, _value(partition, row.topic_id, now_ms, expires)))
+                    key = OffsetCommitKey(
+                        group=group_id, topic=row.name, partition=partition.partition_index
+                    )
+                    records.append(
+                        CoordinatorRecord(key, _value(partition, row.topic_id, now_ms, expires))
+                    )
             row_errors.append(error)
         errors.append(tuple(row_errors))
     return records, errors
@@ -211,16 +229,22 @@ def _value(partition: Any, topic_id: bytes, now_ms: int, expires: int) -> Offset
 
 
 def _too_large(state: ShardState, records: Sequence[CoordinatorRecord]) -> bool:
-    """Return whether the records exceed a batch. Exact sizes are computed only if they can matter."""
+    """Return whether the records exceed a batch.
+
+    Exact sizes are computed only if they can matter.
+    """
     if not records:
         return False
-    max_record = 4 * (state.settings.offset_metadata_max_bytes + len(records[0].key.group)) + _RECORD_OVERHEAD
+    max_record = (
+        4 * (state.settings.offset_metadata_max_bytes + len(records[0].key.group))
+        + _RECORD_OVERHEAD
+    )
     if len(records) * max_record <= state.settings.max_message_bytes:
         return False
     return sum(map(size_of, records)) + HEADER_SIZE > state.settings.max_message_bytes
 
 
-# ---- responses -----------------------------------------------------------------------------------
+# ---- responses ----
 
 _Errors = Sequence[tuple[ErrorCode, ...]]
 
@@ -241,7 +265,9 @@ def _response(rows: Sequence[Row], errors: _Errors) -> OffsetCommitResponse:
                 name=row.name,
                 topic_id=row.topic_id,
                 partitions=[
-                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                    OffsetCommitResponsePartition(
+                        partition_index=partition.partition_index, error_code=error
+                    )
                     for partition, error in zip(row.partitions, row_errors, strict=True)
                 ],
             )

@@ -37,7 +37,7 @@ class Offsets:
         self._topics: dict[str, set[str]] = {}
         self._order = 0
 
-    # ---- queries ---------------------------------------------------------------------------------
+    # ---- queries ----
 
     def has(self, group: str) -> bool:
         return group in self._committed or group in self._open
@@ -99,7 +99,7 @@ class Offsets:
         }
         return committed, pending
 
-    # ---- changes ---------------------------------------------------------------------------------
+    # ---- changes ----
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         if value is None:
@@ -107,9 +107,13 @@ class Offsets:
         else:
             self._put(key.group, key.topic, key.partition, Committed(value, self._next()))
 
-    def apply_transactional(self, key: OffsetCommitKey, value: OffsetCommitValue, producer_id: int) -> None:
+    def apply_transactional(
+        self, key: OffsetCommitKey, value: OffsetCommitValue, producer_id: int
+    ) -> None:
         group, topic, partition = key.group, key.topic, key.partition
-        self._pending.setdefault(producer_id, {})[group, topic, partition] = Committed(value, self._next())
+        self._pending.setdefault(producer_id, {})[group, topic, partition] = Committed(
+            value, self._next()
+        )
         self._open.setdefault(group, {}).setdefault((topic, partition), set()).add(producer_id)
         self._topics.setdefault(topic, set()).add(group)
 
@@ -161,7 +165,9 @@ class Offsets:
             del self._open[group]
 
     def _prune_topic(self, group: str, topic: str) -> None:
-        if topic in self._committed.get(group, {}) or any(t == topic for t, _ in self._open.get(group, ())):
+        if topic in self._committed.get(group, {}) or any(
+            t == topic for t, _ in self._open.get(group, ())
+        ):
             return
         groups = self._topics.get(topic)
         if groups is not None:

@@ -57,7 +57,9 @@ def _delete(
         return [error or ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC for error in row.errors]
     for partition, error in zip(row.partitions, row.errors, strict=True):
         key = (group.group_id, row.name, partition.partition_index)
-        if error is ErrorCode.NONE and (state.offsets.get(*key) is not None or state.offsets.is_open(*key)):
+        if error is ErrorCode.NONE and (
+            state.offsets.get(*key) is not None or state.offsets.is_open(*key)
+        ):
             records.append(offset_tombstone(*key))
     return row.errors
 
@@ -66,7 +68,9 @@ def _topic(row: Row, errors: Sequence[ErrorCode]) -> OffsetDeleteResponseTopic:
     return OffsetDeleteResponseTopic(
         name=row.name,
         partitions=[
-            OffsetDeleteResponsePartition(partition_index=partition.partition_index, error_code=error)
+            OffsetDeleteResponsePartition(
+                partition_index=partition.partition_index, error_code=error
+            )
             for partition, error in zip(row.partitions, errors, strict=True)
         ],
     )
@@ -104,9 +108,15 @@ def remove(state: ShardState, group: Group) -> Decision:
     offsets = tuple(state.offsets.tombstones(group.group_id))
     classic = state.classic.get(group.group_id)
     if classic is None:
-        return Decision((*offsets, *(group.tombstones() if group.group_id in state.consumer else ())))
-    timers = tuple(Disarm(session_timer(group.group_id, member_id)) for member_id in sorted(classic.pending))
-    return Decision((*offsets, *group.tombstones()), (SetClassicGroup(group.group_id, None), *timers))
+        return Decision(
+            (*offsets, *(group.tombstones() if group.group_id in state.consumer else ()))
+        )
+    timers = tuple(
+        Disarm(session_timer(group.group_id, member_id)) for member_id in sorted(classic.pending)
+    )
+    return Decision(
+        (*offsets, *group.tombstones()), (SetClassicGroup(group.group_id, None), *timers)
+    )
 
 
 def _fits(state: ShardState, records: Sequence[CoordinatorRecord]) -> bool:

@@ -29,7 +29,9 @@ _RECORD_BYTES = 64
 def start_round(state: ShardState, sweep: Sweep, now_ms: int) -> Decision:
     """Start a round, once per offsets.retention.check.interval.ms."""
     next_round = Arm(EXPIRY_TIMER, now_ms + state.settings.offsets_retention_check_interval_ms)
-    return step(state, Sweep(tuple(state.ids()), sweep.deleted), now_ms) + Decision(effects=(next_round,))
+    return step(state, Sweep(tuple(state.ids()), sweep.deleted), now_ms) + Decision(
+        effects=(next_round,)
+    )
 
 
 def topics_changed(state: ShardState, sweep: Sweep, topics: Topics, now_ms: int) -> Decision:
@@ -42,7 +44,9 @@ def topics_changed(state: ShardState, sweep: Sweep, topics: Topics, now_ms: int)
     for name in sorted(state.offsets.topics()):
         topic_id = state.topics.id_of(name)
         if topic_id is not None and _was_deleted(topics, name, topic_id):
-            gone += [(group_id, name, topic_id) for group_id in sorted(state.offsets.groups_of(name))]
+            gone += [
+                (group_id, name, topic_id) for group_id in sorted(state.offsets.groups_of(name))
+            ]
     update = Decision(effects=(SetTopics(topics),))
     if not gone:
         return update
@@ -103,7 +107,7 @@ class _Step:
             self.records[key] = offset_tombstone(*key)
             self.bytes_left -= _RECORD_BYTES + len(group_id) + len(topic)
 
-    # ---- retention -------------------------------------------------------------------------------
+    # ---- retention ----
 
     def clean(self, group_id: str) -> bool:
         group = self.state.find(group_id)
@@ -154,18 +158,21 @@ class _Step:
         elif group.group_id in self.state.consumer:
             self.groups += group.tombstones()
 
-    # ---- deleted topics --------------------------------------------------------------------------
+    # ---- deleted topics ----
 
     def remove_topic(self, group_id: str, topic: str, topic_id: bytes) -> bool:
         offsets = self.state.offsets
         partitions = set(offsets.of(group_id).get(topic, ()))
-        partitions.update(index for name, index in offsets.open_partitions(group_id) if name == topic)
+        partitions.update(
+            index for name, index in offsets.open_partitions(group_id) if name == topic
+        )
         self.to_check -= len(partitions)
         for partition in sorted(partitions):
             if self.bytes_left <= 0:
                 return False
             if any(
-                value.topic_id in (NULL_ID, topic_id) for value in offsets.values(group_id, topic, partition)
+                value.topic_id in (NULL_ID, topic_id)
+                for value in offsets.values(group_id, topic, partition)
             ):
                 self._delete(group_id, topic, partition)
         return True

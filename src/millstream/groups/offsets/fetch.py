@@ -74,10 +74,14 @@ class _Fetch:
         self.committed = state.offsets.of(group_id)
         self.unstable = require_stable and state.offsets.has_open_transaction(group_id)
 
-    def by_name(self, requested: Sequence[OffsetFetchRequestTopics]) -> list[OffsetFetchResponseTopics]:
+    def by_name(
+        self, requested: Sequence[OffsetFetchRequestTopics]
+    ) -> list[OffsetFetchResponseTopics]:
         return [self._topic(topic.name, NULL_ID, topic.partition_indexes) for topic in requested]
 
-    def by_id(self, requested: Sequence[OffsetFetchRequestTopics]) -> list[OffsetFetchResponseTopics]:
+    def by_id(
+        self, requested: Sequence[OffsetFetchRequestTopics]
+    ) -> list[OffsetFetchResponseTopics]:
         rows = []
         for topic in requested:
             name = self.topics.name_of(topic.topic_id)
@@ -96,7 +100,9 @@ class _Fetch:
                 rows.append(self._topic(name, topic_id if by_id else NULL_ID, list(partitions)))
         return rows
 
-    def _topic(self, name: str, topic_id: bytes, partitions: Sequence[int]) -> OffsetFetchResponseTopics:
+    def _topic(
+        self, name: str, topic_id: bytes, partitions: Sequence[int]
+    ) -> OffsetFetchResponseTopics:
         committed = self.committed.get(name, {})
         current = self.topics.id_of(name) or NULL_ID
         rows = []
@@ -136,7 +142,9 @@ def _unknown(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=rows)
 
 
-def error_response(request: OffsetFetchRequestGroup, error: ErrorCode) -> Steps[OffsetFetchResponseGroup]:
+def error_response(
+    request: OffsetFetchRequestGroup, error: ErrorCode
+) -> Steps[OffsetFetchResponseGroup]:
     """Return the error of a group, also for every partition: some clients check only partitions."""
     group = OffsetFetchResponseGroup(group_id=request.group_id, error_code=error)
     for topic in request.topics or ():
@@ -151,7 +159,7 @@ def error_response(request: OffsetFetchRequestGroup, error: ErrorCode) -> Steps[
     return group
 
 
-# ---- single group, v1-7 --------------------------------------------------------------------------
+# ---- single group, v1-7 ----
 
 
 def group_of(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
@@ -160,7 +168,9 @@ def group_of(request: OffsetFetchRequest) -> Steps[OffsetFetchRequestGroup]:
         return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
     topics = []
     for topic in request.topics:
-        topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
+        topics.append(
+            OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+        )
         yield
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 

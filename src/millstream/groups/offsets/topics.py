@@ -39,7 +39,9 @@ def _resolve(topic: Any, topics: Topics, by_id: bool) -> Row:
     if by_id:
         name = topics.name_of(topic.topic_id)
         if name is None:
-            return Row("", topic.topic_id, partitions, (ErrorCode.UNKNOWN_TOPIC_ID,) * len(partitions))
+            return Row(
+                "", topic.topic_id, partitions, (ErrorCode.UNKNOWN_TOPIC_ID,) * len(partitions)
+            )
         topic_id = topic.topic_id
     else:
         name = topic.name

@@ -87,7 +87,9 @@ class _Round:
     def __init__(self, log: PartitionLog, end_offset: int) -> None:
         self.log = log
         self.directory = log.directory
-        self.segments: dict[int, tuple[Segment, int]] = {s.base_offset: (s, s.size) for s in log.segments}
+        self.segments: dict[int, tuple[Segment, int]] = {
+            s.base_offset: (s, s.size) for s in log.segments
+        }
         self.end_offset = end_offset
         self.task: asyncio.Task[CleanReport | None] | None = None
         self.aborted = False
@@ -213,7 +215,12 @@ class Cleaner:
         wrong: set[str] = set()
         until = time.perf_counter() + _SLICE_S
         for tp, log in list(self._manager.logs.items()):
-            if not log.config.compact or len(log.segments) < 2 or tp in self.uncleanable or log.failed:
+            if (
+                not log.config.compact
+                or len(log.segments) < 2
+                or tp in self.uncleanable
+                or log.failed
+            ):
                 continue
             cleanable = self._measure(log, now_ms)
             if cleanable is not None:
@@ -297,7 +304,9 @@ class Cleaner:
         sums = log.segment_list.checksums.file
         sums.suspend()
         try:
-            await _uninterrupted(self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums)))
+            await _uninterrupted(
+                self._blocking(lambda: stage_swap(log.files, round_.directory, new, sums))
+            )
             round_.check_unchanged(self._manager, group.old)
         except BaseException:
             # If they stayed, the next start would put them in the place of newer segments.
@@ -309,7 +318,10 @@ class Cleaner:
             del round_.segments[base]
 
     async def _recovery_point_durable(self, log: PartitionLog, offset: int) -> None:
-        if self._manager.dirs[log.log_dir].checkpoints[file_names.RECOVERY_POINTS].get(log.tp, 0) < offset:
+        if (
+            self._manager.dirs[log.log_dir].checkpoints[file_names.RECOVERY_POINTS].get(log.tp, 0)
+            < offset
+        ):
             await self._checkpoint(log.log_dir, file_names.RECOVERY_POINTS)
 
     async def _checkpoint(self, log_dir: str, name: str) -> None:
@@ -319,11 +331,15 @@ class Cleaner:
         try:
             await self._blocking(self._manager.checkpoints.job(directory, name).run)
         except OSError as error:
-            raise self._manager.failures.disk_failed(log_dir, f"cannot write {name}", error) from error
+            raise self._manager.failures.disk_failed(
+                log_dir, f"cannot write {name}", error
+            ) from error
 
     async def _remove_cleaned(self, round_: _Round) -> None:
         """Remove the files that the child wrote. It is dead or idle by now."""
-        await self._blocking(lambda: _remove_quietly(round_.log, round_.directory, file_names.CLEANED))
+        await self._blocking(
+            lambda: _remove_quietly(round_.log, round_.directory, file_names.CLEANED)
+        )
 
     # -- failures
 
@@ -362,7 +378,9 @@ def facts_of(log: PartitionLog) -> LogFacts:
     )
 
 
-def job_for(log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now_ms: int) -> CleanJob:
+def job_for(
+    log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now_ms: int
+) -> CleanJob:
     """Return the job for the child. Producers that appear later write above its range."""
     config = log.config
     producers = {
@@ -381,7 +399,9 @@ def job_for(log: PartitionLog, chosen: Cleanable, settings: CleanerSettings, now
     return CleanJob(
         log.directory,
         tuple(
-            SourceSegment(s.base_offset, s.size) for s in log.segments if s.base_offset < chosen.end_offset
+            SourceSegment(s.base_offset, s.size)
+            for s in log.segments
+            if s.base_offset < chosen.end_offset
         ),
         chosen.first_dirty_offset,
         rules,
@@ -415,7 +435,9 @@ def _remove_quietly(log: PartitionLog, directory: str, suffix: str) -> None:
     except FileNotFoundError:
         pass  # the log was deleted
     except OSError as error:
-        logger.warning("%s: cannot remove the files of an interrupted cleaning: %s", directory, error)
+        logger.warning(
+            "%s: cannot remove the files of an interrupted cleaning: %s", directory, error
+        )
 
 
 def _correct_checkpoint(log: PartitionLog, cleanable: Cleanable) -> None:

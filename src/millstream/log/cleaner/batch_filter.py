@@ -132,7 +132,11 @@ class BatchFilter:
         Their horizon is reached (KIP-534), and every replica has them.
         """
         horizon_ms = header.delete_horizon_ms
-        return self._rules.drop_deletions and horizon_ms is not None and horizon_ms <= self._rules.now_ms
+        return (
+            self._rules.drop_deletions
+            and horizon_ms is not None
+            and horizon_ms <= self._rules.now_ms
+        )
 
     def _needs_horizon(self, header: BatchHeader) -> bool:
         """Return whether a batch needs a delete horizon.
@@ -169,14 +173,20 @@ class BatchFilter:
     def _must_stay(self, header: BatchHeader) -> bool:
         if header.next_offset == self._rules.end_offset:
             return True
-        producer = self._rules.active_producers.get(header.producer_id) if header.producer_id >= 0 else None
+        producer = (
+            self._rules.active_producers.get(header.producer_id)
+            if header.producer_id >= 0
+            else None
+        )
         if producer is None:
             return False
         if producer.last_data_offset >= 0:
             return header.last_offset == producer.last_data_offset
         return header.control and header.producer_epoch == producer.epoch
 
-    def _with_horizon(self, header: BatchHeader, batch: memoryview, kept: Sequence[int] | None) -> bytes:
+    def _with_horizon(
+        self, header: BatchHeader, batch: memoryview, kept: Sequence[int] | None
+    ) -> bytes:
         """Return the batch, or its kept records, with a delete horizon."""
         records = read_records(batch, max_bytes=self._rules.max_decompressed_bytes)
         return build_batch(
@@ -217,7 +227,9 @@ def body_of(header: BatchHeader, batch: memoryview, max_bytes: int) -> bytes:
     return decompress(header.codec, batch[HEADER_SIZE : header.size], max_bytes=max_bytes)
 
 
-def key_columns(header: BatchHeader, body: bytes, decode: DecodeColumns = decode_key_columns) -> KeyColumns:
+def key_columns(
+    header: BatchHeader, body: bytes, decode: DecodeColumns = decode_key_columns
+) -> KeyColumns:
     """Return only offsets and keys. Small batches use the reference decoder, as in `key_infos`."""
     if header.count < _MIN_FAST:
         decode = decode_key_columns

@@ -101,12 +101,17 @@ class Compaction:
         A marker may lie segments after the data it aborts.
         """
         end_offset = self.job.rules.end_offset
-        for base_offset in (*(segment.base_offset for segment in self.job.segments), *self.job.later):
+        for base_offset in (
+            *(segment.base_offset for segment in self.job.segments),
+            *self.job.later,
+        ):
             try:
                 data = self.files.read_bytes(self._path(base_offset, file_names.TRANSACTION_INDEX))
             except FileNotFoundError:
                 continue
-            yield from (entry for entry in transaction_index.parse(data) if entry.first_offset < end_offset)
+            yield from (
+                entry for entry in transaction_index.parse(data) if entry.first_offset < end_offset
+            )
 
     # -- first pass
 
@@ -164,10 +169,14 @@ class Compaction:
             return 0
         return position if header.base_offset <= offset else 0
 
-    def _read(self, segment: SourceSegment, position: int = 0) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def _read(
+        self, segment: SourceSegment, position: int = 0
+    ) -> Iterator[tuple[BatchHeader, memoryview]]:
         file = self.files.open(self._path(segment.base_offset, file_names.LOG))
         try:
-            for header, batch in scan_batches(file, position, segment.size, self.job.io_buffer_bytes):
+            for header, batch in scan_batches(
+                file, position, segment.size, self.job.io_buffer_bytes
+            ):
                 self._throttle.spend(header.size)
                 yield header, batch
         finally:
@@ -210,7 +219,9 @@ class Compaction:
             cleaned.finish(modified_ms)
         self.stats.clean_seconds += time.monotonic() - started
         old = tuple(segment.base_offset for segment in group)
-        return CleanedGroup(old, tuple(CleanedFile(cleaned.base_offset, cleaned.size) for cleaned in written))
+        return CleanedGroup(
+            old, tuple(CleanedFile(cleaned.base_offset, cleaned.size) for cleaned in written)
+        )
 
     def _new_segment(self, base_offset: int) -> CleanedSegment:
         job = self.job

@@ -146,7 +146,11 @@ class _PackedMap:
         digest = md5(key).digest()
         bucket = self._buckets[(digest[0] << 16 | digest[1] << 8 | digest[2]) & self._mask]
         at = _find(bucket, digest)
-        return default if at < 0 else int.from_bytes(bucket[at + _DIGEST_BYTES : at + ENTRY_BYTES], "big")
+        return (
+            default
+            if at < 0
+            else int.from_bytes(bucket[at + _DIGEST_BYTES : at + ENTRY_BYTES], "big")
+        )
 
 
 def _find(bucket: bytearray, digest: bytes) -> int:

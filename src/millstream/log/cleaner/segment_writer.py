@@ -66,7 +66,13 @@ class CleanedSegment:
     """A segment that is being written."""
 
     def __init__(
-        self, files: Files, directory: str, base_offset: int, *, index_interval: int, write_bytes: int
+        self,
+        files: Files,
+        directory: str,
+        base_offset: int,
+        *,
+        index_interval: int,
+        write_bytes: int,
     ) -> None:
         self.base_offset = base_offset
         self.size = 0

@@ -66,7 +66,9 @@ class Cleanable(NamedTuple):
 
     @property
     def due(self) -> bool:
-        return self.dirty_bytes > 0 and (self.overdue_ms > 0 or self.dirty_ratio > self.min_dirty_ratio)
+        return self.dirty_bytes > 0 and (
+            self.overdue_ms > 0 or self.dirty_ratio > self.min_dirty_ratio
+        )
 
 
 def measure(facts: LogFacts, now_ms: int) -> Cleanable:
@@ -78,7 +80,9 @@ def measure(facts: LogFacts, now_ms: int) -> Cleanable:
         bound = min(bound, _first_young(facts, dirty_from, now_ms - facts.min_compaction_lag_ms))
     end_offset = _segment_start(bases, facts.active_base_offset, max(bound, first_dirty))
     dirty = [
-        segment for segment in facts.segments[dirty_from:] if first_dirty < end_offset > segment.base_offset
+        segment
+        for segment in facts.segments[dirty_from:]
+        if first_dirty < end_offset > segment.base_offset
     ]
     clean = facts.segments[: bisect_right(bases, first_dirty - 1)]
     return Cleanable(

@@ -51,14 +51,20 @@ def stage_swap(
         files.sync_dir(directory)
 
 
-def finish_interrupted(files: Files, pool: OpenFiles, directory: str, names: list[str]) -> list[str]:
+def finish_interrupted(
+    files: Files, pool: OpenFiles, directory: str, names: list[str]
+) -> list[str]:
     """Clean up after a crash. `names` are all files of the directory; return those that remain."""
-    if not any(name.endswith((file_names.DELETED, file_names.CLEANED, file_names.SWAP)) for name in names):
+    if not any(
+        name.endswith((file_names.DELETED, file_names.CLEANED, file_names.SWAP)) for name in names
+    ):
         return names
     cleaned = [name for name in names if name.endswith(file_names.CLEANED)]
     unfinished = min((file_names.offset_of(name) or 0 for name in cleaned), default=None)
     swaps = [name for name in names if name.endswith(file_names.SWAP)]
-    incomplete = [n for n in swaps if unfinished is not None and (file_names.offset_of(n) or 0) >= unfinished]
+    incomplete = [
+        n for n in swaps if unfinished is not None and (file_names.offset_of(n) or 0) >= unfinished
+    ]
     for name in incomplete + cleaned:
         logger.info("%s: removing %s, left by a compaction that was not finished", directory, name)
         files.unlink(os.path.join(directory, name))
@@ -87,7 +93,9 @@ def _complete(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -
         files.rename(path, path.removesuffix(file_names.SWAP))
 
 
-def _replaced_range(files: Files, pool: OpenFiles, directory: str, swaps: list[str]) -> tuple[int, int]:
+def _replaced_range(
+    files: Files, pool: OpenFiles, directory: str, swaps: list[str]
+) -> tuple[int, int]:
     """Return the offsets that the new segments cover.
 
     They are verified, because the segments that they replace are about to be removed.

@@ -62,7 +62,9 @@ class Checkpoints:
     def _offsets(self, log_dir: LogDir, name: str) -> Offsets:
         before = log_dir.checkpoints[name]
         isolated = self._registry.isolated
-        offsets = {tp: before[tp] for tp, where in isolated.items() if where is log_dir and tp in before}
+        offsets = {
+            tp: before[tp] for tp, where in isolated.items() if where is log_dir and tp in before
+        }
         for log in self._registry.in_directory(log_dir.path):
             tp = log.tp
             if name == file_names.RECOVERY_POINTS:

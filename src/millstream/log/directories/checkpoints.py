@@ -101,7 +101,9 @@ def is_sealed(files: Files, path: str) -> bool:
 
 
 def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return format_sealed(f"{topic} {number} {offset}" for (topic, number), offset in offsets.items())
+    return format_sealed(
+        f"{topic} {number} {offset}" for (topic, number), offset in offsets.items()
+    )
 
 
 def write_offsets(files: Files, path: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -161,7 +163,9 @@ def read_meta_properties(files: Files, path: str) -> dict[str, str]:
         return {}
     fields = _fields(data, "=", path)
     if fields.get("version") not in ("0", "1"):
-        raise CorruptFile(path, f"has version {fields.get('version')!r}, but only 0 and 1 are supported")
+        raise CorruptFile(
+            path, f"has version {fields.get('version')!r}, but only 0 and 1 are supported"
+        )
     return fields
 
 

@@ -18,7 +18,11 @@ class DeferredDeletes:
     """Renames files and directories at once, and schedules their deletion."""
 
     def __init__(
-        self, files: Files, directories: LogDirectories, registry: LogRegistry, clock: Callable[[], int]
+        self,
+        files: Files,
+        directories: LogDirectories,
+        registry: LogRegistry,
+        clock: Callable[[], int],
     ) -> None:
         self._files = files
         self._directories = directories
@@ -27,7 +31,12 @@ class DeferredDeletes:
         self._scheduled: list[ScheduledDeletion] = []
 
     def discard(
-        self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
+        self,
+        directory: str,
+        segments: Sequence[Segment],
+        snapshots: Sequence[str],
+        *,
+        delay_ms: int,
     ) -> None:
         """Rename files of a log to `.deleted`, and schedule their deletion.
 
@@ -80,4 +89,7 @@ class DeferredDeletes:
         if item.log_start is None or item.log_start[0] not in self._registry.logs:
             return True
         tp, offset = item.log_start
-        return self._directories.dirs[item.log_dir].checkpoints[file_names.LOG_STARTS].get(tp, 0) >= offset
+        return (
+            self._directories.dirs[item.log_dir].checkpoints[file_names.LOG_STARTS].get(tp, 0)
+            >= offset
+        )

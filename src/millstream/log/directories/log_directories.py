@@ -17,13 +17,17 @@ from millstream.ports.files import Files
 
 logger = logging.getLogger("millstream.log.manager")
 
-_MAX_PREFERENCES: Final = 10_000  # for logs that do not exist; clients may name topics that never will
+_MAX_PREFERENCES: Final = (
+    10_000  # for logs that do not exist; clients may name topics that never will
+)
 
 
 class LogDirectories:
     """The directories in log.dirs, whether they work or not."""
 
-    def __init__(self, files: Files, paths: Sequence[str], *, on_full_change: Callable[[], None]) -> None:
+    def __init__(
+        self, files: Files, paths: Sequence[str], *, on_full_change: Callable[[], None]
+    ) -> None:
         absolute = [os.path.abspath(path) for path in paths]
         if len(set(absolute)) < len(absolute):
             raise LogDirError(f"a data directory is named twice: {', '.join(absolute)}")
@@ -46,15 +50,23 @@ class LogDirectories:
                 log_dir.close(clean_broker_epoch=None)
             raise
         if not self.online():
-            reasons = "; ".join(f"{log_dir.path}: {log_dir.reason}" for log_dir in self.dirs.values())
+            reasons = "; ".join(
+                f"{log_dir.path}: {log_dir.reason}" for log_dir in self.dirs.values()
+            )
             raise LogDirError(f"none of the data directories can be used: {reasons}")
 
     @property
     def cluster_id(self) -> str | None:
         """The cluster id in the directories. Raises LogDirError if they do not agree."""
-        ids = {log_dir.meta["cluster.id"] for log_dir in self.dirs.values() if "cluster.id" in log_dir.meta}
+        ids = {
+            log_dir.meta["cluster.id"]
+            for log_dir in self.dirs.values()
+            if "cluster.id" in log_dir.meta
+        }
         if len(ids) > 1:
-            raise LogDirError(f"the data directories belong to different clusters: {', '.join(sorted(ids))}")
+            raise LogDirError(
+                f"the data directories belong to different clusters: {', '.join(sorted(ids))}"
+            )
         return next(iter(ids), None)
 
     def identify(self, cluster_id: str, node_id: int) -> Iterator[tuple[LogDir, OSError]]:
@@ -106,7 +118,9 @@ class LogDirectories:
         if log_dir is None:
             raise ApiError(ErrorCode.LOG_DIR_NOT_FOUND, f"{directory} is not one of log.dirs")
         if not log_dir.online:
-            raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {log_dir.reason}")
+            raise ApiError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{directory} is offline: {log_dir.reason}"
+            )
         return log_dir
 
     def prefer(self, tp: TopicPartition, log_dir: LogDir) -> None:
@@ -127,7 +141,9 @@ class LogDirectories:
         """Drop the preference for a log that exists now."""
         self._preferred.pop(tp, None)
 
-    def choose(self, tp: TopicPartition, directory: str | None, used: Callable[[], Iterable[str]]) -> LogDir:
+    def choose(
+        self, tp: TopicPartition, directory: str | None, used: Callable[[], Iterable[str]]
+    ) -> LogDir:
         """Return the named directory, else the preferred one, else the least used one.
 
         `used` returns the directory of every log. Raises ApiError.

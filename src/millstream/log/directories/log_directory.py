@@ -99,7 +99,9 @@ class LogDir:
             # Not logged yet: the broker may report it itself, and not start.
             self.reason = f"cannot open it: {error}"
         except (CorruptFile, ValueError) as error:
-            raise LogDirError(f"the data directory {self.path} cannot be identified: {error}") from error
+            raise LogDirError(
+                f"the data directory {self.path} cannot be identified: {error}"
+            ) from error
 
     def identify(self, cluster_id: str, node_id: int, ids: Iterable[str] = ()) -> None:
         """Check that the directory belongs to this broker. Write meta.properties if it is new.
@@ -170,7 +172,10 @@ class LogDir:
             except CorruptFile as error:
                 self._unsealed.add(name)
                 logger.error("%s; it is ignored (%s)", error, _WITHOUT[name])
-        if file_names.LOG_STARTS in self._unsealed and file_names.RECOVERY_POINTS not in self._unsealed:
+        if (
+            file_names.LOG_STARTS in self._unsealed
+            and file_names.RECOVERY_POINTS not in self._unsealed
+        ):
             logger.error(
                 "%s is missing or damaged (%s)",
                 self.file(file_names.LOG_STARTS),
@@ -203,7 +208,9 @@ class LogDir:
         versions = (self.checkpoints[name], *list(self.in_progress[name].values()))
         return max((offsets[tp] for offsets in versions if tp in offsets), default=None)
 
-    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int], version: int) -> None:
+    def write_checkpoint(
+        self, name: str, offsets: Mapping[TopicPartition, int], version: int
+    ) -> None:
         """Write a checkpoint durably, unless a newer version was written. Waits for the disk.
 
         Thread-safe.
@@ -220,7 +227,9 @@ class LogDir:
     def close(self, *, clean_broker_epoch: int | None) -> None:
         """Write the clean-shutdown file (if the shutdown was clean) and release the lock."""
         if clean_broker_epoch is not None and self.online:
-            write_clean_shutdown(self.files, self.file(file_names.CLEAN_SHUTDOWN), clean_broker_epoch)
+            write_clean_shutdown(
+                self.files, self.file(file_names.CLEAN_SHUTDOWN), clean_broker_epoch
+            )
         if self._lock is not None:
             self._lock.release()
             self._lock = None

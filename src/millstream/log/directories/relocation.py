@@ -81,7 +81,9 @@ class Relocator:
             try:
                 self.begin(tp, directory)
             except ApiError as error:
-                logger.warning("the relocation of %s to %s is not resumed: %s", tp, directory, error.message)
+                logger.warning(
+                    "the relocation of %s to %s is not resumed: %s", tp, directory, error.message
+                )
         self._manager.moves.interrupted.clear()
 
     async def _run(self, move: ReplicaMove) -> None:
@@ -95,7 +97,9 @@ class Relocator:
                 logger.info("%s was relocated to %s", move.tp, move.directory)
                 await self._delete_old_directory(move.log)
         except StorageError as error:
-            logger.error("the relocation of %s to %s failed: %s", move.tp, move.target.path, error.message)
+            logger.error(
+                "the relocation of %s to %s failed: %s", move.tp, move.target.path, error.message
+            )
         except OSError as error:
             manager.failures.disk_failed(move.target.path, f"cannot relocate {move.tp} here", error)
         finally:
@@ -156,11 +160,17 @@ class Relocator:
                 continue
             ranges = move.plan()
             missing = sum(range_.end - range_.position for range_ in ranges)
-            if missing <= _LAST_PART and log_start == log.log_start_offset and move.is_synced(ranges):
+            if (
+                missing <= _LAST_PART
+                and log_start == log.log_start_offset
+                and move.is_synced(ranges)
+            ):
                 return True
             if log_start != log.log_start_offset:
                 log_start = log.log_start_offset
-                await blocking(self._manager.checkpoints.job(move.target, file_names.LOG_STARTS).run)
+                await blocking(
+                    self._manager.checkpoints.job(move.target, file_names.LOG_STARTS).run
+                )
             try:
                 await self._copy_some(move, ranges)
             except SourceChanged:

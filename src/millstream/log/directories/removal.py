@@ -94,7 +94,9 @@ class LogRemoval:
             return self._moves.rename_left_behind(log)
         except OSError as error:
             log_dir = os.path.dirname(directory)
-            raise self._failures.disk_failed(log_dir, f"cannot rename {directory}", error) from error
+            raise self._failures.disk_failed(
+                log_dir, f"cannot rename {directory}", error
+            ) from error
 
     def remove_left_behind(self, log: LogState, delay_ms: int) -> None:
         """Delete the directory that a log has left, if there is one."""

@@ -65,7 +65,9 @@ class ReplicaMove:
     def log_end_offset(self) -> int:
         """The offset up to which the copy has whole segments."""
         done = [s for s, size in list(self._copied.items()) if size == s.size]
-        following = {a: b.base_offset for a, b in zip(self.log.segments, self.log.segments[1:], strict=False)}
+        following = {
+            a: b.base_offset for a, b in zip(self.log.segments, self.log.segments[1:], strict=False)
+        }
         ends = [following.get(segment, self.log.log_end_offset) for segment in done]
         return max(ends, default=self.log.log_start_offset)
 
@@ -86,7 +88,9 @@ class ReplicaMove:
         self._synced &= current
         ranges = [CopyRange(s, self._copied.get(s, 0), s.size) for s in self.log.segments]
         return [
-            range_ for range_ in ranges if range_.end > range_.position or range_.segment not in self._copied
+            range_
+            for range_ in ranges
+            if range_.end > range_.position or range_.segment not in self._copied
         ]
 
     def copy(self, ranges: list[CopyRange]) -> None:
@@ -165,7 +169,9 @@ class ReplicaMove:
         return files
 
     def _remove_stale_files(self) -> None:
-        expected = {file_names.segment_name(s.base_offset) + file_names.LOG for s in self.log.segments}
+        expected = {
+            file_names.segment_name(s.base_offset) + file_names.LOG for s in self.log.segments
+        }
         for name in self._files.listdir(self.directory):
             if name not in expected:
                 self._files.unlink(os.path.join(self.directory, name))

@@ -47,7 +47,9 @@ class ReplicaMoves:
         """
         left = self.left_behind.get(log)
         if left is not None and offset < left.end_offset:
-            raise StorageError(log.log_dir, f"{log.tp} is not truncated before its relocation is durable")
+            raise StorageError(
+                log.log_dir, f"{log.tp} is not truncated before its relocation is durable"
+            )
 
     def rename_left_behind(self, log: LogState) -> str:
         """Mark the old directory as deleted.

@@ -25,7 +25,11 @@ class BackgroundFlushes:
     """Runs at most one flush of a log at a time."""
 
     def __init__(
-        self, manager: LogManager, blocking: Blocking, spawn: Spawn, on_completed: Callable[[], None]
+        self,
+        manager: LogManager,
+        blocking: Blocking,
+        spawn: Spawn,
+        on_completed: Callable[[], None],
     ) -> None:
         self._manager = manager
         self._blocking = blocking
@@ -49,7 +53,10 @@ class BackgroundFlushes:
     def start_timed(self, now_ms: int) -> None:
         """Start the flushes that flush.ms demands."""
         for log in list(self._manager.queues.timed):
-            if log.log_end_offset > log.recovery_point and now_ms - log.flushed_ms >= log.config.flush_ms:
+            if (
+                log.log_end_offset > log.recovery_point
+                and now_ms - log.flushed_ms >= log.config.flush_ms
+            ):
                 self._start(log)
 
     def start_queued(self) -> None:
@@ -82,7 +89,10 @@ class BackgroundFlushes:
                 await self._blocking(job.run)
                 self._rest_after("flush", log.log_dir, began)
             except OSError as error:
-                if isinstance(error, FileNotFoundError) and self._manager.logs.get(log.tp) is not log:
+                if (
+                    isinstance(error, FileNotFoundError)
+                    and self._manager.logs.get(log.tp) is not log
+                ):
                     return StorageError(log.log_dir, f"{log.tp} was deleted while it was flushed")
                 return job.failed(error)
             except asyncio.CancelledError:

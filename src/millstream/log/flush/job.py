@@ -60,7 +60,9 @@ class FlushJob:
     def prepare(cls, log: LogState) -> FlushJob | None:
         """Return the job that makes the log durable up to its present end, or None if it is."""
         epochs = log.epochs.take_unsaved(log.log_end_offset) if log.epochs.changed else None
-        idle = epochs is None and not log.segment_list.unsynced and log.is_flushed(log.log_end_offset)
+        idle = (
+            epochs is None and not log.segment_list.unsynced and log.is_flushed(log.log_end_offset)
+        )
         checksums = unsaved_checksums(log) if idle and log.segment_list.closing else None
         if idle and checksums is None:
             return None
@@ -74,7 +76,9 @@ class FlushJob:
     def _collect(cls, log: LogState, epochs: bytes | None, checksums: Checksums | None) -> FlushJob:
         segment_list = log.segment_list
         if log.flushes.wants_snapshot(segment_list.active.size):
-            segment_list.take_snapshot(log.log_end_offset, log.producer_state.snapshot(), replace=True)
+            segment_list.take_snapshot(
+                log.log_end_offset, log.producer_state.snapshot(), replace=True
+            )
         recent = segment_list.segments[segment_list.floor(log.recovery_point) :]
         unflushed = [segment for segment in recent if segment.size or segment.log_file.active]
         for segment in unflushed:
@@ -100,7 +104,9 @@ class FlushJob:
         for path in self._paths:
             self._sync(path)
         if self._epochs is not None:
-            self._files.write_atomic(os.path.join(self._directory, file_names.LEADER_EPOCHS), self._epochs)
+            self._files.write_atomic(
+                os.path.join(self._directory, file_names.LEADER_EPOCHS), self._epochs
+            )
         self._write_checksums(sync=True)
         self._files.sync_dir(self._directory)
         if self._sync_parent:

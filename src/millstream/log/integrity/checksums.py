@@ -103,7 +103,9 @@ class Checksums(NamedTuple):
             known = Sum(int(size), int(crc))
             base = file_names.offset_of(name)
             if base is not None:
-                segments.setdefault(base, {})[name.removeprefix(file_names.segment_name(base))] = known
+                segments.setdefault(base, {})[name.removeprefix(file_names.segment_name(base))] = (
+                    known
+                )
             elif name == file_names.LEADER_EPOCHS:
                 small = small._replace(epochs=known)
             elif name.startswith(_TOPIC_ID):

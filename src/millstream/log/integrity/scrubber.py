@@ -122,7 +122,9 @@ class Scrubber:
                 return  # removed by deletion, retention, compaction or truncation
             if chunk.missing is not None:
                 self.counters.missing_segments += 1
-                logger.error("%s: %s cannot be read: %s", log.tp, segment.path(file_names.LOG), chunk.missing)
+                logger.error(
+                    "%s: %s cannot be read: %s", log.tp, segment.path(file_names.LOG), chunk.missing
+                )
                 return
             self.counters.bytes_verified += chunk.size
             if chunk.damage is not None:
@@ -162,7 +164,9 @@ class _Chunk:
     `position` is None after the last batch.
     """
 
-    def __init__(self, segment: Segment, position: int, before: int, end: int | None, next_base: int) -> None:
+    def __init__(
+        self, segment: Segment, position: int, before: int, end: int | None, next_base: int
+    ) -> None:
         self._segment = segment
         self._end = end
         self._next_base = next_base

@@ -72,7 +72,9 @@ def _check(segment: Segment, span: Span, end: int) -> tuple[Span, DamagedBatch |
             if header.base_offset < before or header.last_offset_delta < 0:
                 raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {before}")
             if header.next_offset > _next_base(segment, position + header.size, span, data, start):
-                raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
+                raise CorruptBatch(
+                    f"a batch that ends with offset {header.last_offset}, beyond the next one"
+                )
         except CorruptBatch as error:
             damage = DamagedBatch(segment.path(file_names.LOG), position, error.reason)
             return Span(span.start, position, offset), damage
@@ -108,7 +110,9 @@ def _anchor(segment: Segment, start: int) -> tuple[int, int]:
     return start, before
 
 
-def _batch_at(segment: Segment, position: int, data: bytes, start: int) -> tuple[BatchHeader, bytes, int]:
+def _batch_at(
+    segment: Segment, position: int, data: bytes, start: int
+) -> tuple[BatchHeader, bytes, int]:
     """Return the header of a whole batch with a good checksum, and the data read with it."""
     at = position - start
     try:
@@ -122,7 +126,9 @@ def _batch_at(segment: Segment, position: int, data: bytes, start: int) -> tuple
         if header.size > len(data) and position + header.size <= segment.size:
             data = segment.file().pread(position, header.size)
     if at + header.size > len(data):
-        raise CorruptBatch(f"a batch of {header.size} bytes, of which {len(data) - at} are in the file")
+        raise CorruptBatch(
+            f"a batch of {header.size} bytes, of which {len(data) - at} are in the file"
+        )
     if not crc_matches(data, at, header):
         raise CorruptBatch("a batch that does not match its checksum")
     return header, data, start
@@ -166,7 +172,9 @@ def check_part(
             if header.base_offset < before:
                 raise CorruptBatch(f"a batch at offset {header.base_offset} after offset {before}")
             if header.next_offset > _next_base(segment, position + header.size, span, data, start):
-                raise CorruptBatch(f"a batch that ends with offset {header.last_offset}, beyond the next one")
+                raise CorruptBatch(
+                    f"a batch that ends with offset {header.last_offset}, beyond the next one"
+                )
         except CorruptBatch as error:
             damage = DamagedBatch(segment.path(file_names.LOG), position, error.reason)
             return _after_damage(segment, position, end), before, damage

@@ -42,6 +42,10 @@ _WINDOW: Final = 4 << 20
 _NO_BASE: Final = 1 << 63
 
 
+class _Torn(str):
+    """The fault of a batch whose end is not in the file."""
+
+
 class Finding(NamedTuple):
     """A fault of a file."""
 
@@ -109,7 +113,9 @@ class _Partition:
     report: Report
     checksums: Checksums | None = None
     epochs: LeaderEpochs | None = None
-    open_since: dict[int, int] = field(default_factory=dict)  # producer id -> first offset of its transaction
+    open_since: dict[int, int] = field(
+        default_factory=dict
+    )  # producer id -> first offset of its transaction
     end: int = -1
 
     def path(self, name: str) -> str:
@@ -118,7 +124,9 @@ class _Partition:
     def verify(self, names: list[str]) -> Iterator[Finding]:
         self.report.partitions += 1
         yield from self._small_files(names)
-        bases = sorted(base for name in names if (base := file_names.segment_base(name)) is not None)
+        bases = sorted(
+            base for name in names if (base := file_names.segment_base(name)) is not None
+        )
         yield from self._missing(bases)
         for base, following in zip(bases, [*bases[1:], None], strict=True):
             self.report.segments += 1
@@ -132,7 +140,9 @@ class _Partition:
         except (CorruptFile, CorruptSnapshot, CorruptBatch, ValueError) as error:
             yield Finding(self.path(name), _reason(error, self.path(name)))
         except OSError as error:
-            yield Finding(error.filename or self.path(name), f"cannot be read: {error.strerror or error}")
+            yield Finding(
+                error.filename or self.path(name), f"cannot be read: {error.strerror or error}"
+            )
 
     def _small_files(self, names: list[str]) -> Iterator[Finding]:
         for name in names:
@@ -160,7 +170,9 @@ class _Partition:
             return
         for base in self.checksums.segments:
             if bases and base not in bases and base > bases[0]:
-                yield Finding(self.path(file_names.segment_name(base) + file_names.LOG), "is missing")
+                yield Finding(
+                    self.path(file_names.segment_name(base) + file_names.LOG), "is missing"
+                )
 
     def _segment(self, base: int, following: int | None) -> Iterator[Finding]:
         stem, last = file_names.segment_name(base), following is None
@@ -171,7 +183,8 @@ class _Partition:
         for position, header, problem in self._batches(path, base, following, aborts):
             if header is not None:
                 headers[position] = header
-            if problem and not (last and "of which" in problem):  # a broker may be writing it
+            # A broker may be writing the last batch.
+            if problem and not (last and isinstance(problem, _Torn)):
                 yield Finding(path, f"at byte {position}: {problem}")
         size = os.path.getsize(path)
         if sums is not None and file_names.LOG in sums and size < sums[file_names.LOG].size:
@@ -219,11 +232,15 @@ class _Partition:
         aborts: set[tuple[int, int]],
     ) -> str:
         if at + header.size > len(data):
-            return f"a batch of {header.size} bytes, of which {len(data) - at} are in the file"
+            return _Torn(
+                f"a batch of {header.size} bytes, of which {len(data) - at} are in the file"
+            )
         if not crc_matches(data, at, header):
             return f"the batch at offset {header.base_offset} does not match its checksum"
         if header.base_offset < end or header.next_offset > limit:
-            return f"a batch at offset {header.base_offset}, which does not lie between its neighbours"
+            return (
+                f"a batch at offset {header.base_offset}, which does not lie between its neighbours"
+            )
         self._follow_transaction(data[at : at + header.size], header, aborts)
         epoch = self.epochs.epoch_of(header.base_offset) if self.epochs is not None else -1
         if 0 <= header.leader_epoch < epoch:
@@ -231,7 +248,9 @@ class _Partition:
             return f"the batch at offset {header.base_offset} has {epochs}"
         return ""
 
-    def _follow_transaction(self, batch: bytes, header: BatchHeader, aborts: set[tuple[int, int]]) -> None:
+    def _follow_transaction(
+        self, batch: bytes, header: BatchHeader, aborts: set[tuple[int, int]]
+    ) -> None:
         if not header.transactional:
             return
         if not header.control:
@@ -255,7 +274,9 @@ class _Partition:
         for kind in file_names.INDEXES:
             path = self.path(stem + kind)
             data = _read(path) if os.path.exists(path) else b""
-            problem = _sum_problem(data, sums[kind], last) if sums is not None and kind in sums else None
+            problem = (
+                _sum_problem(data, sums[kind], last) if sums is not None and kind in sums else None
+            )
             if problem is None and kind == file_names.OFFSET_INDEX:
                 problem = _offsets_problem(OffsetIndex.parse(data, base), headers)
             elif problem is None and kind == file_names.TIME_INDEX:

@@ -60,4 +60,6 @@ class CheckpointWriter:
         try:
             await self._blocking(job.run)
         except OSError as error:
-            raise self._manager.failures.disk_failed(log_dir.path, f"cannot write {name}", error) from error
+            raise self._manager.failures.disk_failed(
+                log_dir.path, f"cannot write {name}", error
+            ) from error

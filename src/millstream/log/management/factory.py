@@ -44,7 +44,9 @@ class LogFactory:
         self._clock = clock
         self.pool = OpenFiles(settings.max_open_segments, settings.max_index_bytes)
 
-    def create(self, path: str, tp: TopicPartition, topic_id: uuid.UUID, start_offset: int) -> PartitionLog:
+    def create(
+        self, path: str, tp: TopicPartition, topic_id: uuid.UUID, start_offset: int
+    ) -> PartitionLog:
         """Create an empty log. Raises StorageError."""
         log = PartitionLog.create(
             self._host, self.pool, path, tp, self._config_for(tp.topic),

@@ -54,7 +54,12 @@ class LogHost(LogServices):
         """Leave it to the kernel."""
 
     def discard(
-        self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
+        self,
+        directory: str,
+        segments: Sequence[Segment],
+        snapshots: Sequence[str],
+        *,
+        delay_ms: int,
     ) -> None:
         for segment in segments:
             segment.close()

@@ -67,7 +67,11 @@ class Housekeeping:
             [0.0, settings.retention_check_interval_ms, self.apply_retention],
             [0.0, settings.flush_offset_checkpoint_interval_ms, checkpoints.write_recovery_points],
             [0.0, settings.flush_start_offset_checkpoint_interval_ms, checkpoints.write_log_starts],
-            [0.0, settings.high_watermark_checkpoint_interval_ms, checkpoints.write_high_watermarks],
+            [
+                0.0,
+                settings.high_watermark_checkpoint_interval_ms,
+                checkpoints.write_high_watermarks,
+            ],
             [0.0, settings.producer_expiration_check_interval_ms, self._expire_producers],
             [0.0, settings.idle_release_interval_ms, self._release_idle],
         ]
@@ -210,7 +214,9 @@ class Housekeeping:
         try:
             await self.blocking(lambda: item.remove(self._manager.files))
         except OSError as error:
-            self._manager.failures.disk_failed(item.log_dir, f"cannot delete {item.paths[0]}", error)
+            self._manager.failures.disk_failed(
+                item.log_dir, f"cannot delete {item.paths[0]}", error
+            )
 
     async def _expire_producers(self) -> None:
         now_ms = self._manager.clock()

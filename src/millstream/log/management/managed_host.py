@@ -68,6 +68,11 @@ class ManagedLogHost(LogServices):
         self._queues.add_writeback(log)
 
     def discard(
-        self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
+        self,
+        directory: str,
+        segments: Sequence[Segment],
+        snapshots: Sequence[str],
+        *,
+        delay_ms: int,
     ) -> None:
         self._deletes.discard(directory, segments, snapshots, delay_ms=delay_ms)

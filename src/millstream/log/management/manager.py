@@ -85,7 +85,9 @@ class LogManager:
             flush_bytes=settings.flush_bytes,
         )
         self._factory = LogFactory(host, settings, config_for, clock)
-        self._removal = LogRemoval(files, self.registry, self.moves, self.queues, self.deletes, self.failures)
+        self._removal = LogRemoval(
+            files, self.registry, self.moves, self.queues, self.deletes, self.failures
+        )
         self._loader = LogLoader(
             self._factory, self.registry, self.moves, self.deletes, self._removal, self.failures
         )
@@ -180,7 +182,12 @@ class LogManager:
         self.directories.forget_preferred(topic)
 
     def create(
-        self, tp: TopicPartition, topic_id: uuid.UUID, *, directory: str | None = None, start_offset: int = 0
+        self,
+        tp: TopicPartition,
+        topic_id: uuid.UUID,
+        *,
+        directory: str | None = None,
+        start_offset: int = 0,
     ) -> PartitionLog:
         """Create a log in the named directory, else the preferred one, else the least used one.
 
@@ -211,7 +218,9 @@ class LogManager:
 
     def _used_directories(self) -> list[str]:
         """Return the data directory of every log and of every copy in progress."""
-        return [log.log_dir for log in self.logs.values()] + [move.log_dir for move in self.futures.values()]
+        return [log.log_dir for log in self.logs.values()] + [
+            move.log_dir for move in self.futures.values()
+        ]
 
     def delete(self, tp: TopicPartition) -> None:
         """Rename the log's directory, so that it is gone even after a crash.

@@ -19,7 +19,9 @@ from millstream.wire.records.batch import BatchHeader, CorruptBatch, read_marker
 logger = logging.getLogger("millstream.log.replay")
 
 
-def apply_batch(state: ProducerState, segment: Segment | None, header: BatchHeader, batch: Buffer) -> None:
+def apply_batch(
+    state: ProducerState, segment: Segment | None, header: BatchHeader, batch: Buffer
+) -> None:
     """Apply a written batch to the state of its producer.
 
     An abort marker is also added to the transaction index of the segment, if there is one. `header`
@@ -32,7 +34,12 @@ def apply_batch(state: ProducerState, segment: Segment | None, header: BatchHead
     if marker is None:
         return  # a marker emptied by compaction, or another kind of control record
     entry = state.producers.get(header.producer_id)
-    if segment is not None and not marker.commit and entry is not None and entry.txn_first_offset >= 0:
+    if (
+        segment is not None
+        and not marker.commit
+        and entry is not None
+        and entry.txn_first_offset >= 0
+    ):
         # The index first: if that write fails, the state is unchanged.
         first = entry.txn_first_offset
         stable = state.stable_offset_without(header.producer_id, header.base_offset + 1)
@@ -106,7 +113,9 @@ def _restore(
             entries = snapshot.decode(files.read_bytes(path))
         except (CorruptSnapshot, FileNotFoundError) as error:
             logger.warning(
-                "%s cannot be used (%s); falling back to an older snapshot of the producers", path, error
+                "%s cannot be used (%s); falling back to an older snapshot of the producers",
+                path,
+                error,
             )
             snapshots = snapshots[:-1]
             _remove(files, path)
@@ -134,5 +143,8 @@ def _replay(segment: Segment, position: int, end: int, state: ProducerState) -> 
                 apply_batch(state, None, header, batch)
             except CorruptBatch as error:
                 logger.warning(
-                    "%r: a marker at offset %d cannot be read: %s", segment, header.base_offset, error
+                    "%r: a marker at offset %d cannot be read: %s",
+                    segment,
+                    header.base_offset,
+                    error,
                 )

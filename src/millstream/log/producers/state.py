@@ -72,7 +72,9 @@ class Verification:
 
     __slots__ = ("epoch", "lowest_sequence", "started_ms", "supports_epoch_bump")
 
-    def __init__(self, started_ms: int, sequence: int, epoch: int, supports_epoch_bump: bool) -> None:
+    def __init__(
+        self, started_ms: int, sequence: int, epoch: int, supports_epoch_bump: bool
+    ) -> None:
         self.started_ms = started_ms
         self.lowest_sequence = sequence
         self.epoch = epoch
@@ -173,8 +175,12 @@ class ProducerState:
         self.name = name
         self.end_offset = end_offset  # the state reflects every batch below
         self.producers: dict[int, ProducerEntry] = {}
-        self._ongoing: dict[int, int] = {}  # first offset -> producer id, in order of the first offset
-        self._unreplicated: dict[int, int] = {}  # first offset -> offset of a marker above the high watermark
+        self._ongoing: dict[
+            int, int
+        ] = {}  # first offset -> producer id, in order of the first offset
+        self._unreplicated: dict[
+            int, int
+        ] = {}  # first offset -> offset of a marker above the high watermark
         self._verifications: dict[int, Verification] = {}
 
     # -- queries
@@ -211,7 +217,10 @@ class ProducerState:
         """Return whether the oldest open transaction should have ended long ago (KIP-664)."""
         first = next(iter(self._ongoing.values()), None)
         entry = self.producers.get(first) if first is not None else None
-        return entry is not None and 0 < entry.last_timestamp < now_ms - max_transaction_timeout_ms - 300_000
+        return (
+            entry is not None
+            and 0 < entry.last_timestamp < now_ms - max_transaction_timeout_ms - 300_000
+        )
 
     # -- transaction verification
 
@@ -277,7 +286,8 @@ class ProducerState:
             raise _stale_epoch(self.name, header.producer_id, header.producer_epoch, entry.epoch)
         if not self.verified(header.producer_id, guard):
             raise ApiError(
-                ErrorCode.INVALID_TXN_STATE, "the batch is not part of an ongoing transaction of its producer"
+                ErrorCode.INVALID_TXN_STATE,
+                "the batch is not part of an ongoing transaction of its producer",
             )
 
     def _check_sequence(self, header: BatchHeader, entry: ProducerEntry) -> None:
@@ -307,10 +317,14 @@ class ProducerState:
             if entry.in_ended_transaction(verification.epoch, lowest):
                 # The previous batch is rejected for that. Clients expect the same error for those
                 # behind it.
-                raise _ended(self.name, header, f"sequence {lowest}, sent before {header.base_sequence},")
+                raise _ended(
+                    self.name, header, f"sequence {lowest}, sent before {header.base_sequence},"
+                )
             raise _out_of_order(self.name, header, f"an earlier one, {lowest}, is in flight")
 
-    def check_marker(self, header: BatchHeader, marker: ControlMarker, transaction_version: int) -> None:
+    def check_marker(
+        self, header: BatchHeader, marker: ControlMarker, transaction_version: int
+    ) -> None:
         """Check a marker of a coordinator. Raises ApiError.
 
         With transactions v2 the epoch must have grown (KIP-1228).
@@ -343,7 +357,9 @@ class ProducerState:
         last_offset = base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
         batches.append(
-            BatchMeta(header.base_sequence, header.last_sequence, base_offset, last_offset, timestamp)
+            BatchMeta(
+                header.base_sequence, header.last_sequence, base_offset, last_offset, timestamp
+            )
         )
         entry.last_timestamp = timestamp
         if header.attributes & TRANSACTIONAL:
@@ -432,7 +448,9 @@ class ProducerState:
         entry = self.producers.get(producer_id)
         return None if entry is None else _saved(producer_id, entry)
 
-    def restore(self, entries: Iterable[SnapshotEntry], end_offset: int, *, expired_before_ms: int) -> None:
+    def restore(
+        self, entries: Iterable[SnapshotEntry], end_offset: int, *, expired_before_ms: int
+    ) -> None:
         """Replace everything by a snapshot, without the producers that have expired since."""
         self.clear(end_offset)
         for saved in entries:
@@ -447,7 +465,11 @@ class ProducerState:
                 first_offset = saved.last_offset - saved.offset_delta
                 entry.batches.append(
                     BatchMeta(
-                        first_sequence, saved.last_sequence, first_offset, saved.last_offset, saved.timestamp
+                        first_sequence,
+                        saved.last_sequence,
+                        first_offset,
+                        saved.last_offset,
+                        saved.timestamp,
                     )
                 )
         open_transactions = (

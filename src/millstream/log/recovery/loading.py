@@ -54,7 +54,9 @@ class LogLoader:
             if parsed is not None and log_dir.online and log_dir.files.is_dir(log_dir.file(name)):
                 yield self._load(log_dir, name, parsed)
 
-    def _load(self, log_dir: LogDir, name: str, parsed: file_names.Directory) -> PartitionLog | None:
+    def _load(
+        self, log_dir: LogDir, name: str, parsed: file_names.Directory
+    ) -> PartitionLog | None:
         tp, kind = parsed
         path = log_dir.file(name)
         if kind == "delete":

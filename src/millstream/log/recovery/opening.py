@@ -125,13 +125,18 @@ def load(
     names = finish_interrupted(loading.files, pool, directory, before)
     loading.accept_loss = file_names.ACCEPT_LOSS in names
     if loading.accept_loss:
-        loading.clean, loading.recovery_point = False, min(loading.recovery_point, loading.log_start)
+        loading.clean, loading.recovery_point = (
+            False,
+            min(loading.recovery_point, loading.log_start),
+        )
     topic_id = _topic_id(loading, names)
     _load_epochs(loading, names)
     _collect(loading, names)
     end = _clean_end(loading) if loading.clean else _recover(loading)
     end = _check_ends(loading, end)
-    loading.log_start = max(loading.log_start, loading.segments[0].base_offset, _log_start_of_epochs(loading))
+    loading.log_start = max(
+        loading.log_start, loading.segments[0].base_offset, _log_start_of_epochs(loading)
+    )
     loading.epochs.truncate_end(end)
     loading.epochs.truncate_start(loading.log_start)
     if loading.accept_loss:
@@ -160,7 +165,10 @@ def _topic_id(loading: Loading, names: list[str]) -> uuid.UUID | None:
     if known is None:
         return _topic_id_on_disk(loading, names)
     path, data = loading.path(file_names.PARTITION_METADATA), format_partition_metadata(known)
-    if file_names.PARTITION_METADATA not in names or loading.files.read_bytes(path).strip() != data.strip():
+    if (
+        file_names.PARTITION_METADATA not in names
+        or loading.files.read_bytes(path).strip() != data.strip()
+    ):
         logger.warning("%s is missing or damaged; rewriting it for the topic id %s", path, known)
         loading.files.write_bytes(path, data)
         loading.unsynced.append(path)
@@ -221,7 +229,10 @@ def _load_epochs(loading: Loading, names: list[str]) -> None:
             raise CorruptFile(path, "does not match its checksum")
     except CorruptFile as error:
         logger.warning("%s; the leader epochs are read from the batches instead", error)
-        loading.clean, loading.recovery_point = False, min(loading.recovery_point, loading.log_start)
+        loading.clean, loading.recovery_point = (
+            False,
+            min(loading.recovery_point, loading.log_start),
+        )
 
 
 def _collect(loading: Loading, names: list[str]) -> None:
@@ -237,7 +248,10 @@ def _collect(loading: Loading, names: list[str]) -> None:
         base = file_names.offset_of(name)
         if base is None:
             continue
-        if name.endswith(file_names.INDEXES) and file_names.segment_name(base) + file_names.LOG not in have:
+        if (
+            name.endswith(file_names.INDEXES)
+            and file_names.segment_name(base) + file_names.LOG not in have
+        ):
             logger.warning("%s has no log file beside it and is removed", loading.path(name))
             loading.files.unlink(loading.path(name))
         elif name.endswith(file_names.SNAPSHOT):
@@ -245,7 +259,9 @@ def _collect(loading: Loading, names: list[str]) -> None:
     loading.snapshots.sort()
     for segment in loading.segments:
         known = (
-            loading.checksums.segments.get(segment.base_offset, {}) if loading.checksums is not None else {}
+            loading.checksums.segments.get(segment.base_offset, {})
+            if loading.checksums is not None
+            else {}
         )
         segment.index_files.sums = known if known.keys() >= set(file_names.INDEXES) else None
         if loading.verify_reads:
@@ -338,7 +354,9 @@ def _clean_end(loading: Loading) -> int:
         end = last.next_offset()
         if last.index_files.sums is not None:
             # Without that of the .log file, which continues to grow.
-            last.index_files.sums = {kind: last.index_files.sums[kind] for kind in file_names.INDEXES}
+            last.index_files.sums = {
+                kind: last.index_files.sums[kind] for kind in file_names.INDEXES
+            }
         if last.unchecked is not None:
             last.unchecked = Unchecked(end=last.size)
     except ApiError as error:
@@ -365,10 +383,17 @@ def _recover(loading: Loading) -> int:
     if not loading.segments:
         return _begin(loading, loading.log_start)
     first = max(
-        (n for n, segment in enumerate(loading.segments) if segment.base_offset <= loading.recovery_point),
+        (
+            n
+            for n, segment in enumerate(loading.segments)
+            if segment.base_offset <= loading.recovery_point
+        ),
         default=0,
     )
-    bases, earlier_snapshots = {segment.base_offset for segment in loading.segments}, set(loading.snapshots)
+    bases, earlier_snapshots = (
+        {segment.base_offset for segment in loading.segments},
+        set(loading.snapshots),
+    )
     have = set(loading.files.listdir(loading.directory))
     for segment in loading.segments[:first]:
         _ensure_indexes(loading, segment, have)
@@ -391,7 +416,9 @@ def _recover(loading: Loading) -> int:
     end = loading.segments[-1].next_offset()
     if end in earlier_snapshots and end not in bases:
         logger.warning(
-            "%s ends at offset %d: a segment that starts there may be missing", loading.directory, end
+            "%s ends at offset %d: a segment that starts there may be missing",
+            loading.directory,
+            end,
         )
     return end
 
@@ -438,7 +465,9 @@ def _from_start(segment: Segment) -> tuple[int, int]:
 def _drop_snapshots_after(loading: Loading, offset: int) -> None:
     for snapshot in loading.snapshots:
         if snapshot > offset:
-            loading.files.unlink(loading.path(file_names.segment_name(snapshot) + file_names.SNAPSHOT))
+            loading.files.unlink(
+                loading.path(file_names.segment_name(snapshot) + file_names.SNAPSHOT)
+            )
     loading.snapshots = [snapshot for snapshot in loading.snapshots if snapshot <= offset]
 
 
@@ -449,7 +478,12 @@ def _recover_segment(loading: Loading, number: int, begin: tuple[int, int]) -> D
     following = loading.segments[number + 1] if number + 1 < len(loading.segments) else None
     before = following.base_offset if following is not None else None
     end, damage = scan(
-        segment, loading.state, loading.epochs, begin=begin, before=before, gaps=loading.config.compact
+        segment,
+        loading.state,
+        loading.epochs,
+        begin=begin,
+        before=before,
+        gaps=loading.config.compact,
     )
     _transactions_durable(loading, segment)
     if damage is not None or following is None:
@@ -459,8 +493,14 @@ def _recover_segment(loading: Loading, number: int, begin: tuple[int, int]) -> D
     # gap may also be the lost end of a segment, and only the leader knows: it has the records that
     # are truncated here.
     copied = loading.config.compact and not loading.power_lost
-    if end != following.base_offset and not copied and following.base_offset > loading.recovery_point:
-        return Damage(segment.size, end, f"the next segment begins at {following.base_offset}", False)
+    if (
+        end != following.base_offset
+        and not copied
+        and following.base_offset > loading.recovery_point
+    ):
+        return Damage(
+            segment.size, end, f"the next segment begins at {following.base_offset}", False
+        )
     segment.index.finish()
     return None
 
@@ -497,7 +537,9 @@ def _truncate(loading: Loading, number: int, damage: Damage) -> None:
         )
     _remove_checksums(loading)
     for later in reversed(loading.segments[number + 1 :]):
-        logger.warning("%r: dropped (%d bytes), because %s is truncated before it", later, later.size, path)
+        logger.warning(
+            "%r: dropped (%d bytes), because %s is truncated before it", later, later.size, path
+        )
         _keep_copy(loading, later, 0, later.size)
         later.close()
         for kind in file_names.INDEXES:
@@ -526,9 +568,14 @@ def _log_start_of_epochs(loading: Loading) -> int:
     if loading.log_start_known or not loading.epochs.starts or not loading.segments[0].size:
         return 0
     start = loading.epochs.starts[0]
-    if start <= loading.segments[0].base_offset or loading.segments[0].log_file.header_at(0).leader_epoch < 0:
+    if (
+        start <= loading.segments[0].base_offset
+        or loading.segments[0].log_file.header_at(0).leader_epoch < 0
+    ):
         return 0
-    logger.warning("%s starts at offset %d according to its leader epochs", loading.directory, start)
+    logger.warning(
+        "%s starts at offset %d according to its leader epochs", loading.directory, start
+    )
     return start
 
 

@@ -83,7 +83,9 @@ def scan(
     return end, None
 
 
-def _check(segment: Segment, data: bytes, at: int, header: BatchHeader, end: int, left: int) -> None:
+def _check(
+    segment: Segment, data: bytes, at: int, header: BatchHeader, end: int, left: int
+) -> None:
     if header.size > left:
         raise CorruptBatch(f"a batch of {header.size} bytes, of which {left} are in the file")
     if not crc_matches(data, at, header):

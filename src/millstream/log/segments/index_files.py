@@ -108,7 +108,9 @@ class IndexFiles:
             offsets.written = len(offsets)
         if times is not None:
             written = max(times.written, 0)
-            self._write(file_names.TIME_INDEX, written * TIME_ENTRY, times.encode(written), times.encode)
+            self._write(
+                file_names.TIME_INDEX, written * TIME_ENTRY, times.encode(written), times.encode
+            )
             times.written = len(times)
 
     def _write(self, kind: str, written: int, pending: bytes, whole: Callable[[], bytes]) -> None:
@@ -129,7 +131,10 @@ class IndexFiles:
         """
         known = self.sums[kind] if self.sums is not None else None
         if self.sums is not None and known is not None and (data or known.size != at):
-            self.sums = {**self.sums, kind: known.extended(data) if known.size == at else summed(whole())}
+            self.sums = {
+                **self.sums,
+                kind: known.extended(data) if known.size == at else summed(whole()),
+            }
 
     # -- aborted transactions
 
@@ -161,7 +166,9 @@ class IndexFiles:
         finally:
             file.close()
         known.append(transaction)
-        self._note_sum(file_names.TRANSACTION_INDEX, expected, data, lambda: transaction_index.encode(known))
+        self._note_sum(
+            file_names.TRANSACTION_INDEX, expected, data, lambda: transaction_index.encode(known)
+        )
 
     def reset_transactions(self) -> None:
         """Start the transaction index over, for a scan of the whole segment."""
@@ -181,7 +188,9 @@ class IndexFiles:
         path = self._names.path(file_names.TRANSACTION_INDEX)
         data = self.read(file_names.TRANSACTION_INDEX)
         known = (
-            self._transactions if self._transactions is not None else transaction_index.valid_entries(data)
+            self._transactions
+            if self._transactions is not None
+            else transaction_index.valid_entries(data)
         )
         self._transactions = [txn for txn in known if txn.last_offset < offset]
         kept = transaction_index.encode(self._transactions)

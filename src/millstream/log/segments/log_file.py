@@ -185,7 +185,8 @@ class LogFile:
                 raise self._corrupt(position, error.reason) from None
             if position + header.size > size:
                 raise self._corrupt(
-                    position, f"a batch of {header.size} bytes, of which {size - position} are in the file"
+                    position,
+                    f"a batch of {header.size} bytes, of which {size - position} are in the file",
                 )
             yield position, header
             position += header.size
@@ -193,7 +194,9 @@ class LogFile:
     def read_batch(self, position: int, header: BatchHeader) -> bytes:
         return self.file().pread(position, header.size)
 
-    def scan(self, position: int, offset: int, limit: int, at_end: int, may_block: bool) -> tuple[int, int]:
+    def scan(
+        self, position: int, offset: int, limit: int, at_end: int, may_block: bool
+    ) -> tuple[int, int]:
         """Return (position, base offset) of the first batch that reaches the offset or the limit.
 
         (size, at_end) if none does. The scan begins at a position; the limit is a position, too.

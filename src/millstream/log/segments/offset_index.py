@@ -55,7 +55,11 @@ class OffsetIndex:
 
     def position_of(self, offset: int) -> int:
         """Return the position where a search for the offset starts: at or before its batch."""
-        slot = bisect_right(self.offsets, offset - self.base_offset) if offset >= self.base_offset else 0
+        slot = (
+            bisect_right(self.offsets, offset - self.base_offset)
+            if offset >= self.base_offset
+            else 0
+        )
         return self.positions[slot - 1] if slot else 0
 
     def position_floor(self, position: int) -> int:
@@ -65,7 +69,11 @@ class OffsetIndex:
 
     def truncate(self, offset: int) -> None:
         """Drop the entries of batches that hold the offset or come after it."""
-        keep = bisect_left(self.offsets, offset - self.base_offset) if offset >= self.base_offset else 0
+        keep = (
+            bisect_left(self.offsets, offset - self.base_offset)
+            if offset >= self.base_offset
+            else 0
+        )
         del self.offsets[keep:], self.positions[keep:]
         self.written = min(self.written, keep)
 

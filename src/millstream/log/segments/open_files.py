@@ -57,7 +57,9 @@ class OpenFiles:
         """Halve the number of open files: the limit of the system is lower than `max_open`."""
         with self._lock:
             self.max_open = max(len(self._open) // 2, 1)
-            logger.warning("too many open files; keeping at most %d segments open from now on", self.max_open)
+            logger.warning(
+                "too many open files; keeping at most %d segments open from now on", self.max_open
+            )
             self._evict(keep=None)
 
     def _evict(self, keep: Releasable | None) -> None:

@@ -37,7 +37,9 @@ class RollPolicy:
         self._config = config
         self.room = NO_ROOM
 
-    def fits(self, segment: Segment, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+    def fits(
+        self, segment: Segment, size: int, last_offset: int, timestamp: int, now_ms: int
+    ) -> bool:
         """Return whether the segment takes a batch. Measure the room for the next ones."""
         if not self.has_room(segment, size, last_offset, timestamp, now_ms):
             return False
@@ -45,7 +47,9 @@ class RollPolicy:
             self.room = self._measure(segment)
         return True
 
-    def has_room(self, segment: Segment, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
+    def has_room(
+        self, segment: Segment, size: int, last_offset: int, timestamp: int, now_ms: int
+    ) -> bool:
         config, held = self._config, segment.size
         if held + size > config.segment_bytes or last_offset - segment.base_offset > MAX_RELATIVE:
             return False

@@ -30,9 +30,13 @@ class SavedChecksums:
             return None
         active = segments[-1]
         active_sums = active.index_files.sums
-        sums = {segment.base_offset: sums for segment in segments if (sums := _sums(segment, active))}
+        sums = {
+            segment.base_offset: sums for segment in segments if (sums := _sums(segment, active))
+        }
         aborted = active_sums and active_sums[file_names.TRANSACTION_INDEX]
-        closed = {base: of_segment for base, of_segment in sums.items() if base != active.base_offset}
+        closed = {
+            base: of_segment for base, of_segment in sums.items() if base != active.base_offset
+        }
         key = (generation, self.file.version, active.base_offset, closed, aborted, small)
         saved = self._saved
         if saved is not None and saved[0] == key and (not closing or saved[1] == active_sums):

@@ -63,7 +63,12 @@ class Segment:
         self._recent = RecentBatches()
         self.log_file = LogFile(files, pool, self.names, self.index_files, self._recent, new=new)
         self.index = SegmentIndex(
-            self.names, self.log_file, self.index_files, self._recent, interval=index_interval, new=new
+            self.names,
+            self.log_file,
+            self.index_files,
+            self._recent,
+            interval=index_interval,
+            new=new,
         )
         if new:
             self.index_files.remove()
@@ -148,7 +153,13 @@ class Segment:
     # -- finding batches
 
     def span(
-        self, offset: int, max_bytes: int, upto: int, at_least_one: bool, next_offset: int, may_block: bool
+        self,
+        offset: int,
+        max_bytes: int,
+        upto: int,
+        at_least_one: bool,
+        next_offset: int,
+        may_block: bool,
     ) -> Span | None:
         """Return whole batches from the one that holds the offset (or the next), all below `upto`.
 
@@ -167,7 +178,13 @@ class Segment:
         return self.span_from(start, max_bytes, upto, at_least_one, next_offset, may_block)
 
     def span_from(
-        self, start: int, max_bytes: int, upto: int, at_least_one: bool, next_offset: int, may_block: bool
+        self,
+        start: int,
+        max_bytes: int,
+        upto: int,
+        at_least_one: bool,
+        next_offset: int,
+        may_block: bool,
     ) -> Span | None:
         """Return a span like `span`, from the position of a batch."""
         log_file, index = self.log_file, self.index
@@ -210,7 +227,9 @@ class Segment:
         """
         end = self.base_offset
         if position:
-            for at, header in self.log_file.batches(self.index.offsets().position_floor(position - 1)):
+            for at, header in self.log_file.batches(
+                self.index.offsets().position_floor(position - 1)
+            ):
                 if at >= position:
                     break
                 end = header.next_offset

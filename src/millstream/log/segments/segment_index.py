@@ -72,7 +72,9 @@ class SegmentIndex:
                 raise ColdRead
             data = self._files.read(file_names.OFFSET_INDEX)
             index = OffsetIndex.parse(data, self._names.base_offset)
-            fault = self._files.fault(file_names.OFFSET_INDEX, data) or index.fault(self._log_file.size)
+            fault = self._files.fault(file_names.OFFSET_INDEX, data) or index.fault(
+                self._log_file.size
+            )
             if self._rebuilt(file_names.OFFSET_INDEX, fault):
                 return self.offsets()
             self._files.offsets = index
@@ -189,7 +191,11 @@ class SegmentIndex:
         offsets, times = self._files.read_both()
         offsets.truncate(offset)
         times.truncate(offset)
-        if not offsets.offsets or offsets.fault(self._log_file.size) is not None or not offsets.increases():
+        if (
+            not offsets.offsets
+            or offsets.fault(self._log_file.size) is not None
+            or not offsets.increases()
+        ):
             return None
         begin = position = offsets.positions[-1]
         timestamp, timestamp_offset = times.last
@@ -230,7 +236,10 @@ class SegmentIndex:
         begin = self.offsets().position_floor(_NO_LIMIT)
         for _, header in self._log_file.batches(begin):
             if header.max_timestamp > self.max_timestamp:
-                self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+                self.max_timestamp, self.max_timestamp_offset = (
+                    header.max_timestamp,
+                    header.last_offset,
+                )
         self.bytes_since_entry = self._log_file.size - begin
 
     # -- timestamps

@@ -33,7 +33,12 @@ class SegmentDisposal(Protocol):
     """Removes the files that are no longer part of a log."""
 
     def discard(
-        self, directory: str, segments: Sequence[Segment], snapshots: Sequence[str], *, delay_ms: int
+        self,
+        directory: str,
+        segments: Sequence[Segment],
+        snapshots: Sequence[str],
+        *,
+        delay_ms: int,
     ) -> None:
         """Remove segments and snapshot files of the log in this directory.
 
@@ -199,7 +204,8 @@ class SegmentList:
             bases = {segment.base_offset for segment in self.segments}
             self._discard((), lambda at: at not in bases)
         self.write_small(
-            file_names.segment_name(offset) + file_names.SNAPSHOT, producer_snapshot.encode(producers)
+            file_names.segment_name(offset) + file_names.SNAPSHOT,
+            producer_snapshot.encode(producers),
         )
         self.snapshots = [*self.snapshots, offset]
 
@@ -292,8 +298,12 @@ class SegmentList:
         that outlives its history.
         """
         gone = [offset for offset in self.snapshots if is_discarded(offset)]
-        paths = [self.path(file_names.segment_name(offset) + file_names.SNAPSHOT) for offset in gone]
-        self._disposal.discard(self.directory, segments, paths, delay_ms=self.config.file_delete_delay_ms)
+        paths = [
+            self.path(file_names.segment_name(offset) + file_names.SNAPSHOT) for offset in gone
+        ]
+        self._disposal.discard(
+            self.directory, segments, paths, delay_ms=self.config.file_delete_delay_ms
+        )
         self.snapshots = [offset for offset in self.snapshots if offset not in gone]
         self.unsynced.difference_update(paths)
 

@@ -19,7 +19,9 @@ class SegmentNames:
         self.suffix = ""
 
     def path(self, kind: str) -> str:
-        return os.path.join(self.directory, file_names.segment_name(self.base_offset) + kind + self.suffix)
+        return os.path.join(
+            self.directory, file_names.segment_name(self.base_offset) + kind + self.suffix
+        )
 
     def paths(self) -> list[str]:
         """Return the path of the .log file, then those of the indexes."""

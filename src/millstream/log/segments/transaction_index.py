@@ -39,7 +39,9 @@ def valid_entries(data: bytes) -> list[AbortedTransaction]:
 
 def fault(data: bytes) -> str | None:
     """Return why the data cannot be an index, or None. A torn last entry is not a fault."""
-    return next((fault for version, entry in _rows(data) if (fault := _fault(version, entry))), None)
+    return next(
+        (fault for version, entry in _rows(data) if (fault := _fault(version, entry))), None
+    )
 
 
 def _rows(data: bytes) -> Iterator[tuple[int, AbortedTransaction]]:

@@ -148,7 +148,11 @@ class BatchDeadLetters:
     ) -> DataFrame | pa.Table | None:
         if not stream.topic:
             return self._of_rows(spark, execution, stream)
-        if counts.bad and len(counts.first) == counts.bad and self._counted_all(execution, stream, counts):
+        if (
+            counts.bad
+            and len(counts.first) == counts.bad
+            and self._counted_all(execution, stream, counts)
+        ):
             return self._of_first(stream, counts.first)
         ranges = _ranges_read(execution, stream.metrics)
         return stream.read_again(ranges) if ranges else None
@@ -167,9 +171,13 @@ class BatchDeadLetters:
                 len(errors) - len(records),
                 stream.topic,
             )
-        return self._table(stream, [(record, errors[record.partition, record.offset]) for record in records])
+        return self._table(
+            stream, [(record, errors[record.partition, record.offset]) for record in records]
+        )
 
-    def _table(self, stream: OwnedStream, bad: Sequence[tuple[StoredRecord, str]]) -> pa.Table | None:
+    def _table(
+        self, stream: OwnedStream, bad: Sequence[tuple[StoredRecord, str]]
+    ) -> pa.Table | None:
         import pyarrow as pa
 
         if not bad:
@@ -207,14 +215,18 @@ class BatchDeadLetters:
         pairs = [*((name, value.encode()) for name, value in headers.items()), *kept]
         return [{"key": name, "value": value} for name, value in pairs]
 
-    def _of_rows(self, spark: SparkSession, execution: Any, stream: OwnedStream) -> DataFrame | None:
+    def _of_rows(
+        self, spark: SparkSession, execution: Any, stream: OwnedStream
+    ) -> DataFrame | None:
         """Return the dead letters of rows that do not come from a topic.
 
         The part of the plan that decodes the rows runs again.
         """
         if not _has_input(execution, stream.metrics):
             return None
-        node = next((node for node in _physical_nodes(execution) if _is_metric(node, stream.metrics)), None)
+        node = next(
+            (node for node in _physical_nodes(execution) if _is_metric(node, stream.metrics)), None
+        )
         if node is None:
             raise PipelineError(
                 f"flow {self._flow} never reads the rows of {stream.name}, so bad rows cannot be found",
@@ -224,7 +236,7 @@ class BatchDeadLetters:
         return stream.of_rows(rows.selectExpr(f"{_BAD} AS {RECORD}", ERROR))
 
 
-# ---- Spark's objects --------------------------------------------------------------------------
+# ---- Spark's objects ----
 
 
 def read_metric(metrics: Any, name: str) -> RowCounts:
@@ -297,7 +309,9 @@ def _ranges_read(execution: Any, metrics: Sequence[str]) -> list[Range]:
     """Return the offsets of a topic that a batch reads."""
     ranges: set[Range] = set()
     for leaf in _scans(execution, metrics):
-        start, end = (Offset.parse(offset.get().json()) for offset in (leaf.startOffset(), leaf.endOffset()))
+        start, end = (
+            Offset.parse(offset.get().json()) for offset in (leaf.startOffset(), leaf.endOffset())
+        )
         ranges.update(ranges_between(start, end))
     return sorted(ranges)
 

@@ -75,7 +75,12 @@ def plan_dead_letters(
     """
     flows_to_run = list(flows)
     plan = _plan(
-        pipeline, flows_to_run, dead_letter_flows(pipeline, flows_to_run), owners, has_started, reads
+        pipeline,
+        flows_to_run,
+        dead_letter_flows(pipeline, flows_to_run),
+        owners,
+        has_started,
+        reads,
     )
     if not plan.unread:
         return plan
@@ -142,7 +147,9 @@ def _names(pipeline: Pipeline, flow: Flow, name: str) -> bool:
     return any(leaf.name == name for leaf in leaves(pipeline, flow))
 
 
-def dead_letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[str] = ()) -> list[Flow]:
+def dead_letter_flows(
+    pipeline: Pipeline, flows: Iterable[Flow], unread: Collection[str] = ()
+) -> list[Flow]:
     """Return a query for each input of these flows whose values can be bad.
 
     Of identical declarations only the first counts, because two dead letters of one record would be
@@ -150,7 +157,9 @@ def dead_letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collect
     """
     read = {source.name: source for flow in flows for source in leaves(pipeline, flow)}
     first = {
-        _reading_key(source): source for source in reversed(read.values()) if not isinstance(source, Flow)
+        _reading_key(source): source
+        for source in reversed(read.values())
+        if not isinstance(source, Flow)
     }
     declared = [
         source
@@ -170,7 +179,9 @@ def dead_letter_flows(pipeline: Pipeline, flows: Iterable[Flow], unread: Collect
 
 def writer_name(pipeline: Pipeline, letters: Flow) -> str | None:
     """Return the flow that writes the input of a query for dead letters, or None."""
-    writer = pipeline.writer_of(letters.letters_of.topic) if letters.letters_of is not None else None
+    writer = (
+        pipeline.writer_of(letters.letters_of.topic) if letters.letters_of is not None else None
+    )
     return writer[0].name if writer is not None else None
 
 
@@ -206,7 +217,11 @@ def identical_streams(pipeline: Pipeline, stream: Stream) -> list[str]:
     key = _reading_key(stream)
     return [
         stream.name,
-        *(n for n, other in pipeline.streams.items() if n != stream.name and _reading_key(other) == key),
+        *(
+            n
+            for n, other in pipeline.streams.items()
+            if n != stream.name and _reading_key(other) == key
+        ),
     ]
 
 
@@ -219,10 +234,21 @@ def _reading_key(source: Stream | Table) -> tuple[object, ...]:
 
     Streams with equal keys have the same bad records.
     """
-    how = (source.value, repr(source.schema), repr(sorted(source.options.items())), source.dead_letters)
+    how = (
+        source.value,
+        repr(source.schema),
+        repr(sorted(source.options.items())),
+        source.dead_letters,
+    )
     if isinstance(source, Table):
         return source.topic, *how
-    return source.what, source.starting, source.tombstones, repr(sorted(source.source_options.items())), *how
+    return (
+        source.what,
+        source.starting,
+        source.tombstones,
+        repr(sorted(source.source_options.items())),
+        *how,
+    )
 
 
 def _as_stream(pipeline: Pipeline, flow: Flow) -> Stream:

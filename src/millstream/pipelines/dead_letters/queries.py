@@ -83,7 +83,9 @@ def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
     from pyspark.sql import functions as F
 
     def header(name: str, value: Column) -> Column:
-        return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+        return F.struct(
+            F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value")
+        )
 
     of = {names.REASON: F.left(F.col(ERROR), F.lit(MAX_REASON_CHARACTERS))}
     if elsewhere:
@@ -105,7 +107,8 @@ def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
     kept = F.filter(
         record_headers,
         lambda header: (
-            ~header.getField("key").startswith(names.PREFIX) | header.getField("key").isin(*names.STAYING)
+            ~header.getField("key").startswith(names.PREFIX)
+            | header.getField("key").isin(*names.STAYING)
         ),
     )
     return F.concat(headers, kept)
@@ -181,6 +184,10 @@ def start(
 
     name = query_name(pipeline, stream)
     rows = dead_letters(records, format, pipeline=pipeline, flow=flow, tombstones=tombstones)
-    writer = rows.writeStream.queryName(name).outputMode("append").option("checkpointLocation", checkpoint)
+    writer = (
+        rows.writeStream.queryName(name)
+        .outputMode("append")
+        .option("checkpointLocation", checkpoint)
+    )
     sink = TopicSink(bootstrap, name, topic=topic)
     return sink.start(writer.trigger(availableNow=True) if once else writer), sink

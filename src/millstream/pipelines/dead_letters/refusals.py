@@ -43,7 +43,9 @@ def needs_keys(target: TopicTarget, compacted: Collection[str]) -> bool:
     return target.needs_keys or (bool(target.key) and target.topic in compacted)
 
 
-def rejected_rows_topic(pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()) -> str | None:
+def rejected_rows_topic(
+    pipeline: Pipeline, flow: Flow, compacted: Collection[str] = ()
+) -> str | None:
     """Return the topic for rejected rows of a flow, or None.
 
     It is the dead-letter topic of the input, or of the flow if it has several inputs.
@@ -95,7 +97,9 @@ def reject_keyless(
 class RejectedRows:
     """The rejected rows of one flow, and the dead letters of a flow that writes no topic."""
 
-    def __init__(self, pipeline: str, flow: str, topic: str | None, sink: DeadLetterSink | None) -> None:
+    def __init__(
+        self, pipeline: str, flow: str, topic: str | None, sink: DeadLetterSink | None
+    ) -> None:
         self._pipeline = pipeline
         self._flow = flow
         self._topic = topic
@@ -134,7 +138,9 @@ class RejectedRows:
         self._sink(self._records(spark, rejected), batch_id)
         self.written += self._sink.rows_written + self._sink.side_rows
 
-    def _records(self, spark: SparkSession, rejected: Iterable[tuple[Store, RejectedRow]]) -> DataFrame:
+    def _records(
+        self, spark: SparkSession, rejected: Iterable[tuple[Store, RejectedRow]]
+    ) -> DataFrame:
         rows = [
             (
                 row.key and row.key.encode(),

@@ -98,7 +98,9 @@ def parsed(values: pa.Array, *, read: Read, kind: pa.StructType) -> pa.StructArr
     fields = [field for field in kind if field.name != ERROR]
     columns = [_column(rows, errors, field) for field in fields]
     columns.append(pyarrow.array(errors, pyarrow.string()))
-    return pyarrow.StructArray.from_arrays(columns, fields=[*fields, pyarrow.field(ERROR, pyarrow.string())])
+    return pyarrow.StructArray.from_arrays(
+        columns, fields=[*fields, pyarrow.field(ERROR, pyarrow.string())]
+    )
 
 
 def _read(read: Read, value: bytes) -> tuple[Row, str | None]:
@@ -111,7 +113,9 @@ def _read(read: Read, value: bytes) -> tuple[Row, str | None]:
 
 def reason_of(error: Exception) -> str:
     words = " ".join(str(error).split())
-    return words if isinstance(error, Unreadable) else f"{type(error).__name__}: {words}".rstrip(": ")
+    return (
+        words if isinstance(error, Unreadable) else f"{type(error).__name__}: {words}".rstrip(": ")
+    )
 
 
 class Unreadable(ValueError):
@@ -132,7 +136,9 @@ def _column(rows: list[Row], errors: list[str | None], field: pa.Field) -> pa.Ar
         try:
             pyarrow.array([value], kind)
         except (pyarrow.ArrowException, OverflowError, TypeError, ValueError) as error:
-            errors[index] = errors[index] or f"field {name!r} does not fit {kind}: {reason_of(error)}"
+            errors[index] = (
+                errors[index] or f"field {name!r} does not fit {kind}: {reason_of(error)}"
+            )
             values[index] = None
     return pyarrow.array(values, kind)
 
@@ -141,10 +147,14 @@ def written(rows: pa.Array, write: Write) -> pa.Array:
     """Return rows as values. An error fails the query, because it is a bug of the program."""
     import pyarrow
 
-    return pyarrow.array([write(row) for row in rows.to_pylist(maps_as_pydicts="strict")], pyarrow.binary())
+    return pyarrow.array(
+        [write(row) for row in rows.to_pylist(maps_as_pydicts="strict")], pyarrow.binary()
+    )
 
 
-def check_columns(format: str, rows: Sequence[str], known: Sequence[str], needed: Sequence[str]) -> None:
+def check_columns(
+    format: str, rows: Sequence[str], known: Sequence[str], needed: Sequence[str]
+) -> None:
     """Raise PipelineError for a column without a field, or a required field without a column."""
     from millstream.pipelines.errors import PipelineError, nearest
 
@@ -156,5 +166,6 @@ def check_columns(format: str, rows: Sequence[str], known: Sequence[str], needed
     for name in needed:
         if name not in rows:
             raise PipelineError(
-                f"the {format} schema needs a column {name!r}", hint=f"the rows have {', '.join(rows)}"
+                f"the {format} schema needs a column {name!r}",
+                hint=f"the rows have {', '.join(rows)}",
             )

@@ -37,7 +37,9 @@ class AvroFormat(ArrowFormat):
     name = "avro"
     OPTIONS: ClassVar[tuple[str, ...]] = ("confluent", "schema_id")
 
-    def __init__(self, schema: Any = None, *, confluent: bool = False, schema_id: int | None = None) -> None:
+    def __init__(
+        self, schema: Any = None, *, confluent: bool = False, schema_id: int | None = None
+    ) -> None:
         self.confluent = confluent
         self.schema_id = schema_id
         self._avro: Any = None
@@ -65,7 +67,9 @@ class AvroFormat(ArrowFormat):
         schema = _parsed(avro_schemas.avro_schema(rows)) if self._avro is None else self._avro
         known = [field["name"] for field in schema["fields"]]
         needed = [
-            field["name"] for field in schema["fields"] if "default" not in field and not _may_be_null(field)
+            field["name"]
+            for field in schema["fields"]
+            if "default" not in field and not _may_be_null(field)
         ]
         check_columns("Avro", rows.names, known, needed)
         # A schema that was derived from the columns fits all of their values.
@@ -84,7 +88,9 @@ def read(value: bytes, *, schema: Any, confluent: bool) -> Row:
     try:
         row = fastavro.schemaless_reader(stream, schema, None)
     except EOFError:
-        raise Unreadable(f"not a record of the Avro schema: its {len(value)} bytes are truncated") from None
+        raise Unreadable(
+            f"not a record of the Avro schema: its {len(value)} bytes are truncated"
+        ) from None
     # Random bytes can raise almost anything.
     except Exception as error:
         words = f"{type(error).__name__}: {' '.join(str(error).split())}".rstrip(": ")

@@ -27,7 +27,9 @@ def for_reading(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     inner = ("type", "items", "values", "fields")
-    converted = {name: for_reading(value) if name in inner else value for name, value in schema.items()}
+    converted = {
+        name: for_reading(value) if name in inner else value for name, value in schema.items()
+    }
     if converted.get("logicalType") == "decimal":
         converted["logicalType"] = DECIMAL
     return converted
@@ -67,7 +69,12 @@ def check(value: Any, schema: Any, named: dict[str, Any], path: str) -> None:
     elif kind == "record":
         named[schema["name"]] = schema
         for field in schema["fields"]:
-            check(value.get(field["name"]), field["type"], named, f"{path}.{field['name']}".lstrip("."))
+            check(
+                value.get(field["name"]),
+                field["type"],
+                named,
+                f"{path}.{field['name']}".lstrip("."),
+            )
     elif kind == "array":
         for part in value:
             check(part, schema["items"], named, f"{path}[]")
@@ -82,9 +89,15 @@ def _check_scalar(value: Any, kind: str, schema: Any, path: str) -> None:
     logical = None if isinstance(schema, str) else schema.get("logicalType")
     if logical in _MILLIS and value.microsecond % 1000:
         raise ValueError(f"field {path!r}: {value} is more exact than {logical}")
-    if not isinstance(value, int | float | Decimal) or isinstance(value, bool) or logical is not None:
+    if (
+        not isinstance(value, int | float | Decimal)
+        or isinstance(value, bool)
+        or logical is not None
+    ):
         return
-    if kind in _BITS and (value != int(value) or not -(1 << _BITS[kind]) <= value < 1 << _BITS[kind]):
+    if kind in _BITS and (
+        value != int(value) or not -(1 << _BITS[kind]) <= value < 1 << _BITS[kind]
+    ):
         raise ValueError(f"field {path!r}: {value} is not a value of {kind}")
     if kind in ("float", "double") and not _is_float(value, kind):
         raise ValueError(f"field {path!r}: {kind} would round {value}; cast the column first")

@@ -46,7 +46,9 @@ def load(schema: Any) -> Any:
         try:
             text = Path(text).read_text()
         except OSError as error:
-            raise PipelineError(f"the Avro schema {schema!r} cannot be read: {error.strerror}") from None
+            raise PipelineError(
+                f"the Avro schema {schema!r} cannot be read: {error.strerror}"
+            ) from None
     elif not text.startswith("{"):
         return None
     try:
@@ -65,7 +67,9 @@ def without_unused_logical_types(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     kept = {
-        name: without_unused_logical_types(value) if name in ("type", "items", "values", "fields") else value
+        name: without_unused_logical_types(value)
+        if name in ("type", "items", "values", "fields")
+        else value
         for name, value in schema.items()
     }
     logical = kept.get("logicalType")
@@ -76,10 +80,16 @@ def without_unused_logical_types(schema: Any) -> Any:
 
 def _is_decimal(schema: Mapping[str, Any]) -> bool:
     precision = schema.get("precision")
-    return schema.get("logicalType") == "decimal" and isinstance(precision, int) and precision <= MAX_DIGITS
+    return (
+        schema.get("logicalType") == "decimal"
+        and isinstance(precision, int)
+        and precision <= MAX_DIGITS
+    )
 
 
-def spark_type(schema: Any, named: dict[str, Any] | None = None, path: str = "") -> tuple[T.DataType, bool]:
+def spark_type(
+    schema: Any, named: dict[str, Any] | None = None, path: str = ""
+) -> tuple[T.DataType, bool]:
     """Return the Spark type of an Avro schema, and whether it may be null."""
     named = {} if named is None else named
     if isinstance(schema, list):
@@ -135,7 +145,9 @@ def _union(schema: list[Any], named: dict[str, Any], path: str) -> tuple[T.DataT
     may_be_null = len(others) < len(schema)
     if len(others) == 1:
         return spark_type(others[0], named, path)[0], may_be_null
-    if all(isinstance(branch, str) for branch in others) and (wide := _WIDENED.get(frozenset(others))):
+    if all(isinstance(branch, str) for branch in others) and (
+        wide := _WIDENED.get(frozenset(others))
+    ):
         return _PLAIN[wide], may_be_null
     raise _unsupported(schema, path)
 
@@ -150,7 +162,11 @@ def _unsupported(schema: Any, path: str) -> PipelineError:
 def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
     """Return the Avro schema of a Spark type."""
     if isinstance(kind, T.StructType):
-        return {"type": "record", "name": name, "fields": [_field(field, name) for field in kind.fields]}
+        return {
+            "type": "record",
+            "name": name,
+            "fields": [_field(field, name) for field in kind.fields],
+        }
     if isinstance(kind, T.ArrayType):
         return {
             "type": "array",
@@ -162,11 +178,17 @@ def avro_schema(kind: T.DataType, name: str = "Value") -> Any:
             "values": _maybe(avro_schema(kind.valueType, name + "_value"), kind.valueContainsNull),
         }
     if isinstance(kind, T.DecimalType):
-        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+        return {
+            "type": "bytes",
+            "logicalType": "decimal",
+            "precision": kind.precision,
+            "scale": kind.scale,
+        }
     written = _WRITTEN.get(type(kind))
     if written is None:
         raise PipelineError(
-            f"Avro has no type for {kind.simpleString()}", hint="cast the column, for example to string"
+            f"Avro has no type for {kind.simpleString()}",
+            hint="cast the column, for example to string",
         )
     return written
 

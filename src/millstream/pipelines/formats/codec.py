@@ -40,10 +40,14 @@ READ_BY_COLUMNS = frozenset({"json", "avro"})
 PASSED_ON = ("key", "value", "headers", "timestamp")
 HEADERS_TYPE = RECORD_COLUMNS["headers"]
 MAPS_OF_HEADERS = frozenset(f"map<string,{kind}>" for kind in ("string", "binary"))
-LISTS_OF_HEADERS = frozenset(f"array<struct<key:string,value:{kind}>>" for kind in ("string", "binary"))
+LISTS_OF_HEADERS = frozenset(
+    f"array<struct<key:string,value:{kind}>>" for kind in ("string", "binary")
+)
 
 
-def format_of(value: str, schema: Any, options: Mapping[str, Any], place: SourceLine) -> ValueFormat:
+def format_of(
+    value: str, schema: Any, options: Mapping[str, Any], place: SourceLine
+) -> ValueFormat:
     """Return the format of a declaration. Errors name its line."""
     with errors_at(place):
         return value_format(value, schema, **options)
@@ -95,7 +99,9 @@ def encoded(
     parts = [_records(rows, target, schema, place) for target in targets]
     if each is not None:
         parts = [each(records, target) for records, target in zip(parts, targets, strict=True)]
-    return reduce(lambda records, other: records.unionByName(other, allowMissingColumns=True), parts)
+    return reduce(
+        lambda records, other: records.unionByName(other, allowMissingColumns=True), parts
+    )
 
 
 def written_schema(rows: StructType, target: TopicTarget) -> StructType:
@@ -106,7 +112,9 @@ def written_schema(rows: StructType, target: TopicTarget) -> StructType:
     return StructType([field for field in rows.fields if field.name not in header_only])
 
 
-def _records(rows: DataFrame, target: TopicTarget, schema: StructType, place: SourceLine) -> DataFrame:
+def _records(
+    rows: DataFrame, target: TopicTarget, schema: StructType, place: SourceLine
+) -> DataFrame:
     from pyspark.sql import functions as F
 
     derived = written_schema(schema, target) if target.value in DERIVED else None
@@ -129,7 +137,9 @@ def _with_headers(rows: DataFrame, target: TopicTarget) -> DataFrame:
     named = target.headers
     column = _all_headers(rows, named) if isinstance(named, str) else _named_headers(rows, named)
     kept = written_schema(rows.schema, target).names
-    return rows.select(*[F.col(quoted(name)) for name in kept], column.cast(HEADERS_TYPE).alias(HEADERS))
+    return rows.select(
+        *[F.col(quoted(name)) for name in kept], column.cast(HEADERS_TYPE).alias(HEADERS)
+    )
 
 
 def _all_headers(rows: DataFrame, name: str) -> Column:

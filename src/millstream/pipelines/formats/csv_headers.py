@@ -12,10 +12,12 @@ from urllib.parse import unquote, urlparse
 
 # Spark's messages for a header with other names, and for one with another number of columns.
 _NAMES = re.compile(
-    r"CSV header does not conform to the schema\.\s*Header: (.*?)\s*Schema: (.*?)\n.*?CSV file: (\S+)", re.S
+    r"CSV header does not conform to the schema\.\s*Header: (.*?)\s*Schema: (.*?)\n.*?CSV file: (\S+)",
+    re.S,
 )
 _NUMBER = re.compile(
-    r"Number of column in CSV header is not equal to number of fields in the schema.*?CSV file: (\S+)", re.S
+    r"Number of column in CSV header is not equal to number of fields in the schema.*?CSV file: (\S+)",
+    re.S,
 )
 MAX_HEADER_BYTES = 1000
 MAX_CAUSES = 20
@@ -34,7 +36,9 @@ def explain_header(error: BaseException) -> str | None:
         return _header_mismatch(match[3], match[1], match[2])
     if match := _NUMBER.search(text):
         path = unquote(urlparse(match[1]).path)
-        above = [directory for directory in _declared if path.startswith(directory.rstrip("/") + "/")]
+        above = [
+            directory for directory in _declared if path.startswith(directory.rstrip("/") + "/")
+        ]
         declared = ", ".join(_declared[max(above, key=len)]) if above else "other columns"
         return _header_mismatch(match[1], _first_line(path), declared)
     return None

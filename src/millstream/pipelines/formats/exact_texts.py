@@ -40,7 +40,11 @@ NANOSECONDS = "[.,][0-9]{6}[0-9]*[1-9]"
 MAX_SECOND_DIGITS = 12
 Intervals = DayTimeIntervalType | CalendarIntervalType
 """Intervals with seconds. Those of years and months are integers."""
-FORMATS = {"timestamp": "timestampFormat", "timestamp_ntz": "timestampNTZFormat", "date": "dateFormat"}
+FORMATS = {
+    "timestamp": "timestampFormat",
+    "timestamp_ntz": "timestampNTZFormat",
+    "date": "dateFormat",
+}
 
 
 def too_many_decimals(text: Column, kind: DecimalType) -> Column:

@@ -126,16 +126,23 @@ class JsonFormat(ValueFormat):
         if (decimals := decimal_texts(self.schema)) is not None:
             read = F.when(~self._has_long_exponent(text, whole, decimals), read)
         # Values that the source has parsed are not parsed again.
-        proven = F.col(PROVEN) if PROVEN in records.columns else F.lit(None).cast(nullable(self.schema))
+        proven = (
+            F.col(PROVEN) if PROVEN in records.columns else F.lit(None).cast(nullable(self.schema))
+        )
         read = F.when(proven.isNull(), read)
         utf8 = F.when(proven.isNull(), F.is_valid_utf8(text)).otherwise(F.lit(True))
         parsed = records.select(
-            record_struct(records), once(read).alias(PARSED), utf8.alias("_utf8"), proven.alias(PROVEN)
+            record_struct(records),
+            once(read).alias(PARSED),
+            utf8.alias("_utf8"),
+            proven.alias(PROVEN),
         ).select(RECORD, "_utf8", f"{PARSED}.{WHOLE}", f"{PARSED}.{CORRUPT}", PROVEN)
         parsed = parsed.select("*", *self._recheck_columns())
         columns = [self._column(field) for field in self.schema.fields]
         error = F.when(F.col(PROVEN).isNull(), with_tombstones(self._error(), tombstones))
-        return without_dropped(parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones)
+        return without_dropped(
+            parsed.select(*columns, once(error).alias(ERROR), RECORD), tombstones
+        )
 
     def proven_column(self) -> StructField | None:
         """Return the column that the source can parse, or None if it would parse differently."""
@@ -163,7 +170,9 @@ class JsonFormat(ValueFormat):
         fields = reading_type(self.schema)
         assert isinstance(fields, StructType)
         element = StructType([*fields.fields, StructField(MARK, BooleanType())])
-        return StructType([StructField(WHOLE, ArrayType(element)), StructField(CORRUPT, StringType())])
+        return StructType(
+            [StructField(WHOLE, ArrayType(element)), StructField(CORRUPT, StringType())]
+        )
 
     def _has_long_exponent(self, text: Column, whole: Column, decimals: DataType) -> Column:
         """Return whether a number, or a decimal that is written as text, has a long exponent.
@@ -174,7 +183,9 @@ class JsonFormat(ValueFormat):
         numbers = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
         read = F.from_json(whole, StructType([StructField(WHOLE, ArrayType(decimals))]), STRICT)
         has_long = numbers.rlike(LONG_EXPONENT) | F.to_json(read).rlike(LONG_EXPONENT)
-        return F.when(text.rlike(LONG_EXPONENT), F.coalesce(has_long, F.lit(False))).otherwise(F.lit(False))
+        return F.when(text.rlike(LONG_EXPONENT), F.coalesce(has_long, F.lit(False))).otherwise(
+            F.lit(False)
+        )
 
     def _read_options(self) -> dict[str, str]:
         return {name: value for name, value in self._options.items() if name != "ignoreNullFields"}
@@ -218,7 +229,9 @@ class JsonFormat(ValueFormat):
 
     def _parsed(self, text: Column, kind: DataType) -> Column:
         whole = F.concat(F.lit(BEFORE), text, F.lit(AFTER))
-        read = F.from_json(whole, StructType([StructField(WHOLE, ArrayType(kind))]), self._parser_options())
+        read = F.from_json(
+            whole, StructType([StructField(WHOLE, ArrayType(kind))]), self._parser_options()
+        )
         return F.get(read.getField(WHOLE), F.lit(0))
 
 

@@ -53,7 +53,9 @@ def reading_type(kind: DataType) -> DataType:
     if isinstance(kind, DecimalType):
         return DecimalType(MAX_DIGITS, MAX_DIGITS - (kind.precision - kind.scale))
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, reading_type(field.dataType)) for field in kind.fields])
+        return StructType(
+            [StructField(field.name, reading_type(field.dataType)) for field in kind.fields]
+        )
     if isinstance(kind, ArrayType):
         return ArrayType(reading_type(kind.elementType))
     if isinstance(kind, MapType):
@@ -69,7 +71,9 @@ def as_declared(parsed: Column, kind: DataType) -> Column:
 def nullable(kind: DataType) -> DataType:
     """Return the type without NOT NULL, as a parser returns it."""
     if isinstance(kind, StructType):
-        return StructType([StructField(field.name, nullable(field.dataType)) for field in kind.fields])
+        return StructType(
+            [StructField(field.name, nullable(field.dataType)) for field in kind.fields]
+        )
     if isinstance(kind, ArrayType):
         return ArrayType(nullable(kind.elementType))
     if isinstance(kind, MapType):
@@ -143,7 +147,9 @@ def _each(elements: Column, kind: DataType, may_be_null: bool) -> Column | None:
 
     def fine(element: Column) -> Column:
         deeper = _present(element, kind)
-        parts = ([] if may_be_null else [element.isNotNull()]) + ([] if deeper is None else [deeper])
+        parts = ([] if may_be_null else [element.isNotNull()]) + (
+            [] if deeper is None else [deeper]
+        )
         return _all(parts)
 
     return F.coalesce(F.forall(elements, fine), F.lit(True))
@@ -171,7 +177,9 @@ def _within(column: Column, kind: DataType) -> Column | None:
     return None
 
 
-def every(column: Column, kind: DataType, fine: Callable[[Column, DataType], Column | None]) -> Column | None:
+def every(
+    column: Column, kind: DataType, fine: Callable[[Column, DataType], Column | None]
+) -> Column | None:
     """Return whether all parts of a column are fine, or None if no part needs a check.
 
     ``fine`` returns the check of a part, or None if its type needs none. Null counts as fine.

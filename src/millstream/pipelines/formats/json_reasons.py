@@ -87,7 +87,9 @@ def _load(value: bytes) -> Any:
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
-        raise _NotJson(f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}") from None
+        raise _NotJson(
+            f"not UTF-8: byte 0x{value[error.start]:02x} at position {error.start}"
+        ) from None
     if not text.strip():
         raise _NotJson("the value is empty")
     try:
@@ -128,7 +130,9 @@ def _problems(value: Any, kind: DataType, where: str) -> list[str]:
         return _fields(value, kind, where)  # type: ignore[arg-type]
     if name == "map" and isinstance(value, dict):
         halves = [
-            f"field '{where}': key {HALF_PAIR.format(_shown(key))}" for key in value if _HALF.search(key)
+            f"field '{where}': key {HALF_PAIR.format(_shown(key))}"
+            for key in value
+            if _HALF.search(key)
         ]
         inside = [(f"{where}.{key}", item) for key, item in value.items()]
         return halves or _inside(inside, kind.valueType, kind.valueContainsNull)  # type: ignore[attr-defined]
@@ -310,7 +314,9 @@ def _kind(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     return _truncate(
-        json.dumps(value, ensure_ascii=False, default=str) if not isinstance(value, Decimal) else str(value)
+        json.dumps(value, ensure_ascii=False, default=str)
+        if not isinstance(value, Decimal)
+        else str(value)
     )
 
 

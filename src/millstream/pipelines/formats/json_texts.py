@@ -71,7 +71,9 @@ PARTIAL = r'"\s*(T?[0-9]{1,2}:|[+-]?[0-9]{4,7}(-[0-9]{1,2})?\s*["T ])'
 BEHIND_DATE = r'[0-9]{4,7}-[0-9]{1,2}-[0-9]{1,2}\s*[^-0-9"\s]'
 # Java's notation of numbers in text fields: numbers with a point, or objects and arrays with such
 # numbers.
-LOOSE_TEXT = r'^(-?[0-9]+\.[0-9]+(E-?[0-9]+)?$|"-?(Infinity|NaN)"$|[\[{](?s).*([0-9]\.[0-9]|Infinity))'
+LOOSE_TEXT = (
+    r'^(-?[0-9]+\.[0-9]+(E-?[0-9]+)?$|"-?(Infinity|NaN)"$|[\[{](?s).*([0-9]\.[0-9]|Infinity))'
+)
 # Removes exponents, points, leading zeros and trailing zeros.
 DIGITS_ONLY = {
     r"([0-9.])[eE][-+]?[0-9]+": "$1",
@@ -87,7 +89,9 @@ def is_doubtful(text: Column, parsed: Callable[[str], Column], schema: StructTyp
     kinds = [kind for field in schema.fields for kind in leaves(field.dataType)]
     patterns = []
     if decimals := [kind for kind in kinds if isinstance(kind, DecimalType)]:
-        room = min(kind.scale for kind in map(reading_type, decimals) if isinstance(kind, DecimalType))
+        room = min(
+            kind.scale for kind in map(reading_type, decimals) if isinstance(kind, DecimalType)
+        )
         patterns += [EXPONENT, COMMA, rf"\.[0-9]{{{room + 1}}}"]
     if any(isinstance(kind, Times) for kind in kinds):
         patterns += [NANOSECONDS, MANY_DIGITS, PARTIAL]
@@ -124,7 +128,9 @@ def exact_fields(texts: Column, schema: StructType, formats: Collection[str]) ->
     fields = {}
     for field in schema.fields:
         if isinstance(kind, StructType) and field.name in kind.names:
-            exact = every(texts.getField(field.name), field.dataType, lambda c, k: _exact(c, k, formats))
+            exact = every(
+                texts.getField(field.name), field.dataType, lambda c, k: _exact(c, k, formats)
+            )
             if exact is not None:
                 fields[field.name] = exact
     return fields
@@ -150,12 +156,17 @@ def exact_strings(text: Column, schema: StructType, parse: Parse) -> Column | No
     kind = strings_type(schema)
     if kind is None:
         return None
-    parsed, written = F.to_json(parse(text, kind)), F.to_json(parse(with_marked_numbers(text), kind))
+    parsed, written = (
+        F.to_json(parse(text, kind)),
+        F.to_json(parse(with_marked_numbers(text), kind)),
+    )
     inside = F.regexp_replace(written, rf'\\"{MARK}([-+.0-9eE]*)\\"', "$1")
     singles = F.regexp_extract_all(inside, F.lit(rf'"{MARK}([-+.0-9eE]*)"'), F.lit(1))
     same = F.forall(
         singles,
-        lambda number: number.rlike("^-?[0-9]+$") | (number.try_cast("double").cast("string") == number),
+        lambda number: (
+            number.rlike("^-?[0-9]+$") | (number.try_cast("double").cast("string") == number)
+        ),
     )
     return _digits(parsed).eqNullSafe(_digits(F.regexp_replace(inside, MARK, ""))) & same
 
@@ -200,7 +211,9 @@ def has_floats(schema: StructType) -> bool:
 
 def texts_type(kind: DataType) -> DataType | None:
     """Return only the numbers and times of a type, to be read as texts, or None without any."""
-    return _only(kind, lambda leaf: isinstance(leaf, DecimalType | Floats | Times | DateType | Intervals))
+    return _only(
+        kind, lambda leaf: isinstance(leaf, DecimalType | Floats | Times | DateType | Intervals)
+    )
 
 
 def decimal_texts(kind: DataType) -> DataType | None:

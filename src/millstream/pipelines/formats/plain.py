@@ -43,10 +43,12 @@ class RawFormat(ValueFormat):
 
         if schema is not None:
             raise PipelineError(
-                f"value format {self.name} has no schema", hint="omit it, or use json, avro or protobuf"
+                f"value format {self.name} has no schema",
+                hint="omit it, or use json, avro or protobuf",
             )
         columns = ", ".join(
-            f"{name} {self.kind if name == 'value' else kind}" for name, kind in RECORD_COLUMNS.items()
+            f"{name} {self.kind if name == 'value' else kind}"
+            for name, kind in RECORD_COLUMNS.items()
         )
         parsed = DataType.fromDDL(columns)
         assert isinstance(parsed, StructType)
@@ -76,8 +78,12 @@ class RawFormat(ValueFormat):
             key = "key"
         headers = sent_headers(rows)
         taken = ("headers",) if headers else ()
-        others = [F.col(name) for name in SINK_COLUMNS if name in rows.columns and name not in taken]
-        return rows.select(key_column(rows, key), self._bytes(rows).alias("value"), *others, *headers)
+        others = [
+            F.col(name) for name in SINK_COLUMNS if name in rows.columns and name not in taken
+        ]
+        return rows.select(
+            key_column(rows, key), self._bytes(rows).alias("value"), *others, *headers
+        )
 
     def _value(self) -> Column:
         from pyspark.sql import functions as F

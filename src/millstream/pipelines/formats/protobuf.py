@@ -62,7 +62,9 @@ class ProtobufFormat(ArrowFormat):
                 "value format protobuf needs a message",
                 hint='give message="module:Message", or message="package.Message" and descriptor=FILE',
             )
-        message_files = files_of_class(message) if descriptor is None else files_of_set(descriptor, message)
+        message_files = (
+            files_of_class(message) if descriptor is None else files_of_set(descriptor, message)
+        )
         self._files, self._message = message_files
         self.confluent = confluent
         self.schema_id = schema_id

@@ -69,7 +69,9 @@ def files_of_set(path: str, message: str) -> tuple[bytes, str]:
         data = Path(path).read_bytes()
         names = _names(descriptor_pb2.FileDescriptorSet.FromString(data))
     except OSError as error:
-        raise PipelineError(f"the descriptor set {path!r} cannot be read: {error.strerror}") from None
+        raise PipelineError(
+            f"the descriptor set {path!r} cannot be read: {error.strerror}"
+        ) from None
     except DecodeError:
         raise PipelineError(
             f"{path!r} is not a descriptor set",
@@ -112,7 +114,8 @@ def _add(pool: Any, name: str, left: dict[str, Any]) -> None:
         pool.Add(file)
     except TypeError as error:
         raise PipelineError(
-            f"the descriptor set cannot be used: {error}", hint="make it with protoc --include_imports"
+            f"the descriptor set cannot be used: {error}",
+            hint="make it with protoc --include_imports",
         ) from None
 
 
@@ -159,7 +162,9 @@ def is_repeated(field: Any) -> bool:
 
 def is_map(field: Any) -> bool:
     return bool(
-        is_repeated(field) and field.message_type is not None and field.message_type.GetOptions().map_entry
+        is_repeated(field)
+        and field.message_type is not None
+        and field.message_type.GetOptions().map_entry
     )
 
 
@@ -185,7 +190,9 @@ def columns(descriptor: Any, within: tuple[str, ...] = ()) -> T.StructType:
 def _field_type(field: Any, within: tuple[str, ...]) -> T.DataType:
     if is_map(field):
         entry = field.message_type.fields_by_name
-        return T.MapType(_single_type(entry["key"], within), _single_type(entry["value"], within), False)
+        return T.MapType(
+            _single_type(entry["key"], within), _single_type(entry["value"], within), False
+        )
     kind = _single_type(field, within)
     return T.ArrayType(kind, False) if is_repeated(field) else kind
 

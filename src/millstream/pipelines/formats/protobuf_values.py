@@ -38,7 +38,8 @@ def _getter(field: Any) -> Get:
         key, value = _value_of(entry["key"]), _value_of(entry["value"])
         # By key, because items() of a map of messages does not exist everywhere.
         return lambda message: [
-            (key(entry_key), value(getattr(message, name)[entry_key])) for entry_key in getattr(message, name)
+            (key(entry_key), value(getattr(message, name)[entry_key]))
+            for entry_key in getattr(message, name)
         ]
     value = _value_of(field)
     if is_repeated(field):
@@ -158,7 +159,9 @@ def _number(field: Any, value: Any) -> Any:
             # OverflowError if it is too large.
             rounded = struct.unpack("<f", struct.pack("<f", rounded))[0]
         if rounded != value and value == value:
-            raise ValueError(f"field {field.name!r} would round {value} to {rounded}; cast the column first")
+            raise ValueError(
+                f"field {field.name!r} would round {value} to {rounded}; cast the column first"
+            )
     return value
 
 

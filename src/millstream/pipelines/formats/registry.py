@@ -137,7 +137,8 @@ def struct_type(schema: Any, *, format: str) -> StructType:
 
     if schema is None:
         raise PipelineError(
-            f"value format {format} needs a schema", hint='for example schema="id string NOT NULL, n int"'
+            f"value format {format} needs a schema",
+            hint='for example schema="id string NOT NULL, n int"',
         )
     if isinstance(schema, str):
         try:
@@ -159,12 +160,16 @@ def check_names(schema: StructType) -> StructType:
                 f"a field cannot be called {name}", hint="the name is reserved; rename the field"
             )
     if not schema.names:
-        raise PipelineError("the schema has no fields", hint='for example schema="id string NOT NULL, n int"')
+        raise PipelineError(
+            "the schema has no fields", hint='for example schema="id string NOT NULL, n int"'
+        )
     return schema
 
 
 def first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next(
+        (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
+    )
 
 
 def record_struct(records: DataFrame) -> Column:
@@ -174,7 +179,8 @@ def record_struct(records: DataFrame) -> Column:
     names = set(records.columns)
     if "value" not in names:
         raise PipelineError(
-            "the rows have no column `value` to decode", hint="decode the rows of a millstream source"
+            "the rows have no column `value` to decode",
+            hint="decode the rows of a millstream source",
         )
     return F.struct(
         *[
@@ -203,7 +209,9 @@ def with_tombstones(error: Column, tombstones: Tombstones) -> Column:
     return F.when(F.col(f"{RECORD}.value").isNull(), null).otherwise(error)
 
 
-def decode_records(format: ValueFormat, records: DataFrame, tombstones: Tombstones | None) -> DataFrame:
+def decode_records(
+    format: ValueFormat, records: DataFrame, tombstones: Tombstones | None
+) -> DataFrame:
     """Decode the records of a stream. Flows and dead letters both use this, so they agree.
 
     None is the default meaning of a null value. With a key it is a tombstone, which is normal in a
@@ -228,7 +236,9 @@ def key_column(rows: DataFrame, key: Key, pack: Callable[[Column], Column] | Non
     names = [key] if isinstance(key, str) else list(key or ())
     for name in names:
         if name not in rows.columns:
-            raise PipelineError(f"the key column {name!r} does not exist", hint=nearest(name, rows.columns))
+            raise PipelineError(
+                f"the key column {name!r} does not exist", hint=nearest(name, rows.columns)
+            )
     if not names:
         return F.lit(None).cast("binary").alias("key")
     kind = rows.schema[names[0]].dataType.typeName()
@@ -273,5 +283,6 @@ def quoted(name: str) -> str:
 def options_text(options: Mapping[str, Any]) -> dict[str, str]:
     """Return options for Spark's functions, which need texts."""
     return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
     }

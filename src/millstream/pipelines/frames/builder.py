@@ -146,7 +146,11 @@ class Frames:
         return self._written_schema(*writer) if source.value in READ_BY_COLUMNS else None
 
     def _written_schema(self, flow: Flow, target: TopicTarget) -> StructType | None:
-        return written_schema(self.schema_of(flow), target) if target.value in READ_BY_COLUMNS else None
+        return (
+            written_schema(self.schema_of(flow), target)
+            if target.value in READ_BY_COLUMNS
+            else None
+        )
 
     def _input(self, source: Stream | Table | View | Flow, reader: Flow) -> DataFrame:
         if isinstance(source, Stream):
@@ -226,6 +230,8 @@ class Frames:
             ) from error
         if not isinstance(rows, DataFrame):
             raise PipelineError(
-                f"{step.name} returns {type(rows).__name__}", hint="return a DataFrame", place=step.place
+                f"{step.name} returns {type(rows).__name__}",
+                hint="return a DataFrame",
+                place=step.place,
             )
         return rows

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def with_watermark(rows: DataFrame, watermark: Watermark | None, owner: str, place: SourceLine) -> DataFrame:
+def with_watermark(
+    rows: DataFrame, watermark: Watermark | None, owner: str, place: SourceLine
+) -> DataFrame:
     """Return rows with a watermark, if ``owner`` declares one."""
     if watermark is None:
         return rows
@@ -37,7 +39,11 @@ def with_watermark(rows: DataFrame, watermark: Watermark | None, owner: str, pla
 def check_target_columns(flow: Flow, columns: list[str]) -> None:
     """Raise PipelineError if a target of a flow needs a column that the flow does not have."""
     for target in flow.targets:
-        named = (*target.key, *target.header_columns) if isinstance(target, TopicTarget) else target.columns
+        named = (
+            (*target.key, *target.header_columns)
+            if isinstance(target, TopicTarget)
+            else target.columns
+        )
         for column in named:
             if column not in columns:
                 raise PipelineError(
@@ -47,5 +53,6 @@ def check_target_columns(flow: Flow, columns: list[str]) -> None:
                 )
         if not isinstance(target, TopicTarget) and not set(columns) - set(target.unstored_columns):
             raise PipelineError(
-                f"{target} has no columns except {', '.join(target.unstored_columns)}", place=flow.place
+                f"{target} has no columns except {', '.join(target.unstored_columns)}",
+                place=flow.place,
             )

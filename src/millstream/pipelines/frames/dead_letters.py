@@ -28,7 +28,9 @@ Schema = Callable[[Stream | Table], Any]
 class DeadLetterFrames:
     """Counts bad records in the plans of flows, and makes dead letters of them."""
 
-    def __init__(self, topics: TopicReader, owners: Mapping[str, DeadLetterOwner], schema: Schema) -> None:
+    def __init__(
+        self, topics: TopicReader, owners: Mapping[str, DeadLetterOwner], schema: Schema
+    ) -> None:
         self._topics = topics
         self._pipeline = topics.pipeline.name
         self._owners = owners
@@ -38,8 +40,12 @@ class DeadLetterFrames:
     def change_owners(self, owners: Mapping[str, DeadLetterOwner]) -> set[str]:
         """Change the owners of dead letters, and return the flows that gained or lost a stream."""
         before, self._owners = self._owners, owners
-        names = [name for name in before.keys() | owners.keys() if before.get(name) != owners.get(name)]
-        return {owned.flow for name in names for owned in (before.get(name), owners.get(name)) if owned}
+        names = [
+            name for name in before.keys() | owners.keys() if before.get(name) != owners.get(name)
+        ]
+        return {
+            owned.flow for name in names for owned in (before.get(name), owners.get(name)) if owned
+        }
 
     def owns(self, flow: str, stream: str) -> bool:
         owned = self._owners.get(stream)
@@ -75,7 +81,9 @@ class DeadLetterFrames:
         """Return the bad records of a stream or table. A table's tombstones are good."""
         if isinstance(source, Stream) and source.origin is not None:
             explain = source.origin.explainer()
-            return to_dead_letters(self._topics.origin(source), pipeline=self._pipeline, explain=explain)
+            return to_dead_letters(
+                self._topics.origin(source), pipeline=self._pipeline, explain=explain
+            )
         return dead_letters(
             self._topics.unparsed(source, flow, self._schema(source)),
             self._format(source),
@@ -111,7 +119,9 @@ class DeadLetterFrames:
             )
 
         metrics = tuple(self.metrics(name))
-        return OwnedStream(name, topic, metrics, explain, stream.topic, options, read_again, of_rows)
+        return OwnedStream(
+            name, topic, metrics, explain, stream.topic, options, read_again, of_rows
+        )
 
     def _explainer(self, stream: Stream) -> Explain | None:
         if stream.origin is not None:

@@ -53,7 +53,9 @@ class TopicReader:
     def stream(self, stream: Stream, flow: str, schema: Any) -> DataFrame:
         """Return the records of a stream as a flow reads them."""
         parsed = self._parsed_column(stream.value, schema, stream.options, stream.place)
-        return self._topic(stream.topic, flow, self._start_options(stream, flow), stream.place, parsed)
+        return self._topic(
+            stream.topic, flow, self._start_options(stream, flow), stream.place, parsed
+        )
 
     def written(self, target: TopicTarget, flow: str, schema: Any, place: SourceLine) -> DataFrame:
         """Return the records of a topic that another flow writes, from its beginning."""
@@ -97,7 +99,9 @@ class TopicReader:
             **options,
             **SOURCE_OPTIONS,
             "assign": json.dumps({topic: [int(number) for number in numbered]}),
-            "startingOffsets": json.dumps({topic: {n: range.start for n, range in numbered.items()}}),
+            "startingOffsets": json.dumps(
+                {topic: {n: range.start for n, range in numbered.items()}}
+            ),
             "endingOffsets": json.dumps({topic: {n: range.end for n, range in numbered.items()}}),
             "failOnDataLoss": "false",
         }
@@ -114,7 +118,10 @@ class TopicReader:
 
     def job_options(self) -> dict[str, str]:
         """Return the options of the pipeline that apply to jobs."""
-        return {**only_for(self._pipeline_options, BATCH), "kafka.bootstrap.servers": self.pipeline.bootstrap}
+        return {
+            **only_for(self._pipeline_options, BATCH),
+            "kafka.bootstrap.servers": self.pipeline.bootstrap,
+        }
 
     def _start_options(self, stream: Stream, flow: str) -> dict[str, str]:
         start = self._starts.get((stream.name, flow))
@@ -136,11 +143,18 @@ class TopicReader:
         with errors_at(place):
             column = format_of(value, schema, options, place).proven_column()
         # The legacy policy has other rules for fractions of seconds and for years before 1582.
-        legacy = column is not None and str(self.spark.conf.get(TIME_RULES, None)).upper() == "LEGACY"
+        legacy = (
+            column is not None and str(self.spark.conf.get(TIME_RULES, None)).upper() == "LEGACY"
+        )
         return None if legacy else column
 
     def _topic(
-        self, topic: str, flow: str, options: Mapping[str, str], place: SourceLine, parsed: StructField | None
+        self,
+        topic: str,
+        flow: str,
+        options: Mapping[str, str],
+        place: SourceLine,
+        parsed: StructField | None,
     ) -> DataFrame:
         if self.batch:
             return self._all_records(topic, options, place, parsed)

@@ -47,7 +47,9 @@ _SIGNS: tuple[tuple[re.Pattern[str], JvmFault], ...] = (
     ),
     (re.compile(r"stopped SparkContext|SparkContext (was|has been) shut ?down"), STOPPED_CONTEXT),
     (
-        re.compile(r"Answer from Java side is empty|while (obtaining|sending) .*communication channel"),
+        re.compile(
+            r"Answer from Java side is empty|while (obtaining|sending) .*communication channel"
+        ),
         DEAD_JVM,
     ),
     (

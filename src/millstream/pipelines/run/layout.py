@@ -17,7 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from millstream.pipelines.declare import DEAD_LETTER_PREFIX, DEFAULT_CHECKPOINTS, Flow, Pipeline, Table
+from millstream.pipelines.declare import (
+    DEAD_LETTER_PREFIX,
+    DEFAULT_CHECKPOINTS,
+    Flow,
+    Pipeline,
+    Table,
+)
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
 from millstream.pipelines.run.failures import CHANGED
@@ -79,7 +85,7 @@ class Layout:
         self._write(self.status, status)
 
     def dead_letter_owners(self) -> dict[str, str]:
-        """Return the flow that writes the dead letters of each stream, as stored by earlier runs."""
+        """Return the flow that writes each stream's dead letters, as stored by earlier runs."""
         try:
             owners = json.loads(self.dead_letters.read_text())
         except FileNotFoundError:

@@ -50,7 +50,11 @@ class RunPlan:
         Return the new plan of dead letters.
         """
         plan = plan_dead_letters(
-            self.pipeline, self.flows, self._layout.dead_letter_owners(), self._layout.has_started, reads
+            self.pipeline,
+            self.flows,
+            self._layout.dead_letter_owners(),
+            self._layout.has_started,
+            reads,
         )
         if plan.writers != self.dead_letters.writers:
             self.dead_letters = plan

@@ -43,7 +43,9 @@ def check_inputs(admin: Admin, pipeline: Pipeline, flows: Sequence[Flow]) -> Non
 class Preparation:
     """Creates topics, resolves start offsets, and builds the plans of flows."""
 
-    def __init__(self, layout: Layout, starts: StartOffsets, writers: WriterFactory, emit: Emit) -> None:
+    def __init__(
+        self, layout: Layout, starts: StartOffsets, writers: WriterFactory, emit: Emit
+    ) -> None:
         self._layout = layout
         self._starts = starts
         self._writers = writers
@@ -56,7 +58,9 @@ class Preparation:
         """
         with Admin(plan.pipeline.bootstrap) as admin:
             # The queries for dead letters are not certain yet.
-            self._build(admin, frames, plan, plan.flows, plan.dead_letters._replace(queries=[]), plan.flows)
+            self._build(
+                admin, frames, plan, plan.flows, plan.dead_letters._replace(queries=[]), plan.flows
+            )
             letters = self._settle_dead_letters(frames, plan, on_change)
             self._resolve_starts(frames, plan, letters, plan.dead_letters)
             self._create_dead_letter_topics(admin, plan, plan.flows, letters)
@@ -106,7 +110,9 @@ class Preparation:
         before = plan.dead_letters
         settled = plan.settle_dead_letters(frames.reads)
         queries = dead_letter_flows(plan.pipeline, plan.flows)
-        self._starts.hand_over(settled.left, queries, lambda flow: self._writers.fence(plan.pipeline, flow))
+        self._starts.hand_over(
+            settled.left, queries, lambda flow: self._writers.fence(plan.pipeline, flow)
+        )
         if plan.dead_letters is not before:
             frames.change_owners(settled.owned)
             on_change()
@@ -129,17 +135,25 @@ class Preparation:
         if create_topic(admin, topic, origin):
             self._emit({"event": "created", "topic": topic})
 
-    def _finish(self, frames: Frames, plan: RunPlan, flows: Sequence[Flow], letters: Sequence[Flow]) -> None:
+    def _finish(
+        self, frames: Frames, plan: RunPlan, flows: Sequence[Flow], letters: Sequence[Flow]
+    ) -> None:
         owned = plan.dead_letters.owned
-        self._layout.store_dead_letter_owners({name: letters.flow for name, letters in owned.items()})
+        self._layout.store_dead_letter_owners(
+            {name: letters.flow for name, letters in owned.items()}
+        )
         for flow in letters:
             self._layout.check_inputs(plan.pipeline, flow)
         for flow in (*flows, *letters):
             frames.build(flow)
 
 
-def _with_dead_letters(plan: RunPlan, flows: Sequence[Flow], letters: Sequence[Flow]) -> list[Stream | Table]:
+def _with_dead_letters(
+    plan: RunPlan, flows: Sequence[Flow], letters: Sequence[Flow]
+) -> list[Stream | Table]:
     """Return the streams and tables whose dead letters these flows and queries write."""
     names = {flow.name for flow in flows}
-    owned = [letters.stream for letters in plan.dead_letters.owned.values() if letters.flow in names]
+    owned = [
+        letters.stream for letters in plan.dead_letters.owned.values() if letters.flow in names
+    ]
     return [*owned, *(query.letters_of for query in letters if query.letters_of is not None)]

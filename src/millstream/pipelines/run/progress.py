@@ -114,7 +114,9 @@ class FlowProgress:
 
     def _update_state(self, operators: list[Mapping[str, Any]]) -> None:
         if operators:
-            self.state_bytes = sum(int(operator.get("memoryUsedBytes") or 0) for operator in operators)
+            self.state_bytes = sum(
+                int(operator.get("memoryUsedBytes") or 0) for operator in operators
+            )
             self.state_rows = sum(int(operator.get("numRowsTotal") or 0) for operator in operators)
             self.late_rows += sum(
                 int(operator.get("numRowsDroppedByWatermark") or 0) for operator in operators
@@ -201,7 +203,9 @@ def failure_line(figures: Figures) -> str:
     """Return a line about a flow that failed, is retried, or runs again; empty for other flows."""
     if not figures.reason or not figures.failures:
         return ""
-    state = {"retrying": "retrying, failed", "running": "running again, failed"}.get(figures.state, "failed")
+    state = {"retrying": "retrying, failed", "running": "running again, failed"}.get(
+        figures.state, "failed"
+    )
     return f"{figures.flow}  {state} {times(figures.failures)}: {figures.reason}"
 
 

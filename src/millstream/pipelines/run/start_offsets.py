@@ -60,14 +60,18 @@ def without_start(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_options(stream: Stream) -> dict[str, str]:
-    return {name: str(value) for name, value in stream.source_options.items() if _is_start_option(name)}
+    return {
+        name: str(value) for name, value in stream.source_options.items() if _is_start_option(name)
+    }
 
 
 def _is_start_option(name: str) -> bool:
     return name.lower().startswith("starting")
 
 
-def for_partitions(stored: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]) -> str:
+def for_partitions(
+    stored: Offset, partitions: Iterable[TopicPartition], ids: Mapping[str, str]
+) -> str:
     """Return stored offsets for the current partitions, as the option ``startingOffsets``.
 
     Partitions and topics that were created later are read from their beginning.
@@ -85,7 +89,9 @@ def lowest(offset: Offset, others: Iterable[Mapping[TopicPartition, int]]) -> Of
     """Return an offset, lowered in each partition to the minimum of the others."""
     positions = dict(offset.positions)
     for other in others:
-        positions |= {partition: min(at, other.get(partition, at)) for partition, at in positions.items()}
+        positions |= {
+            partition: min(at, other.get(partition, at)) for partition, at in positions.items()
+        }
     return Offset(positions, offset.ids)
 
 
@@ -123,7 +129,10 @@ class StartOffsets:
             late = {name: stream for name, stream in late.items() if name not in names}
             writer = dead_letter_writer(plan, names)
             beginning = [
-                reader for flow in new for reader in readers_of(pipeline, flow) if reader.stream.name in names
+                reader
+                for flow in new
+                for reader in readers_of(pipeline, flow)
+                if reader.stream.name in names
             ]
             others = [
                 reader
@@ -132,7 +141,9 @@ class StartOffsets:
                 if reader.stream.name in names
             ]
             source = frames.topics.declared_options(stream, "")
-            self._resolve_identical(source, beginning, None if writer is None else Reader(*writer), others)
+            self._resolve_identical(
+                source, beginning, None if writer is None else Reader(*writer), others
+            )
 
     def _resolve_identical(
         self,
@@ -152,7 +163,8 @@ class StartOffsets:
         unknown = [
             reader
             for reader in starting.values()
-            if not self._layout.has_batch(reader.flow) and self.stored(reader.flow, reader.stream) is None
+            if not self._layout.has_batch(reader.flow)
+            and self.stored(reader.flow, reader.stream) is None
         ]
         if not unknown:
             return
@@ -161,9 +173,12 @@ class StartOffsets:
             offset = resolved
             if reader == writer:
                 offset = lowest(
-                    resolved, [self._position(other, resolved) for other in others if other != reader]
+                    resolved,
+                    [self._position(other, resolved) for other in others if other != reader],
                 )
-            self.store(reader.flow, reader.stream, StoredStart(declared_start(reader.stream), offset))
+            self.store(
+                reader.flow, reader.stream, StoredStart(declared_start(reader.stream), offset)
+            )
 
     def hand_over(
         self,
@@ -183,7 +198,9 @@ class StartOffsets:
             former = left[stream.name]
             ended = ended_at(self._layout.checkpoint(former), *committed(former), stream.topic)
             if ended is not None:
-                positions = {TopicPartition(stream.topic, number): at for number, at in ended.items()}
+                positions = {
+                    TopicPartition(stream.topic, number): at for number, at in ended.items()
+                }
                 self.store(query.name, stream, StoredStart(HANDED_OVER, Offset(positions)))
 
     def apply(self, frames: Frames, flow: Flow) -> None:
@@ -221,7 +238,9 @@ class StartOffsets:
         It is the beginning if the reader has had batches, but its position is unknown.
         """
         topic, has_batch = reader.stream.topic, self._layout.has_batch(reader.flow)
-        ended = ended_at(self._layout.checkpoint(reader.flow), None, None, topic) if has_batch else None
+        ended = (
+            ended_at(self._layout.checkpoint(reader.flow), None, None, topic) if has_batch else None
+        )
         if ended is not None:
             return {TopicPartition(topic, number): at for number, at in ended.items()}
         stored = self.stored(reader.flow, reader.stream)
@@ -233,7 +252,9 @@ class StartOffsets:
 def readers_of(pipeline: Pipeline, flow: Flow) -> list[Reader]:
     """Return the streams of a flow that are topics, each with the flow as its reader."""
     read = [flow.letters_of] if flow.letters_of is not None else leaves(pipeline, flow)
-    return [Reader(flow.name, source) for source in read if isinstance(source, Stream) and source.topic]
+    return [
+        Reader(flow.name, source) for source in read if isinstance(source, Stream) and source.topic
+    ]
 
 
 def _resolve_now(source: Mapping[str, str]) -> Offset:

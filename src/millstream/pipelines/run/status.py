@@ -14,7 +14,11 @@ from millstream.pipelines.run.locks import is_locked
 
 
 def find_statuses(
-    name: str | None, checkpoint: str | None, *, bootstrap: str | None = None, timeout_s: float = 10.0
+    name: str | None,
+    checkpoint: str | None,
+    *,
+    bootstrap: str | None = None,
+    timeout_s: float = 10.0,
 ) -> list[dict[str, Any]]:
     """Return the pipelines below a directory, or the one with this file or name."""
     layouts = [_named(name, checkpoint)] if name else _below(checkpoint)
@@ -64,7 +68,9 @@ def _add_lag(status: dict[str, Any], bootstrap: str, timeout_s: float) -> None:
     try:
         with Admin(bootstrap, timeout_s=timeout_s) as admin:
             for flow in status["flows"]:
-                flow["lag"] = group_lag(admin, f"{status['pipeline']}.{flow['flow']}", flow.get("lag"))
+                flow["lag"] = group_lag(
+                    admin, f"{status['pipeline']}.{flow['flow']}", flow.get("lag")
+                )
     except ClientError:
         return
 
@@ -72,7 +78,9 @@ def _add_lag(status: dict[str, Any], bootstrap: str, timeout_s: float) -> None:
 def group_lag(admin: Admin, group: str, otherwise: int | None) -> int | None:
     """Return the lag of a consumer group, or ``otherwise`` if it has none yet."""
     try:
-        lags = [partition.lag for partition in admin.groups.lags(group) if partition.lag is not None]
+        lags = [
+            partition.lag for partition in admin.groups.lags(group) if partition.lag is not None
+        ]
     except UnknownGroup:
         return otherwise
     return sum(lags) if lags else otherwise

@@ -25,9 +25,7 @@ RESTART_WINDOW_MS = 3_600_000
 """Restarts that are older than this do not count."""
 MAX_HOLD_MS = 20_000
 """The maximum time that a new flow waits for the first batch of a flow that it follows."""
-OWN_SESSION = (
-    "the program that runs the pipeline created the session, so its JVM is not replaced: restart the program"
-)
+OWN_SESSION = "the program that runs the pipeline created the session, so its JVM is not replaced: restart the program"
 
 
 class State(StrEnum):
@@ -120,7 +118,9 @@ class Supervisor:
         independent: bool = False,
         restarts_ms: tuple[int, ...] | None = None,
     ) -> Supervisor:
-        return cls({flow.name: flow for flow in flows}, independent=independent, restarts_ms=restarts_ms)
+        return cls(
+            {flow.name: flow for flow in flows}, independent=independent, restarts_ms=restarts_ms
+        )
 
     @property
     def ended(self) -> bool:
@@ -137,14 +137,20 @@ class Supervisor:
         """
         out: list[Instruction] = []
         for flow in self.flows.values():
-            if flow.failures and flow.state is State.RUNNING and now_ms - flow.since_ms >= HEALTHY_AFTER_MS:
+            if (
+                flow.failures
+                and flow.state is State.RUNNING
+                and now_ms - flow.since_ms >= HEALTHY_AFTER_MS
+            ):
                 flow.failures, flow.reason = 0, ""
         if self.stopping:
             return out
         for flow in self.flows.values():
             ready = (
                 flow.state is State.WAITING
-                and all(self._is_over(self.flows[name]) for name in flow.needs if name in self.flows)
+                and all(
+                    self._is_over(self.flows[name]) for name in flow.needs if name in self.flows
+                )
                 and not self._is_held(flow, now_ms)
             )
             if ready or (flow.state is State.PAUSED and now_ms >= flow.next_try_ms):
@@ -223,7 +229,10 @@ class Supervisor:
         if number >= len(RESTART_BACKOFF_MS):
             flow.state = State.FAILED
             flow.reason = f"{fault.text}; the JVM was restarted {number} times within the hour"
-            return [Report(flow.name, "failed", flow.reason), *([] if self.independent else self.stop())]
+            return [
+                Report(flow.name, "failed", flow.reason),
+                *([] if self.independent else self.stop()),
+            ]
         flow.reason = fault.text
         flow.state = State.PAUSED
         self.restart = Restart(fault.text, number + 1, RESTART_BACKOFF_MS[number])

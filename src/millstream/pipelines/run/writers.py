@@ -61,7 +61,9 @@ class WriterFactory:
         frames.build(flow)
         owned = frames.owned_by(flow)
         names = [target.topic for target in flow.topics] + ([] if letters is None else [letters])
-        names += [stream.dead_letter_topic for stream in owned if stream.dead_letter_topic not in names]
+        names += [
+            stream.dead_letter_topic for stream in owned if stream.dead_letter_topic not in names
+        ]
         topics = self._topic_sink(pipeline, TopicSink, sink_id, names) if flow.topics else None
         owned_topics = [] if flow.topics else [stream.dead_letter_topic for stream in owned]
         return FlowWriter(
@@ -100,7 +102,11 @@ class WriterFactory:
         rejects = any(store.rejects_rows for store in flow.stores)
         name = rejected_rows_topic(pipeline, flow) if rejects else None
         topics = [*letters, *([name] if name is not None and name not in letters else [])]
-        sink = self._topic_sink(pipeline, DeadLetterSink, f"{sink_id}.{SUFFIX}", topics) if topics else None
+        sink = (
+            self._topic_sink(pipeline, DeadLetterSink, f"{sink_id}.{SUFFIX}", topics)
+            if topics
+            else None
+        )
         return RejectedRows(pipeline.name, flow.name, name, sink)
 
     def _topic_sink(

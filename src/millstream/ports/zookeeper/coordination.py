@@ -76,7 +76,9 @@ class ZooKeeperCoordination:
     without a limit of attempts.
     """
 
-    def __init__(self, connect: str, *, session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS) -> None:
+    def __init__(
+        self, connect: str, *, session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS
+    ) -> None:
         self._hosts, self._root = parse_connect(connect)
         self._session_timeout_ms = session_timeout_ms
         # These work through the session, so ``open`` makes them.
@@ -91,14 +93,16 @@ class ZooKeeperCoordination:
         self._listeners: list[Callable[[SessionState], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # ---- the session -----------------------------------------------------------------------------
+    # ---- the session ----
 
     async def open(self, timeout_ms: int | None = None) -> Self:
         """Connect and create the chroot; raise ConnectionLost if no server responds in time."""
         try:
             from millstream.ports.zookeeper.session import KazooSession
         except ImportError:
-            raise CoordinationError(f"zookeeper.connect needs the package kazoo: {INSTALL}") from None
+            raise CoordinationError(
+                f"zookeeper.connect needs the package kazoo: {INSTALL}"
+            ) from None
         timeout_s = (timeout_ms or self._session_timeout_ms) / 1000
         self._kazoo = KazooSession(self._hosts, self._session_timeout_ms, self._on_state)
         self._reader = NodeReader(self._kazoo, self._root)
@@ -111,7 +115,9 @@ class ZooKeeperCoordination:
                 await self._create_root()
         except TimeoutError:
             await self.close()
-            raise ConnectionLost(f"no ZooKeeper answers at {self._hosts} within {timeout_s:g} s") from None
+            raise ConnectionLost(
+                f"no ZooKeeper answers at {self._hosts} within {timeout_s:g} s"
+            ) from None
         except BaseException:
             await self.close()
             raise
@@ -162,7 +168,10 @@ class ZooKeeperCoordination:
             return
         self._state = state
         self._watches.connected = state is SessionState.CONNECTED
-        log.log(logging.INFO if state is SessionState.CONNECTED else logging.WARNING, _STATE_MESSAGES[state])
+        log.log(
+            logging.INFO if state is SessionState.CONNECTED else logging.WARNING,
+            _STATE_MESSAGES[state],
+        )
         for callback in list(self._listeners):
             callback(state)
 
@@ -190,7 +199,7 @@ class ZooKeeperCoordination:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # ---- reading ---------------------------------------------------------------------------------
+    # ---- reading ----
 
     def _call(self, method: str, *args: object) -> asyncio.Future[Any]:
         """Call one of kazoo's asynchronous methods."""
@@ -220,19 +229,21 @@ class ZooKeeperCoordination:
         nodes = await self._reader.trees([path], depth=1)
         return {child[len(base) + 1 :]: node for child, node in nodes.items() if child != path}
 
-    # ---- watching --------------------------------------------------------------------------------
+    # ---- watching ----
 
     def watch(self, path: str, callback: Callable[[], None]) -> Cancel:
         return self._watches.add(path, callback)
 
-    # ---- writing ---------------------------------------------------------------------------------
+    # ---- writing ----
 
     async def multi(self, writes: Sequence[Write]) -> None:
         for _attempt in range(_MAX_ATTEMPTS):
             self._check_session()
             if await self._writer.attempt(writes):
                 return
-        raise CoordinationError(f"other clients changed the same nodes during {_MAX_ATTEMPTS} attempts")
+        raise CoordinationError(
+            f"other clients changed the same nodes during {_MAX_ATTEMPTS} attempts"
+        )
 
 
 _STATE_MESSAGES = {

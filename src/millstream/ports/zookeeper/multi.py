@@ -85,7 +85,9 @@ class Plan:
         self.outcome: dict[str, bool] = {}
 
     @classmethod
-    def of(cls, writes: Sequence[Write], exists: Collection[str], below: Mapping[str, Sequence[str]]) -> Plan:
+    def of(
+        cls, writes: Sequence[Write], exists: Collection[str], below: Mapping[str, Sequence[str]]
+    ) -> Plan:
         plan = cls(exists, below)
         for write in writes:
             if isinstance(write, Check):
@@ -110,11 +112,15 @@ class Plan:
     def _is_present(self, path: str) -> bool:
         return self.outcome.get(path, path in self._exists)
 
-    def _create(self, path: str, data: bytes, *, ephemeral: bool = False, explicit: bool = False) -> None:
+    def _create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, explicit: bool = False
+    ) -> None:
         above = parent(path)
         if above and not self._is_present(above):
             self._create(above, b"")
-        self.operations.append(Operation(Kind.CREATE, path, data, ephemeral=ephemeral, explicit=explicit))
+        self.operations.append(
+            Operation(Kind.CREATE, path, data, ephemeral=ephemeral, explicit=explicit)
+        )
         self.outcome[path] = True
         self._created.add(path)
 

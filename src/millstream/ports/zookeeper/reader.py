@@ -47,7 +47,11 @@ class NodeReader:
                 break
             depth = depth and depth - 1
             names = zip(inner, await self._read(GET_CHILDREN, inner), strict=True)
-            level = [f"{path.rstrip('/')}/{name}" for path, below in names for name in sorted(below or ())]
+            level = [
+                f"{path.rstrip('/')}/{name}"
+                for path, below in names
+                for name in sorted(below or ())
+            ]
             level = [path for path in level if self.absolute(path) != _RESERVED]
         return nodes
 
@@ -58,6 +62,8 @@ class NodeReader:
 
     async def _read(self, operation: int, paths: Sequence[str]) -> list[Any]:
         slices = (paths[begin : begin + _MAX_READS] for begin in range(0, len(paths), _MAX_READS))
-        requests = [ReadMany(operation, tuple(self.absolute(path) for path in part)) for part in slices]
+        requests = [
+            ReadMany(operation, tuple(self.absolute(path) for path in part)) for part in slices
+        ]
         responses = await asyncio.gather(*[self._kazoo.send(request) for request in requests])
         return [entry for entries in responses for entry in entries]

@@ -58,7 +58,9 @@ Request = Callable[[KazooClient], Any]
 class KazooSession:
     """A session with ZooKeeper. ``on_state`` is called on the loop at every change of the state."""
 
-    def __init__(self, hosts: str, timeout_ms: int, on_state: Callable[[SessionState], None]) -> None:
+    def __init__(
+        self, hosts: str, timeout_ms: int, on_state: Callable[[SessionState], None]
+    ) -> None:
         self._hosts = hosts
         self._timeout_ms = timeout_ms
         self._on_state = on_state
@@ -123,7 +125,7 @@ class KazooSession:
         """Connect in the background, without a time limit."""
         self._client.start_async()
 
-    # ---- from kazoo's threads to the loop --------------------------------------------------------
+    # ---- from kazoo's threads to the loop ----
 
     def post(self, callback: Callable[[], None]) -> None:
         """Run a callback on the loop, from kazoo's threads. Pending callbacks share one wake-up."""
@@ -180,7 +182,7 @@ class KazooSession:
                 # Mark the exception as retrieved, even if the waiter was cancelled.
                 future.exception()
 
-    # ---- requests --------------------------------------------------------------------------------
+    # ---- requests ----
 
     def submit(self, request: Request) -> asyncio.Future[Any]:
         """Send a request, in call order. The future gets its result or a CoordinationError."""
@@ -201,7 +203,9 @@ class KazooSession:
                 continue
             self._in_flight += 1
             result = request(self._client)
-            result.rawlink(lambda result, future=future: self.post(lambda: self._on_result(future, result)))
+            result.rawlink(
+                lambda result, future=future: self.post(lambda: self._on_result(future, result))
+            )
 
     def _on_result(self, future: asyncio.Future[Any], result: Any) -> None:
         self._in_flight -= 1
@@ -231,7 +235,7 @@ class KazooSession:
             if code not in _NOT_FAILED:
                 raise Rejected(index, translated(kazoo_errors.EXCEPTIONS[code]()))
 
-    # ---- closing ---------------------------------------------------------------------------------
+    # ---- closing ----
 
     async def close(self) -> None:
         """End the session on the servers if they are reachable. Does not wait for hung threads."""
@@ -301,7 +305,11 @@ def translated(error: BaseException) -> CoordinationError:
         if isinstance(error, theirs):
             return ours(text)
     # If the error does not come from a server, the outcome of the request is unknown.
-    return CoordinationError(text) if isinstance(error, kazoo_errors.ZookeeperError) else ConnectionLost(text)
+    return (
+        CoordinationError(text)
+        if isinstance(error, kazoo_errors.ZookeeperError)
+        else ConnectionLost(text)
+    )
 
 
 _TRANSLATIONS: tuple[tuple[type[Exception], type[CoordinationError]], ...] = (

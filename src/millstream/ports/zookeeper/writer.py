@@ -43,7 +43,9 @@ class NodeWriter:
     async def _execute(self, plan: Plan) -> str | None:
         """Execute the plan. Return None if done, or the path whose cached existence was stale."""
         if sum(64 + len(op.path) + len(op.data) for op in plan.operations) > MAX_MULTI_BYTES:
-            raise TooLarge(f"{len(plan.operations)} operations take more than {MAX_MULTI_BYTES:,} bytes")
+            raise TooLarge(
+                f"{len(plan.operations)} operations take more than {MAX_MULTI_BYTES:,} bytes"
+            )
         if not plan.operations:
             return None
         try:
@@ -66,7 +68,9 @@ class NodeWriter:
         """Return the descendants of each node, deepest first; None if the node does not exist."""
         nodes_read = await self._reader.trees(paths)
         self.known.update(nodes_read)
-        below: dict[str, list[str] | None] = {path: [] if path in nodes_read else None for path in paths}
+        below: dict[str, list[str] | None] = {
+            path: [] if path in nodes_read else None for path in paths
+        }
         for path in sorted(nodes_read, key=lambda path: path.count("/"), reverse=True):
             for above in ancestors(path):
                 if (nodes := below.get(above)) is not None:
@@ -79,7 +83,8 @@ class NodeWriter:
         Nothing exists below a missing node, so its descendants need no read.
         """
         chains = [
-            [*ancestors(write.path), *([write.path] if isinstance(write, Put) else ())] for write in writes
+            [*ancestors(write.path), *([write.path] if isinstance(write, Put) else ())]
+            for write in writes
         ]
         missing: set[str] = set()
         for depth in range(max(map(len, chains), default=0)):

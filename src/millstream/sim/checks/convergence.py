@@ -46,7 +46,8 @@ def unsettled(assigned: Iterable[Assigned], hosted: Iterable[Hosted]) -> Iterato
     by_place = {(replica.key, replica.topic_id, replica.node): replica for replica in hosted}
     for partition in assigned:
         replicas = {
-            node: by_place.pop((partition.key, partition.topic_id, node), None) for node in partition.replicas
+            node: by_place.pop((partition.key, partition.topic_id, node), None)
+            for node in partition.replicas
         }
         yield from _unsettled_roles(partition)
         leading = replicas.get(partition.leader)

@@ -113,7 +113,9 @@ class History:
         Operations that never completed are ``info``.
         """
         done = [op for op in self.ops if op.type != INVOKE]
-        return done + [op._replace(type=INFO, error="never completed") for op in self._open.values()]
+        return done + [
+            op._replace(type=INFO, error="never completed") for op in self._open.values()
+        ]
 
 
 class Reading(NamedTuple):
@@ -140,9 +142,12 @@ class Analysis:
         self._add_acknowledged()
         self.order = {key: sorted(offsets) for key, offsets in self.log.items()}
         self.index: dict[Key, dict[Offset, int]] = {
-            key: {offset: i for i, offset in enumerate(offsets)} for key, offsets in self.order.items()
+            key: {offset: i for i, offset in enumerate(offsets)}
+            for key, offsets in self.order.items()
         }
-        self.slots: dict[Key, dict[Value, list[int]]] = {key: self._slots(key) for key in self.order}
+        self.slots: dict[Key, dict[Value, list[int]]] = {
+            key: self._slots(key) for key in self.order
+        }
 
     def _polled(self, op: Op, key: Key, records: Sequence[tuple[Offset, Value]]) -> None:
         for offset, value in records:

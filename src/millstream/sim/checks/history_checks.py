@@ -112,11 +112,11 @@ def dirty_reads(analysis: Analysis) -> Violations:
                     and writer.commit_requested is not None
                     and read_at < writer.commit_requested
                 ):
-                    detail = (
-                        f"{value} was read by {_operation(op)} at {read_at:.3f}, its commit was requested at"
-                    )
+                    detail = f"{value} was read by {_operation(op)} at {read_at:.3f}, its commit was requested at"
                     yield Violation(
-                        "dirty-read", key, f"{detail} {writer.commit_requested:.3f} by {_operation(writer)}"
+                        "dirty-read",
+                        key,
+                        f"{detail} {writer.commit_requested:.3f} by {_operation(writer)}",
                     )
 
 
@@ -146,7 +146,9 @@ def precommitted_reads(analysis: Analysis) -> Violations:
             for offset, value in records:
                 if (key, value) in sent:
                     yield Violation(
-                        "precommitted-read", key, f"{_operation(op)} reads its own {value} at {offset}"
+                        "precommitted-read",
+                        key,
+                        f"{_operation(op)} reads its own {value} at {offset}",
                     )
 
 
@@ -184,10 +186,14 @@ def _step(
     index = analysis.index[key]
     between = analysis.order[key][index[before] + 1 : index[after]]
     if index[after] <= index[before]:
-        yield Violation(f"{prefix}nonmonotonic-poll", key, f"{_operation(op)} reads {after} after {before}")
+        yield Violation(
+            f"{prefix}nonmonotonic-poll", key, f"{_operation(op)} reads {after} after {before}"
+        )
     elif missed := [offset for offset in between if _must_be_seen(analysis, key, offset)]:
         yield Violation(
-            f"{prefix}poll-skip", key, f"{_operation(op)} reads {after} after {before}, without {missed}"
+            f"{prefix}poll-skip",
+            key,
+            f"{_operation(op)} reads {after} after {before}, without {missed}",
         )
 
 

@@ -70,7 +70,9 @@ class ChangeCounter:
         for partition in partitions_of(broker):
             key = _key(partition)
             # Ignore a deposed leader that has not noticed yet.
-            if partition.leader == broker.node_id and partition.leader_epoch >= self._epochs.get(key, 0):
+            if partition.leader == broker.node_id and partition.leader_epoch >= self._epochs.get(
+                key, 0
+            ):
                 if partition.leader_epoch > self._epochs.get(key, 0):
                     self._epochs[key] = partition.leader_epoch
                     self._activity["elections"] += 1
@@ -106,7 +108,10 @@ def assigned(image: ClusterImage) -> list[Assigned]:
     """Return every partition that should exist."""
     return [
         _assigned(
-            TopicPartition(name, index), topic.topic_id, topic.assignment(index), topic.states.get(index)
+            TopicPartition(name, index),
+            topic.topic_id,
+            topic.assignment(index),
+            topic.states.get(index),
         )
         for name, topic in sorted(image.topics.items())
         for index in sorted(topic.replicas)
@@ -119,7 +124,9 @@ def _assigned(
     leader, epoch, isr = (
         (state.leader, state.leader_epoch, state.isr) if state is not None else (NO_LEADER, 0, ())
     )
-    return Assigned(str(tp), topic_id, assignment.replicas, leader, epoch, isr, assignment.reassigning)
+    return Assigned(
+        str(tp), topic_id, assignment.replicas, leader, epoch, isr, assignment.reassigning
+    )
 
 
 def hosted(brokers: Iterable[SimBroker]) -> list[Hosted]:
@@ -177,7 +184,9 @@ def replica(node: int, log: PartitionLog) -> Replica:
     batches = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        result = log.read(offset, 1 << 20, upto=log.log_end_offset, at_least_one=True, may_block=True)
+        result = log.read(
+            offset, 1 << 20, upto=log.log_end_offset, at_least_one=True, may_block=True
+        )
         if result.slice is None:
             break
         data = memoryview(result.slice.read())

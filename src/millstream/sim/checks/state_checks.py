@@ -201,14 +201,14 @@ def compacted_agree(logs: Mapping[Key, Sequence[Replica]]) -> Iterator[Violation
     """
     for key, replicas in logs.items():
         last = [_last_by_key(replica, _NO_END) for replica in replicas]
-        for (source, _), (other, theirs) in itertools.permutations(zip(replicas, last, strict=True), 2):
+        for (source, _), (other, theirs) in itertools.permutations(
+            zip(replicas, last, strict=True), 2
+        ):
             until = min(source.high_watermark, other.high_watermark)
             for name, (offset, plain) in _last_by_key(source, until).items():
                 present = theirs.get(name, (-1, False))[0] >= offset or offset < other.log_start
                 if plain and not present:
-                    detail = (
-                        f"{other.node} lacks the last value of {name!r}, at {offset}, which {source.node} has"
-                    )
+                    detail = f"{other.node} lacks the last value of {name!r}, at {offset}, which {source.node} has"
                     yield Violation("value-missing", key, detail)
 
 
@@ -229,7 +229,9 @@ def offsets_rise(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
     for key, replica in logs.items():
         for before, after in zip(replica.batches, replica.batches[1:], strict=False):
             if after.base_offset <= before.last_offset:
-                yield Violation("offsets-overlap", key, f"{after.base_offset} after {before.last_offset}")
+                yield Violation(
+                    "offsets-overlap", key, f"{after.base_offset} after {before.last_offset}"
+                )
 
 
 def sequences_once(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
@@ -241,7 +243,9 @@ def sequences_once(logs: Mapping[Key, Replica]) -> Iterator[Violation]:
             if batch.producer_id < 0:
                 continue
             if batch.producer_epoch < epochs.get(batch.producer_id, -1):
-                yield Violation("epoch-back", key, f"{batch} after epoch {epochs[batch.producer_id]}")
+                yield Violation(
+                    "epoch-back", key, f"{batch} after epoch {epochs[batch.producer_id]}"
+                )
             epochs[batch.producer_id] = batch.producer_epoch
             if batch.commit is not None or batch.base_sequence < 0:
                 continue
@@ -279,7 +283,9 @@ def reads_are_committed(
             if value in aborted and value not in committed:
                 yield Violation("aborted-read", key, f"{value} is aborted and was read")
             elif value in still_open and value not in committed:
-                yield Violation("open-read", key, f"{value} is in a transaction without an end and was read")
+                yield Violation(
+                    "open-read", key, f"{value} is in a transaction without an end and was read"
+                )
 
 
 def one_owner_per_generation(ownerships: Iterable[Ownership]) -> Iterator[Violation]:
@@ -288,7 +294,9 @@ def one_owner_per_generation(ownerships: Iterable[Ownership]) -> Iterator[Violat
         for key in row.keys:
             first = owners.setdefault((row.group, row.generation, key), row.member)
             if first != row.member:
-                detail = f"{first} and {row.member} own it in generation {row.generation} of {row.group}"
+                detail = (
+                    f"{first} and {row.member} own it in generation {row.generation} of {row.group}"
+                )
                 yield Violation("two-owners", key, detail)
 
 
@@ -339,9 +347,13 @@ def log_starts_advance(
     rows = sorted(events, key=lambda event: event.ended)
     done = [row for row in rows if not row.observed]
     for event in (row for row in rows if row.observed):
-        known = max((e.offset for e in done if e.key == event.key and e.ended <= event.started), default=0)
+        known = max(
+            (e.offset for e in done if e.key == event.key and e.ended <= event.started), default=0
+        )
         if event.offset < known:
-            detail = f"started at {known}, but at {event.offset} for a request at {event.started:.3f}"
+            detail = (
+                f"started at {known}, but at {event.offset} for a request at {event.started:.3f}"
+            )
             yield Violation("log-start-back", event.key, detail)
     for key, replica in logs.items():
         if replica.log_start > requested.get(key, 0):
@@ -356,5 +368,7 @@ def incarnations_are_separate(lives: Iterable[Incarnation]) -> Iterator[Violatio
     for life in lives:
         for value in sorted(life.read):
             if written.get(value, life.topic_id) != life.topic_id:
-                yield Violation("came-back", life.topic_id.hex(), f"{value} of {written[value].hex()}")
+                yield Violation(
+                    "came-back", life.topic_id.hex(), f"{value} of {written[value].hex()}"
+                )
         written.update(dict.fromkeys(life.acknowledged, life.topic_id))

@@ -56,7 +56,9 @@ def judge(evidence: Evidence) -> list[Violation]:
     violations += one_leader_per_epoch(evidence.samples)
     # Each replica compacts by itself, so the dropped records differ.
     violations += replicas_agree({key: evidence.logs[key] for key in data})
-    violations += compacted_agree({key: rows for key, rows in evidence.logs.items() if key not in data})
+    violations += compacted_agree(
+        {key: rows for key, rows in evidence.logs.items() if key not in data}
+    )
     violations += offsets_rise(leading)
     violations += sequences_once(data)
     violations += reads_are_committed(committed_reads(evidence.ops), data)

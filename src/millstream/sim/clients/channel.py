@@ -45,7 +45,9 @@ class Channel:
 
     def __init__(self, stream: Stream, client_id: str) -> None:
         self._stream = stream
-        self._link: Link[asyncio.Future[Any]] = Link(client_id, max_response_bytes=_MAX_RESPONSE_BYTES)
+        self._link: Link[asyncio.Future[Any]] = Link(
+            client_id, max_response_bytes=_MAX_RESPONSE_BYTES
+        )
         self._out = bytearray()
         self._buffer = memoryview(bytearray(65536))
         self.closed = False
@@ -133,7 +135,9 @@ class Client:
         channel = self._channels[address] = Channel(stream, self.name)
         return channel
 
-    async def request(self, address: Address, message: Struct, version: int, timeout_s: float = 5.0) -> Any:
+    async def request(
+        self, address: Address, message: Struct, version: int, timeout_s: float = 5.0
+    ) -> Any:
         """Return the response. Raises NotSent or Lost.
 
         A connection without a response in time is closed.
@@ -178,7 +182,10 @@ class Client:
         self._nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
         for topic in response.topics:
             for row in topic.partitions:
-                key, leader = (bytes(topic.topic_id), row.partition_index), (row.leader_epoch, row.leader_id)
+                key, leader = (
+                    (bytes(topic.topic_id), row.partition_index),
+                    (row.leader_epoch, row.leader_id),
+                )
                 newest = self._newest.get(key, leader)
                 if leader[0] >= newest[0] or not self.keeps_epochs:
                     newest = leader

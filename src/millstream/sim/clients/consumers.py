@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 from millstream.core.errors import ErrorCode
 from millstream.sim.clients.channel import Client, Lost, NotSent, split_key
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream.wire.records.batch import parse_header, read_marker, read_records
 
 _E = ErrorCode
@@ -97,7 +101,9 @@ class Consumer:
         for key in keys:
             topic, partition = split_key(key)
             row = FetchPartition(
-                partition=partition, fetch_offset=self.positions[key], partition_max_bytes=self._max_bytes
+                partition=partition,
+                fetch_offset=self.positions[key],
+                partition_max_bytes=self._max_bytes,
             )
             topics.setdefault(topic, []).append(row)
         return FetchRequest(
@@ -119,7 +125,9 @@ class Consumer:
             topics=[ListOffsetsTopic(name=topic, partitions=[partition_row])],
         )
         try:
-            response = await self.client.request(await self.client.leader(topic, partition), request, 5)
+            response = await self.client.request(
+                await self.client.leader(topic, partition), request, 5
+            )
         except (NotSent, Lost):
             self._forget([key])
             return None
@@ -151,6 +159,8 @@ def decode(row: Any, position: int, *, committed: bool) -> Fetched:
                 dropping.discard(header.producer_id)
         elif not (header.transactional and header.producer_id in dropping):
             rows = read_records(batch, max_bytes=_MAX_BYTES)
-            records += [(row.offset, (row.value or b"").decode()) for row in rows if row.offset >= position]
+            records += [
+                (row.offset, (row.value or b"").decode()) for row in rows if row.offset >= position
+            ]
         position = max(position, header.next_offset)
     return Fetched(records, position, row.high_watermark)

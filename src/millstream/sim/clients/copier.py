@@ -81,7 +81,9 @@ class Copier:
             topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[row])],
         )
         version = 5 if producer.version >= 2 else 3
-        await self._request_until_done(request, version, lambda a: a.topics[0].partitions[0].error_code)
+        await self._request_until_done(
+            request, version, lambda a: a.topics[0].partitions[0].error_code
+        )
 
     async def _request_until_done(self, request: Any, version: int, code_of: Any) -> Any:
         """Return the response of the group coordinator. Raises Fatal or Rejected."""

@@ -157,7 +157,10 @@ class GroupMember:
             group_id=self.group,
             generation_id_or_member_epoch=self.generation,
             member_id=self.member_id,
-            topics=[OffsetCommitRequestTopic(name=name, partitions=rows) for name, rows in topics.items()],
+            topics=[
+                OffsetCommitRequestTopic(name=name, partitions=rows)
+                for name, rows in topics.items()
+            ],
         )
         response = await self._request(request, 7)
         codes = {row.error_code for topic in response.topics for row in topic.partitions}
@@ -166,7 +169,9 @@ class GroupMember:
         return codes == {0}
 
     async def leave(self) -> None:
-        request = LeaveGroupRequest(group_id=self.group, members=[MemberIdentity(member_id=self.member_id)])
+        request = LeaveGroupRequest(
+            group_id=self.group, members=[MemberIdentity(member_id=self.member_id)]
+        )
         await self._request(request, 3)
 
 
@@ -186,7 +191,9 @@ def _string(text: str) -> bytes:
 
 
 def _subscription(topics: list[str]) -> bytes:
-    return struct.pack(">hi", 0, len(topics)) + b"".join(map(_string, topics)) + struct.pack(">i", -1)
+    return (
+        struct.pack(">hi", 0, len(topics)) + b"".join(map(_string, topics)) + struct.pack(">i", -1)
+    )
 
 
 def _assignment(keys: list[str]) -> bytes:

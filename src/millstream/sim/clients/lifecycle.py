@@ -22,7 +22,11 @@ from millstream.wire.messages.delete_records import (
 )
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 
 _E = ErrorCode
 _EARLIEST = -2
@@ -52,7 +56,9 @@ class Recycler:
                 return None
             self._incarnations += 1
             acknowledged = await self._fill(dice)
-            return Incarnation(topic_id, frozenset(acknowledged), frozenset(await self._read(topic_id)))
+            return Incarnation(
+                topic_id, frozenset(acknowledged), frozenset(await self._read(topic_id))
+            )
         except (NotSent, Lost, Fatal, Rejected):
             await self.client.back_off()
             return None
@@ -69,7 +75,9 @@ class Recycler:
 
     async def _create(self) -> bytes | None:
         row = CreatableTopic(name=self.topic, num_partitions=1, replication_factor=self.replication)
-        response = await self.client.request_any(CreateTopicsRequest(topics=[row], timeout_ms=5000), 7)
+        response = await self.client.request_any(
+            CreateTopicsRequest(topics=[row], timeout_ms=5000), 7
+        )
         created = response.topics[0]
         return bytes(created.topic_id) if created.error_code == 0 else None
 
@@ -93,7 +101,9 @@ class Recycler:
             row = FetchPartition(partition=0, fetch_offset=position, partition_max_bytes=1 << 20)
             topic = FetchTopic(topic_id=topic_id, partitions=[row])
             request = FetchRequest(max_wait_ms=100, min_bytes=1, max_bytes=1 << 20, topics=[topic])
-            response = await self.client.request(await self.client.leader(self.topic, 0), request, 13)
+            response = await self.client.request(
+                await self.client.leader(self.topic, 0), request, 13
+            )
             result = response.responses[0].partitions[0] if response.responses else None
             if result is None or result.error_code:
                 self.client.forget_leader(self.topic, 0)
@@ -143,7 +153,9 @@ class Trimmer:
             raise Fatal(batch.error)  # a sequence is missing
         deleted = False
         if batch.offset is not None:
-            self.trims.acknowledged += [(self.key, batch.offset + i, v) for i, v in enumerate(values)]
+            self.trims.acknowledged += [
+                (self.key, batch.offset + i, v) for i, v in enumerate(values)
+            ]
             deleted = await self._delete(max(batch.offset + len(values) - dice.randint(0, 12), 0))
         await self._observe_start()
         return deleted
@@ -160,13 +172,17 @@ class Trimmer:
         if response is None or response.topics[0].partitions[0].error_code:
             return False
         low = response.topics[0].partitions[0].low_watermark
-        self.trims.starts.append(StartEvent(started, self.client.now, self.key, max(low, offset), False))
+        self.trims.starts.append(
+            StartEvent(started, self.client.now, self.key, max(low, offset), False)
+        )
         return True
 
     async def _observe_start(self) -> None:
         topic, partition = split_key(self.key)
         row = ListOffsetsPartition(partition_index=partition, timestamp=_EARLIEST)
-        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[row])])
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name=topic, partitions=[row])]
+        )
         started = self.client.now
         response = await self._request(request, 5)
         if response is not None and not response.topics[0].partitions[0].error_code:
@@ -176,7 +192,9 @@ class Trimmer:
     async def _request(self, request: Any, version: int) -> Any:
         topic, partition = split_key(self.key)
         try:
-            return await self.client.request(await self.client.leader(topic, partition), request, version)
+            return await self.client.request(
+                await self.client.leader(topic, partition), request, version
+            )
         except (NotSent, Lost):
             self.client.forget_leader(topic, partition)
             return None

@@ -64,7 +64,9 @@ class Operator:
             if until.is_set():
                 return False
             current = await self._replicas()
-            held = {partition: replicas for partition, replicas in current.items() if node in replicas}
+            held = {
+                partition: replicas for partition, replicas in current.items() if node in replicas
+            }
             if current and not held:
                 return True
             targets: dict[Partition, list[int] | None] = {}
@@ -83,14 +85,19 @@ class Operator:
             for path, znode in zookeeper.tree.load().items()
             if path.startswith("/brokers/topics/") and path.count("/") == 3
         ]
-        return not any(node in replicas for partitions in topics for replicas in partitions.values())
+        return not any(
+            node in replicas for partitions in topics for replicas in partitions.values()
+        )
 
     async def _alter(self, targets: dict[Partition, list[int] | None]) -> bool:
         topics: dict[str, list[ReassignablePartition]] = {}
         for (topic, index), replicas in targets.items():
             row = ReassignablePartition(partition_index=index, replicas=replicas)
             topics.setdefault(topic, []).append(row)
-        rows = [ReassignableTopic(name=topic, partitions=partitions) for topic, partitions in topics.items()]
+        rows = [
+            ReassignableTopic(name=topic, partitions=partitions)
+            for topic, partitions in topics.items()
+        ]
         self.world.log("operator", f"reassigns {targets}")
         try:
             response = await self._client.request_any(

@@ -29,7 +29,10 @@ from millstream.sim.clients.channel import (
     Rejected,
     split_key,
 )
-from millstream.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from millstream.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
 from millstream.wire.messages.end_txn import EndTxnRequest
 from millstream.wire.messages.init_producer_id import InitProducerIdRequest
 from millstream.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -142,7 +145,11 @@ class Producer:
             self.client.forget_leader("data", 0)
 
     async def request_until_done(
-        self, request: Any, version: int, deadline_s: float, on_lost: Callable[[], None] = lambda: None
+        self,
+        request: Any,
+        version: int,
+        deadline_s: float,
+        on_lost: Callable[[], None] = lambda: None,
     ) -> Any:
         """Repeat a request until the response has no retriable error. Raises Fatal or Rejected."""
         until = self.client.now + deadline_s
@@ -255,7 +262,9 @@ class Producer:
             transactional_id=self.transactional_id,
             acks=-1,
             timeout_ms=5_000,
-            topic_data=[TopicProduceData(name=topic, partition_data=rows) for topic, rows in topics.items()],
+            topic_data=[
+                TopicProduceData(name=topic, partition_data=rows) for topic, rows in topics.items()
+            ],
         )
 
     def _records(self, batch: Batch) -> bytes:
@@ -271,7 +280,9 @@ class Producer:
     def _record(self, i: int, now_ms: int, value: str) -> Record:
         return Record(i, now_ms, None, value.encode(), ())
 
-    def _completed(self, leader: Address, batches: list[Batch], response: asyncio.Future[Any]) -> None:
+    def _completed(
+        self, leader: Address, batches: list[Batch], response: asyncio.Future[Any]
+    ) -> None:
         error = response.exception()
         if error is not None:
             for batch in batches:
@@ -320,7 +331,8 @@ class Producer:
             v3_and_below_producer_id=self.producer_id,
             v3_and_below_producer_epoch=self.epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnTopic(name=topic, partitions=indexes) for topic, indexes in topics.items()
+                AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                for topic, indexes in topics.items()
             ],
         )
         await self.request_until_done(request, 3, _DELIVERY_S)

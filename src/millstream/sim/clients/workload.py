@@ -97,7 +97,9 @@ class Workload:
         for i in range(trimmers):
             self._run(f"trimmer-{i}", self._trim)
 
-    def _run(self, name: str, behaviour: Callable[[str, Process, random.Random], Awaitable[None]]) -> None:
+    def _run(
+        self, name: str, behaviour: Callable[[str, Process, random.Random], Awaitable[None]]
+    ) -> None:
         process = self.world.process(name)
         self.clients.append(process)
 
@@ -131,13 +133,17 @@ class Workload:
                     rows.append((dice.choice(keys), values))
                     count += len(values)
                 ops = [
-                    self.history.invoke(name, SEND, [Send(key, value) for value in values], client.now)
+                    self.history.invoke(
+                        name, SEND, [Send(key, value) for value in values], client.now
+                    )
                     for key, values in rows
                 ]
                 batches = await producer.deliver(rows)
                 for op, batch in zip(ops, batches, strict=True):
                     self.world.activity[f"send {batch.outcome}"] += len(batch.values)
-                    self.history.complete(op, batch.outcome, _sends(batch), client.now, error=batch.error)
+                    self.history.complete(
+                        op, batch.outcome, _sends(batch), client.now, error=batch.error
+                    )
                 if any(batch.outcome != OK for batch in batches):
                     return  # a sequence is missing: this producer id cannot continue
                 if dice.random() < _SHORT_LIVED:
@@ -152,7 +158,10 @@ class Workload:
         client = self._client(name, process)
         version = dice.choice((1, 2))
         # Incarnations sometimes share an id, so that one fences the other.
-        producer, count = Producer(client, f"txn-{dice.randrange(3)}", version, hasty=dice.random() < 0.5), 0
+        producer, count = (
+            Producer(client, f"txn-{dice.randrange(3)}", version, hasty=dice.random() < 0.5),
+            0,
+        )
         producer.reuses_sequences = version == 1 and dice.random() < _REUSES_SEQUENCES
         try:
             await producer.init()
@@ -265,7 +274,9 @@ class Workload:
                 await member.join()
                 if not member.rejoin_due:
                     self.ownerships.append(
-                        Ownership(member.group, member.generation, member.member_id, tuple(member.owned))
+                        Ownership(
+                            member.group, member.generation, member.member_id, tuple(member.owned)
+                        )
                     )
                     self.world.activity["generations joined"] += 1
                     await self._read_owned(name, client, member, dice, until)
@@ -284,7 +295,9 @@ class Workload:
         started = client.now
         committed = await member.committed()
         for key, offset in committed.items():
-            self.offsets.append(OffsetEvent(started, client.now, member.group, key, offset, True, name))
+            self.offsets.append(
+                OffsetEvent(started, client.now, member.group, key, offset, True, name)
+            )
         consumer.assign({key: max(offset, 0) for key, offset in committed.items()})
         assigned = self.history.invoke(name, ASSIGN, [], client.now)
         self.history.complete(assigned, OK, [], client.now)
@@ -304,7 +317,9 @@ class Workload:
                         self.world.activity["commits"] += 1
                         for key, offset in offsets.items():
                             self.offsets.append(
-                                OffsetEvent(started, client.now, member.group, key, offset, False, name)
+                                OffsetEvent(
+                                    started, client.now, member.group, key, offset, False, name
+                                )
                             )
             await asyncio.sleep(dice.uniform(0.01, 0.3))
             if client.now - beat >= _HEARTBEAT_S:
@@ -349,7 +364,9 @@ class Workload:
             fetched_at, offset = await copier.begin()
             assigned = self.history.invoke(name, ASSIGN, [], client.now)
             self.history.complete(assigned, OK, [], client.now)
-            self.offsets.append(OffsetEvent(fetched_at, client.now, copier.group, source, offset, True, name))
+            self.offsets.append(
+                OffsetEvent(fetched_at, client.now, copier.group, source, offset, True, name)
+            )
             while not self.stopping:
                 records = await copier.consumer.poll(max_wait_ms=200)
                 if rows := records.get(source):
@@ -361,11 +378,15 @@ class Workload:
         finally:
             client.close()
 
-    async def _copy_once(self, tag: str, name: str, copier: Copier, rows: list[tuple[int, str]]) -> None:
+    async def _copy_once(
+        self, tag: str, name: str, copier: Copier, rows: list[tuple[int, str]]
+    ) -> None:
         client, producer, target = copier.client, copier.producer, copy_of(copier.source)
         values = [f"{value}|{tag}" for _, value in rows]
         polled = Poll({copier.source: rows})
-        op = self.history.invoke(name, TXN, [polled, *(Send(target, value) for value in values)], client.now)
+        op = self.history.invoke(
+            name, TXN, [polled, *(Send(target, value) for value in values)], client.now
+        )
         outcome, error, base = INFO, "", None
         commit_requested: float | None = None
         try:
@@ -388,7 +409,8 @@ class Workload:
         finally:
             self.world.activity[f"copy {outcome}"] += 1
             sends = [
-                Send(target, value, None if base is None else base + i) for i, value in enumerate(values)
+                Send(target, value, None if base is None else base + i)
+                for i, value in enumerate(values)
             ]
             value: list[Mop] = [polled, *sends]
             self.history.complete(

@@ -47,7 +47,9 @@ class BrokerFaults:
                 else:
                     broker.kill()
                 starting = asyncio.get_running_loop().create_task(broker.start())
-                await asyncio.sleep(self._dice.choice((0.0005, 0.002, 0.05, 0.5)) * self._dice.random())
+                await asyncio.sleep(
+                    self._dice.choice((0.0005, 0.002, 0.05, 0.5)) * self._dice.random()
+                )
                 if not broker.running:
                     await starting
                     break

@@ -34,7 +34,9 @@ class DiskFaults:
         """
         broker = self._run.victim()
         if broker is not None and broker.disk_is_healthy:
-            failing = self._dice.choice((("append",), ("sync",), ("append", "write", "sync", "rename")))
+            failing = self._dice.choice(
+                (("append",), ("sync",), ("append", "write", "sync", "rename"))
+            )
             below = self._dice.choice(("/", f"{self._dice.choice(broker.directories)}/"))
             broker.break_disk(io_error, failing, below)
             self._run.in_background(self._replace(broker, self._dice.uniform(0.1, 3.0)))
@@ -48,6 +50,11 @@ class DiskFaults:
         run = self._run
         await self._repair(broker, seconds)
         await run.wait(self._dice.uniform(0.0, 6.0))
-        if len(broker.directories) > 1 and broker.running and broker not in run.busy and run.victim():
+        if (
+            len(broker.directories) > 1
+            and broker.running
+            and broker not in run.busy
+            and run.victim()
+        ):
             broker.kill()
             run.restart_later(broker, self._dice.uniform(0.0, 2.0))

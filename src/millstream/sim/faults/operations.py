@@ -28,7 +28,12 @@ class Operations:
         """Restart one broker after the other, with clean shutdowns."""
         run, dice = self._run, self._run.dice
         for broker in list(run.brokers):
-            if run.over.is_set() or run.victim() is None or not broker.running or broker in run.busy:
+            if (
+                run.over.is_set()
+                or run.victim() is None
+                or not broker.running
+                or broker in run.busy
+            ):
                 return
             run.busy.add(broker)
             await broker.stop()

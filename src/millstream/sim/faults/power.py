@@ -49,10 +49,16 @@ class ReplicatedPowerCuts(PowerCuts):
         elif path.endswith("/state"):
             state = json.loads(data)
             before = self._isr.get(path, [])
-            if before and all(path in self._lossy[node] for node in before) and state["leader"] in before:
+            if (
+                before
+                and all(path in self._lossy[node] for node in before)
+                and state["leader"] in before
+            ):
                 # The sessions of all others ended after its power was cut and before that was
                 # noticed. Only eligible leader replicas (KIP-966) could help.
-                self._world.log("nemesis", f"{path} is led by the last in sync, which lost its power")
+                self._world.log(
+                    "nemesis", f"{path} is led by the last in sync, which lost its power"
+                )
                 self._world.activity[LAST_LOST_POWER] += 1
             self._isr[path] = state["isr"]
             for node, paths in self._lossy.items():

@@ -80,7 +80,9 @@ class Scheduler:
 
     def at(self, when: float, callback: Callback, *args: Any) -> None:
         """Call back at a time, outside of every loop: for kernels, links and faults."""
-        heapq.heappush(self.heap, (when if when > self.now else self.now, next(self._number), callback, args))
+        heapq.heappush(
+            self.heap, (when if when > self.now else self.now, next(self._number), callback, args)
+        )
 
     def run_until(self, done: Callable[[], bool], limit_s: float) -> None:
         """Run events until `done`.
@@ -93,7 +95,9 @@ class Scheduler:
                 raise SimulationError("deadlock: nothing is scheduled\n" + self.dump())
             when, _, callback, args = pop(heap)
             if when > limit_s:
-                raise SimulationError(f"not done after {limit_s:.0f} simulated seconds\n" + self.dump())
+                raise SimulationError(
+                    f"not done after {limit_s:.0f} simulated seconds\n" + self.dump()
+                )
             if when > self.now:
                 self.now = when
             self.events += 1
@@ -238,7 +242,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         ready, scheduler = self._ready, self._scheduler
         count = len(ready)
         # Numbers hash the same everywhere.
-        scheduler.fingerprint = hash((scheduler.fingerprint, self._local, self._number, count)) & 0xFFFFFFFF
+        scheduler.fingerprint = (
+            hash((scheduler.fingerprint, self._local, self._number, count)) & 0xFFFFFFFF
+        )
         asyncio._set_running_loop(self)
         self._iterating = True
         try:
@@ -253,7 +259,9 @@ class SimLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:
                     message = f"Exception in callback {handle!r}"
-                    self.call_exception_handler({"message": message, "exception": error, "handle": handle})
+                    self.call_exception_handler(
+                        {"message": message, "exception": error, "handle": handle}
+                    )
                 if self.dead:
                     return
         finally:
@@ -299,7 +307,11 @@ class SimLoop(asyncio.AbstractEventLoop):
         return SimFuture(self._scheduler.number(), self)
 
     def create_task(  # type: ignore[override]
-        self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Context | None = None
+        self,
+        coro: Coroutine[Any, Any, Any],
+        *,
+        name: str | None = None,
+        context: Context | None = None,
     ) -> asyncio.Task[Any]:
         return SimTask(self._scheduler.number(), coro, self, name, context)
 
@@ -310,7 +322,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         future = self.create_future()
         delay = self.slowness * self._thread_delay()
         effect = delay * self._dice.random()
-        self._scheduler.at(self.time() + effect, self._do_in_thread, future, func, args, delay - effect)
+        self._scheduler.at(
+            self.time() + effect, self._do_in_thread, future, func, args, delay - effect
+        )
         return future
 
     def _do_in_thread(
@@ -369,7 +383,9 @@ def _set_outcome(future: asyncio.Future[Any], result: Any, error: BaseException 
         future.set_result(result)
 
 
-def spawn(loop: SimLoop, work: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
+def spawn(
+    loop: SimLoop, work: Coroutine[Any, Any, Any], name: str | None = None
+) -> asyncio.Task[Any]:
     """Start work on the loop of another process."""
     return loop.create_task(work, name=name)
 

@@ -96,4 +96,7 @@ class TraceHandler(logging.Handler):
         loop: Any = _get_running_loop()
         source = loop.name if loop is not None else "-"
         text = self.format(record) if record.exc_info else record.getMessage()
-        print(f"{self._world.scheduler.now:10.6f} {source}: {record.levelname} {text}", file=sys.stderr)
+        print(
+            f"{self._world.scheduler.now:10.6f} {source}: {record.levelname} {text}",
+            file=sys.stderr,
+        )

@@ -191,7 +191,9 @@ class HostNetwork:
         """Return both ends of a new connection."""
         self._next_port += 1
         network = self._network
-        mine = SimStream(network, self._loop, self._host, (listener.host, listener.port), is_client=True)
+        mine = SimStream(
+            network, self._loop, self._host, (listener.host, listener.port), is_client=True
+        )
         theirs = SimStream(network, listener.loop, listener.host, (self._host, self._next_port))
         mine.join(theirs)
         theirs.join(mine)
@@ -202,7 +204,12 @@ class SimListener:
     """A listening port of a host."""
 
     def __init__(
-        self, network: SimNetwork, loop: SimLoop, host: str, port: int, accept: Callable[[Stream], None]
+        self,
+        network: SimNetwork,
+        loop: SimLoop,
+        host: str,
+        port: int,
+        accept: Callable[[Stream], None],
     ) -> None:
         self._network = network
         self._accept = accept
@@ -265,7 +272,9 @@ class _Pipe:
         network = self._network
         if self._held_since is None:
             self._held_since = network.scheduler.now
-            network.scheduler.at(network.scheduler.now + _GIVE_UP_S, self._give_up, self._held_since)
+            network.scheduler.at(
+                network.scheduler.now + _GIVE_UP_S, self._give_up, self._held_since
+            )
             if network.is_cut(*self.link):
                 network.hold(self)
             else:
@@ -462,7 +471,9 @@ class SimStream:
             self._loop.call_soon(self._fire_writable)
 
     def _writable(self) -> bool:
-        return self._error is not None or (self._pipe is not None and self._pipe.in_flight < _WINDOW)
+        return self._error is not None or (
+            self._pipe is not None and self._pipe.in_flight < _WINDOW
+        )
 
     def _fire_writable(self) -> None:
         self._write_due = False

@@ -47,7 +47,9 @@ class SimWorker:
 def workers_on(files: Files) -> NewWorker:
     """Return the factory of a broker's workers."""
 
-    def new(name: str, *, idle_exit_s: float | None = None, kill_on_cancel: bool = False) -> JobRunner:
+    def new(
+        name: str, *, idle_exit_s: float | None = None, kill_on_cancel: bool = False
+    ) -> JobRunner:
         return SimWorker(files)
 
     return new

@@ -137,7 +137,9 @@ class SimZooKeeper:
         if self.world.trace:
             for write in writes:
                 data = getattr(write, "data", b"").decode("utf-8", "backslashreplace")
-                self.world.log(HOST, f"{session.client_name} {type(write).__name__} {write.path} {data}")
+                self.world.log(
+                    HOST, f"{session.client_name} {type(write).__name__} {write.path} {data}"
+                )
         for write in writes:
             if not isinstance(write, Check):
                 for listener in self.on_write:
@@ -156,7 +158,9 @@ _DROPPED = object()
 class SimCoordination:
     """Implements `Coordination` for one process."""
 
-    def __init__(self, zookeeper: SimZooKeeper, process: Process, *, session_timeout_ms: int = 6000) -> None:
+    def __init__(
+        self, zookeeper: SimZooKeeper, process: Process, *, session_timeout_ms: int = 6000
+    ) -> None:
         self._zookeeper = zookeeper
         self._process = process
         self._loop = process.loop
@@ -305,7 +309,11 @@ class SimCoordination:
             self._pending.pop(response, None)
 
     def _arrived(
-        self, session: _Session, connection: int, work: Callable[[Tree], Any], response: asyncio.Future[Any]
+        self,
+        session: _Session,
+        connection: int,
+        work: Callable[[Tree], Any],
+        response: asyncio.Future[Any],
     ) -> None:
         """Execute a request at the ensemble. It, or its response, may be lost on the way."""
         zookeeper = self._zookeeper
@@ -321,7 +329,9 @@ class SimCoordination:
             self._stuck = connection
             return
         back = zookeeper.now + zookeeper.network.delay(HOST, self._host)
-        zookeeper.world.scheduler.at(back, self._loop.call_soon, self._complete, connection, response, result)
+        zookeeper.world.scheduler.at(
+            back, self._loop.call_soon, self._complete, connection, response, result
+        )
 
     def _complete(self, connection: int, response: asyncio.Future[Any], result: Any) -> None:
         if response.done() or connection != self._connection:

@@ -109,7 +109,9 @@ def split(sizes: Array, groups: Sequence[tuple[int, int]]) -> Array:
     return np.asarray(starts, np.int64)
 
 
-def encode(columns: Columns, bounds: Array, *, codec: int = 0, level: int | None = None) -> Iterator[Encoded]:
+def encode(
+    columns: Columns, bounds: Array, *, codec: int = 0, level: int | None = None
+) -> Iterator[Encoded]:
     """Yield one batch for each pair of neighbours in ``bounds``."""
     if len(bounds) < 2:
         return
@@ -127,14 +129,16 @@ def encode(columns: Columns, bounds: Array, *, codec: int = 0, level: int | None
             if len(packed) < len(body):
                 body, used = packed, codec
         yield Encoded(
-            _head(len(body), used, count, int(base_times[index]), int(last_times[index])), body, count
+            _head(len(body), used, count, int(base_times[index]), int(last_times[index])),
+            body,
+            count,
         )
 
 
 def stamp(
     head: bytes, body: memoryview | bytes, *, producer_id: int, producer_epoch: int, sequence: int
 ) -> bytearray:
-    """Return the header with its producer and its checksum; transactional if there is a producer."""
+    """Return the header with producer and checksum; transactional if there is a producer."""
     stamped = bytearray(head)
     if producer_id >= 0:
         stamped[FLAGS_AT] |= TRANSACTIONAL
@@ -150,7 +154,9 @@ def count_of(head: bytes | memoryview) -> int:
 
 def encode_headers(column: pa.ListArray) -> pa.BinaryArray:
     """Encode a column of lists of (key, value) as the end of each record: count, then headers."""
-    counts = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    counts = (
+        pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     flat = column.flatten()
     keys, values = (as_binary(pc.struct_field(flat, [field])) for field in (0, 1))
     if keys.null_count:
@@ -181,7 +187,9 @@ def as_binary(column: pa.Array) -> pa.BinaryArray:
 
 def _head(body_bytes: int, codec: int, count: int, base_time: int, last_time: int) -> bytes:
     length = HEADER_SIZE - LOG_OVERHEAD + body_bytes
-    return HEADER.pack(0, length, -1, MAGIC, 0, codec, count - 1, base_time, last_time, -1, -1, -1, count)
+    return HEADER.pack(
+        0, length, -1, MAGIC, 0, codec, count - 1, base_time, last_time, -1, -1, -1, count
+    )
 
 
 def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> pa.BinaryArray:
@@ -190,7 +198,9 @@ def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> 
     value_sizes = _lengths(columns.values)
     rows = len(value_sizes)
     times = _zigzag(columns.times - np.repeat(base_times, counts))
-    deltas = (np.arange(rows, dtype=np.uint32) - np.repeat(firsts.astype(np.uint32), counts)) << np.uint32(1)
+    deltas = (
+        np.arange(rows, dtype=np.uint32) - np.repeat(firsts.astype(np.uint32), counts)
+    ) << np.uint32(1)
     keys = np.ones(rows, np.uint32) if key_sizes is None else _zigzag(key_sizes)
     values = _zigzag(value_sizes)
     inside = [times, deltas, keys]
@@ -215,7 +225,7 @@ def _join(columns: Columns, firsts: Array, counts: Array, base_times: Array) -> 
     )
 
 
-# ---- variable-length numbers, for all rows at once -----------------------------------------------
+# ---- variable-length numbers, for all rows at once ----
 
 
 def _lengths(column: pa.Array) -> Array:

@@ -44,7 +44,7 @@ class TaskDone(WriterCommitMessage):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Created on the driver, sent to every task, and used on the driver's machine for the commit."""
+    """Created on the driver, sent to every task, and used on the driver for the commit."""
 
     def __init__(self, texts: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         with one_line_errors():
@@ -75,7 +75,7 @@ class BatchWriter(DataSourceArrowWriter):
     def exactly_once(self) -> bool:
         return bool(self.options["delivery"] == "exactly-once")
 
-    # ---- tasks -----------------------------------------------------------------------------------
+    # ---- tasks ----
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
         """Encode the rows of a partition and send them to the staging topic, or to their topics."""
@@ -96,7 +96,10 @@ class BatchWriter(DataSourceArrowWriter):
                 for payload in chunk:
                     if self.exactly_once:
                         batch = writer.send(
-                            staging.topic_of(self.job), staging_partition, payload.head, payload.body
+                            staging.topic_of(self.job),
+                            staging_partition,
+                            payload.head,
+                            payload.body,
                         )
                         sent.append((batch, payload.topic, payload.partition))
                     else:
@@ -107,7 +110,10 @@ class BatchWriter(DataSourceArrowWriter):
             writer.close()
             raise
         return TaskDone(
-            [Staged(staging_partition, batch.offset, topic, partition) for batch, topic, partition in sent]
+            [
+                Staged(staging_partition, batch.offset, topic, partition)
+                for batch, topic, partition in sent
+            ]
         )
 
     def _encode_job(self) -> EncodeJob:
@@ -125,21 +131,32 @@ class BatchWriter(DataSourceArrowWriter):
     def _stage(self) -> Destination:
         protocol = Protocol(self._connection)
         try:
-            largest = max([self._targets.limit(topic) for topic in self._targets.counts], default=1 << 20)
+            largest = max(
+                [self._targets.limit(topic) for topic in self._targets.counts], default=1 << 20
+            )
             created = staging.create(protocol, self.job, largest, self._patience_s)
         finally:
             protocol.close()
-        return Destination(self._connection, created.leaders, created.brokers, timeout_s=self._patience_s)
+        return Destination(
+            self._connection, created.leaders, created.brokers, timeout_s=self._patience_s
+        )
 
     def _destination(self) -> Destination:
         targets = self._targets
-        return Destination(self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s)
+        return Destination(
+            self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s
+        )
 
-    # ---- commit ----------------------------------------------------------------------------------
+    # ---- commit ----
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Copy the batches of successful tasks in one transaction."""
-        staged = [batch for message in messages if isinstance(message, TaskDone) for batch in message.staged]
+        staged = [
+            batch
+            for message in messages
+            if isinstance(message, TaskDone)
+            for batch in message.staged
+        ]
         if not self.exactly_once or not staged:
             return
         protocol = Protocol(self._connection)

@@ -23,7 +23,7 @@ REJECTED_TRIGGERS = {
 
 
 class BatchIdentity(NamedTuple):
-    """The id of the query (it is stored in the checkpoint) and a hash of the offsets of the batch."""
+    """The query's id, which the checkpoint stores, and a hash of the offsets of the batch."""
 
     query: str
     offsets: str
@@ -95,7 +95,9 @@ class Checkpoint:
     def identify(self, batch_id: int) -> BatchIdentity:
         """Return the identity of a batch that is about to run."""
         written = self._read(batch_id)
-        return BatchIdentity(self.query, hashlib.sha256(self.query.encode() + b"\n" + written).hexdigest())
+        return BatchIdentity(
+            self.query, hashlib.sha256(self.query.encode() + b"\n" + written).hexdigest()
+        )
 
     def offsets(self, batch_id: int) -> list[str]:
         """Return where a batch ends in each of its sources, as the sources wrote it."""

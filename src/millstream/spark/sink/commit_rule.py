@@ -25,13 +25,18 @@ class CommittedBatch(NamedTuple):
     same_offsets: bool
 
     @classmethod
-    def compare(cls, batch: int, query: str, offsets: str, identity: BatchIdentity) -> CommittedBatch:
+    def compare(
+        cls, batch: int, query: str, offsets: str, identity: BatchIdentity
+    ) -> CommittedBatch:
         """Compare a committed batch with the identity of the next one."""
         return cls(batch, query == identity.query, offsets == identity.offsets)
 
 
 class Verdict(Enum):
-    """The place of a batch relative to the last committed one. All but the first two are conflicts."""
+    """The place of a batch relative to the last committed one.
+
+    All but the first two are conflicts.
+    """
 
     NEXT = "next"
     COMMITTED = "committed"

@@ -23,14 +23,18 @@ MAX_ROWS = 1000
 MAX_ROW_BYTES = 64 << 10
 # Maximum total size of the record batches of a small micro-batch.
 SMALL_BYTES = 64 << 10
-# Number of batches on the normal path after one that was larger than expected. A query whose batches
-# vary would otherwise run many of them twice.
+# Number of batches on the normal path after one that was larger than expected. A query whose
+# batches vary would otherwise run many of them twice.
 PAUSE = 100
 
 TOO_MANY = "more rows than the driver takes"
 # Counts the rows of a partition from 0: the number of the partition is in the bits above.
 _NUMBER = "(monotonically_increasing_id() & 8589934591)"
-_SIZES = {"value": "octet_length({})", "key": "octet_length({})", "headers": "octet_length(to_json({}))"}
+_SIZES = {
+    "value": "octet_length({})",
+    "key": "octet_length({})",
+    "headers": "octet_length(to_json({}))",
+}
 
 
 class DriverCollect:
@@ -53,7 +57,9 @@ class DriverCollect:
         if not self._expects_small:
             return None
         try:
-            collected: list[pa.RecordBatch] = rows.selectExpr(*guarded(columns)).toArrow().to_batches()
+            collected: list[pa.RecordBatch] = (
+                rows.selectExpr(*guarded(columns)).toArrow().to_batches()
+            )
             return collected
         except Exception as error:
             if TOO_MANY not in str(error):
@@ -65,7 +71,9 @@ class DriverCollect:
 def guarded(columns: Mapping[str, str]) -> list[str]:
     """Return the columns of a query that fails if a partition has too many rows for the driver."""
     quoted = {name: "`" + actual.replace("`", "``") + "`" for name, actual in columns.items()}
-    sizes = [f"ifnull({size.format(quoted[name])}, 0)" for name, size in _SIZES.items() if name in quoted]
+    sizes = [
+        f"ifnull({size.format(quoted[name])}, 0)" for name, size in _SIZES.items() if name in quoted
+    ]
     small = f"{_NUMBER} < {MAX_ROWS} AND {' + '.join(sizes)} <= {MAX_ROW_BYTES}"
     value = quoted.pop("value")
     return [f"IF({small}, {value}, raise_error('{TOO_MANY}')) AS {value}", *quoted.values()]

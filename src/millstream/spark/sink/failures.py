@@ -64,16 +64,27 @@ class JobFailed(SinkError):
 
 _FROM_TASK: dict[str, type[SinkError]] = {
     error.__name__: error
-    for error in (RowRefused, RecordTooLarge, TopicMissing, SinkFenced, NotFirstAttempt, WriteFailed)
+    for error in (
+        RowRefused,
+        RecordTooLarge,
+        TopicMissing,
+        SinkFenced,
+        NotFirstAttempt,
+        WriteFailed,
+    )
 }
 _LINE = re.compile(rf"{re.escape(__name__)}\.(\w+): (.*)")
-_PYTHON_ERROR = re.compile(r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (.*)$", re.MULTILINE)
+_PYTHON_ERROR = re.compile(
+    r"^\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (.*)$", re.MULTILINE
+)
 
 
 def from_job(error: Exception) -> SinkError:
     """Return our error for a failed job. Being fenced takes precedence over everything else."""
     text = str(error)
-    raised = [_FROM_TASK[name](line.strip()) for name, line in _LINE.findall(text) if name in _FROM_TASK]
+    raised = [
+        _FROM_TASK[name](line.strip()) for name, line in _LINE.findall(text) if name in _FROM_TASK
+    ]
     for kind in (SinkFenced, RowRefused):
         for task_error in raised:
             if isinstance(task_error, kind):

@@ -73,7 +73,9 @@ def collect_encoded(job: DataFrame) -> pa.Table:
     except Exception as error:
         raise from_job(error) from error
     columns = zip(*rows, strict=True) if rows else [[] for _ in ENCODED_SCHEMA]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, ENCODED_SCHEMA.types, strict=True)]
+    arrays = [
+        pa.array(column, kind) for column, kind in zip(columns, ENCODED_SCHEMA.types, strict=True)
+    ]
     return pa.Table.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
 
@@ -143,4 +145,6 @@ def _check_stage(session: SparkSession, stage: int) -> None:
     context._jsc.sc().listenerBus().waitUntilEmpty()
     info = context.statusTracker().getStageInfo(stage)
     if info is None or info.currentAttemptId > 0:
-        raise NotFirstAttempt(f"stage {stage} may have run more than once, so the batch starts over")
+        raise NotFirstAttempt(
+            f"stage {stage} may have run more than once, so the batch starts over"
+        )

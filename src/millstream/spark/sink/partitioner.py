@@ -43,13 +43,20 @@ def spread(rows: int, count: int | Array, start: int) -> Array:
 
     ``start`` rotates from task to task and batch to batch.
     """
-    return ((np.arange(rows, dtype=np.int64) + start) % np.asarray(count, np.int64)).astype(np.int32)
+    return ((np.arange(rows, dtype=np.int64) + start) % np.asarray(count, np.int64)).astype(
+        np.int32
+    )
 
 
 def _bytes_of(keys: pa.BinaryArray) -> tuple[Array, Array]:
-    """Return the bytes of all keys and where each key starts. Padding lets a word be read anywhere."""
+    """Return the bytes of all keys and where each key starts.
+
+    Padding lets a word be read anywhere.
+    """
     _, offsets, data = keys.buffers()
-    starts = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys)].astype(np.int64)
+    starts = np.frombuffer(offsets, np.int32)[keys.offset : keys.offset + len(keys)].astype(
+        np.int64
+    )
     end = int(np.frombuffer(offsets, np.int32)[keys.offset + len(keys)])
     padded = np.zeros(end + 4, np.uint8)
     padded[:end] = np.frombuffer(data, np.uint8, end)

@@ -45,11 +45,15 @@ class ProduceLink:
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.address = address
-        self._peer = socket.create_connection((address.host, address.port), timeout=CONNECT_TIMEOUT_S)
+        self._peer = socket.create_connection(
+            (address.host, address.port), timeout=CONNECT_TIMEOUT_S
+        )
         self._timeout_s = timeout_s
         self._peer.settimeout(timeout_s)
         self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._link: Link[None] = Link(CLIENT_ID, max_response_bytes=MAX_RESPONSE_BYTES, in_order=True)
+        self._link: Link[None] = Link(
+            CLIENT_ID, max_response_bytes=MAX_RESPONSE_BYTES, in_order=True
+        )
 
     @property
     def idle(self) -> bool:
@@ -88,7 +92,11 @@ class ProduceLink:
 
 
 def request(
-    header: bytes, batches: Iterable[PartitionBatch], *, transactional_id: str | None, timeout_ms: int
+    header: bytes,
+    batches: Iterable[PartitionBatch],
+    *,
+    transactional_id: str | None,
+    timeout_ms: int,
 ) -> list[Bytes]:
     """Return a whole request, size included, as pieces to send one after the other."""
     by_topic: dict[str, list[PartitionBatch]] = {}

@@ -25,9 +25,20 @@ from millstream.spark.sink.failures import ProgressConflict, SinkError
 from millstream.spark.sink.writer import Destination, Producer, Writer
 from millstream.spark.source.fetcher import Fetcher, Task
 from millstream.spark.source.offsets import Range
-from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream.wire.records.batch import Record, build_batch
 from millstream.wire.records.layout import HEADER_SIZE
 
@@ -56,8 +67,10 @@ class Progress:
     at_ms: int = 0
 
     def to_batch(self) -> tuple[bytes, bytes]:
-        """Return header and body of a record batch with this record, without producer and checksum."""
-        value = json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"), sort_keys=True)
+        """Return header and body of a batch with this record, without producer and checksum."""
+        value = json.dumps(
+            {"format": FORMAT, **asdict(self)}, separators=(",", ":"), sort_keys=True
+        )
         whole = build_batch([Record(0, self.at_ms, self.sink.encode(), value.encode())])
         return whole[:HEADER_SIZE], whole[HEADER_SIZE:]
 
@@ -65,18 +78,25 @@ class Progress:
     def from_value(cls, value: bytes) -> Progress:
         fields = json.loads(value)
         if fields.pop("format", None) != FORMAT:
-            raise SinkError("the progress record was written by a newer version", hint="use that version")
+            raise SinkError(
+                "the progress record was written by a newer version", hint="use that version"
+            )
         return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
 
 
-# ---- decisions -----------------------------------------------------------------------------------
+# ---- decisions ----
 
 
 class CommittedProgress:
     """Decides about batches by the last one that the sink committed. No I/O."""
 
     def __init__(
-        self, sink_id: str, last: Progress | None, *, reset_progress: bool = False, allows_gaps: bool = False
+        self,
+        sink_id: str,
+        last: Progress | None,
+        *,
+        reset_progress: bool = False,
+        allows_gaps: bool = False,
     ) -> None:
         self.last = last
         self.query: str | None = None
@@ -105,7 +125,9 @@ class CommittedProgress:
         last = self.last
         if last is None:
             return judge(None, batch_id)
-        return judge(CommittedBatch.compare(last.batch, last.query, last.offsets, identity), batch_id)
+        return judge(
+            CommittedBatch.compare(last.batch, last.query, last.offsets, identity), batch_id
+        )
 
     def check_query(self, query_id: str) -> None:
         """Raise unless the sink serves this query, and the query wrote the committed progress."""
@@ -123,7 +145,9 @@ class CommittedProgress:
         """Return the progress after this batch."""
         commits = 1 + (0 if self.last is None else self.last.commits)
         ordered = dict(sorted(counts.items()))
-        return Progress(self._sink_id, identity.query, batch_id, identity.offsets, commits, ordered, now_ms)
+        return Progress(
+            self._sink_id, identity.query, batch_id, identity.offsets, commits, ordered, now_ms
+        )
 
 
 def _other_query(sink_id: str, last: Progress, query_id: str) -> ProgressConflict:
@@ -138,7 +162,9 @@ def _other_query(sink_id: str, last: Progress, query_id: str) -> ProgressConflic
 def _conflict(
     verdict: Verdict, sink_id: str, last: Progress | None, batch_id: int, query_id: str
 ) -> ProgressConflict:
-    reset = "reset_progress=True continues from here and accepts that records are repeated or missing"
+    reset = (
+        "reset_progress=True continues from here and accepts that records are repeated or missing"
+    )
     if last is None:
         return ProgressConflict(
             f"the query is at batch {batch_id}, and sink {sink_id!r} has never committed a batch: its name "
@@ -153,7 +179,11 @@ def _conflict(
             "batches in between are not in the topics",
             hint=f"use the checkpoint that belongs to this sink; {reset}",
         )
-    how = "with other offsets" if verdict is Verdict.OTHER_OFFSETS else f"and later ones up to {last.batch}"
+    how = (
+        "with other offsets"
+        if verdict is Verdict.OTHER_OFFSETS
+        else f"and later ones up to {last.batch}"
+    )
     return ProgressConflict(
         f"batch {batch_id} comes again, but sink {sink_id!r} has committed it {how}: "
         "the checkpoint was restored or copied",
@@ -161,7 +191,7 @@ def _conflict(
     )
 
 
-# ---- the topic -----------------------------------------------------------------------------------
+# ---- the topic ----
 
 
 @dataclass(frozen=True)
@@ -176,7 +206,9 @@ class ProgressPartition:
 class ProgressTopic:
     """The progress topic, as the driver of one sink uses it."""
 
-    def __init__(self, protocol: Protocol, connection: Connection, name: str = DEFAULT_TOPIC) -> None:
+    def __init__(
+        self, protocol: Protocol, connection: Connection, name: str = DEFAULT_TOPIC
+    ) -> None:
         self.name = name
         self.partitions: list[ProgressPartition] = []
         self._protocol = protocol
@@ -190,12 +222,15 @@ class ProgressTopic:
         while not self._find():
             if time.monotonic() > deadline_s:
                 raise SinkError(
-                    f"the progress topic {self.name!r} has no leader", hint="check that the brokers are up"
+                    f"the progress topic {self.name!r} has no leader",
+                    hint="check that the brokers are up",
                 )
             time.sleep(RETRY_S)
         self._check_compacted()
 
-    def write(self, progress: Progress, transactional_id: str, producer: Producer, timeout_s: float) -> None:
+    def write(
+        self, progress: Progress, transactional_id: str, producer: Producer, timeout_s: float
+    ) -> None:
         """Write a record in the current transaction of the producer.
 
         It goes to partition 0: the topic has one partition, unless a user adds more.
@@ -227,7 +262,9 @@ class ProgressTopic:
         ]
         return max(records, key=lambda progress: progress.commits, default=None)
 
-    def _read_partition(self, source: ProgressPartition, sink: str, patience_s: float) -> list[Progress]:
+    def _read_partition(
+        self, source: ProgressPartition, sink: str, patience_s: float
+    ) -> list[Progress]:
         end = self._offset(source, LATEST, READ_UNCOMMITTED)
         self._wait_stable(source, end, patience_s)
         start = self._offset(source, EARLIEST, READ_UNCOMMITTED)
@@ -262,7 +299,9 @@ class ProgressTopic:
             time.sleep(RETRY_S)
 
     def _offset(self, source: ProgressPartition, timestamp: int, isolation: int) -> int:
-        partition = ListOffsetsPartition(partition_index=source.partition.partition, timestamp=timestamp)
+        partition = ListOffsetsPartition(
+            partition_index=source.partition.partition, timestamp=timestamp
+        )
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=isolation,
@@ -275,7 +314,9 @@ class ProgressTopic:
                 raise refusal(ErrorCode.LEADER_NOT_AVAILABLE, doing=f"read {source.partition}")
             response = self._protocol.ask(request, node=leader).topics[0].partitions[0]
             if response.error_code:
-                raise refusal(response.error_code, doing=f"read {source.partition}", subject=self.name)
+                raise refusal(
+                    response.error_code, doing=f"read {source.partition}", subject=self.name
+                )
             return int(response.offset)
 
         return self._protocol.patiently(attempt)
@@ -284,10 +325,14 @@ class ProgressTopic:
         """Look up the partitions. Return False while the topic or one of its leaders is missing."""
         metadata = self._protocol.metadata([self.name])
         brokers = {
-            broker.node_id: Address(broker.node_id, broker.host, broker.port) for broker in metadata.brokers
+            broker.node_id: Address(broker.node_id, broker.host, broker.port)
+            for broker in metadata.brokers
         }
         (topic,) = metadata.topics
-        if topic.error_code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE):
+        if topic.error_code in (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+        ):
             return False
         if topic.error_code:
             raise refusal(topic.error_code, doing=f"read topic {self.name!r}", subject=self.name)
@@ -322,7 +367,9 @@ class ProgressTopic:
 
     def _check_compacted(self) -> None:
         resource = DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=self.name, configuration_keys=["cleanup.policy"]
+            resource_type=TOPIC_RESOURCE,
+            resource_name=self.name,
+            configuration_keys=["cleanup.policy"],
         )
         for result in self._protocol.ask(DescribeConfigsRequest(resources=[resource])).results:
             for entry in result.configs:

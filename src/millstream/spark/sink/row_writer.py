@@ -72,7 +72,7 @@ class RowWriter:
         self._requested_topics |= new
         return bool(new)
 
-    # ---- writing ---------------------------------------------------------------------------------
+    # ---- writing ----
 
     def write(
         self,
@@ -94,9 +94,13 @@ class RowWriter:
         if not self._swept:
             spill.sweep(rows.sparkSession)
             self._swept = True
-        collected = self._driver_collect.collect(rows, self._columns.names) if columns is None else None
+        collected = (
+            self._driver_collect.collect(rows, self._columns.names) if columns is None else None
+        )
         if collected is not None:
-            encoded = jobs.encode_on_driver(collected, self._encode_job(targets, batch_id, writers, None))
+            encoded = jobs.encode_on_driver(
+                collected, self._encode_job(targets, batch_id, writers, None)
+            )
             return self._write_encoded(rows.sparkSession, encoded, targets, writers, before)
         directory = spill.make_directory(rows.sparkSession)
         try:
@@ -114,7 +118,9 @@ class RowWriter:
 
         if isinstance(rows, pa.Table):
             targets = self.targets()
-            columns = {name: name for name in rows.column_names if name != "topic" or self._topic is None}
+            columns = {
+                name: name for name in rows.column_names if name != "topic" or self._topic is None
+            }
             job = self._encode_job(targets, batch_id, 1, None, columns)
             encoded = jobs.encode_on_driver(rows.to_batches(), job)
             return jobs.write_on_driver(encoded, self._destination(targets, before))
@@ -143,7 +149,9 @@ class RowWriter:
         session = rows.sparkSession
         encode_job = self._encode_job(targets, batch_id, writers, None, columns)
         encoded = jobs.map_batches(rows, encode_job, jobs.ENCODED)
-        placed = encoded.repartitionById(writers, F.col("writer")).selectExpr("*", f"{RAN_BY} AS ran_by")
+        placed = encoded.repartitionById(writers, F.col("writer")).selectExpr(
+            "*", f"{RAN_BY} AS ran_by"
+        )
         with jobs.settings(session, {jobs.ARROW_BYTES: str(CHUNK_BYTES), jobs.ADAPTIVE: "false"}):
             job = self._write_job(self._destination(targets, before))
             return jobs.collect_written(jobs.map_batches(placed, job, jobs.WRITTEN))
@@ -165,7 +173,7 @@ class RowWriter:
             return jobs.write_in_tasks(session, encoded, self._write_job(destination), writers)
         return jobs.write_on_driver(encoded, destination)
 
-    # ---- inputs of the jobs ----------------------------------------------------------------------
+    # ---- inputs of the jobs ----
 
     def targets(self) -> Targets:
         """Return the topics and partitions that a batch may write to, as they are now."""
@@ -173,7 +181,9 @@ class RowWriter:
         if self._topic is not None:
             required, optional = {self._topic}, ()
         return retry(
-            lambda: take_snapshot(self._protocol, required, others=optional, patience_s=self._patience_s),
+            lambda: take_snapshot(
+                self._protocol, required, others=optional, patience_s=self._patience_s
+            ),
             self._patience_s,
         )
 
@@ -200,7 +210,9 @@ class RowWriter:
         self, targets: Targets, before: Mapping[TopicPartition, int] = NONE_BEFORE
     ) -> Destination:
         if self._owner is None:
-            return Destination(self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s)
+            return Destination(
+                self._connection, targets.leaders, targets.brokers, timeout_s=self._patience_s
+            )
         return Destination(
             self._connection,
             targets.leaders,

@@ -62,7 +62,8 @@ def find_columns(schema: StructType, topic: str | None) -> dict[str, str]:
             continue
         if kind.split("(")[0].split(" ")[0] not in TYPES[name] and kind not in TYPES[name]:
             raise RowRefused(
-                f"the column {field.name!r} has type {kind}", hint=f"it must be {' or '.join(TYPES[name])}"
+                f"the column {field.name!r} has type {kind}",
+                hint=f"it must be {' or '.join(TYPES[name])}",
             )
         columns[name] = field.name
     if "value" not in columns:
@@ -91,6 +92,8 @@ def shaped_arrow(batch: pa.RecordBatch, columns: Mapping[str, str]) -> pa.Record
         elif name == "partition":
             column = pc.cast(column, pa.int32())
         elif name == "timestamp":
-            column = pc.cast(pc.cast(column, pa.timestamp("ms", column.type.tz), safe=False), pa.int64())
+            column = pc.cast(
+                pc.cast(column, pa.timestamp("ms", column.type.tz), safe=False), pa.int64()
+            )
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))

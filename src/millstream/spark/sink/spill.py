@@ -103,5 +103,7 @@ class SpillReader:
         mapped = self._files.get(path)
         if mapped is None or len(mapped) < start + size:
             with open(path, "rb") as file:
-                mapped = self._files[path] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                mapped = self._files[path] = memoryview(
+                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                )
         return mapped[start : start + size]

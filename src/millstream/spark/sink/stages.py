@@ -123,7 +123,10 @@ class EncodeJob:
             starts,
             sizes,
         ]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, ENCODED_SCHEMA.types, strict=True)]
+        arrays = [
+            pa.array(column, kind)
+            for column, kind in zip(columns, ENCODED_SCHEMA.types, strict=True)
+        ]
         return pa.RecordBatch.from_arrays(arrays, schema=ENCODED_SCHEMA)
 
     def payloads(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Payload]]:
@@ -235,7 +238,10 @@ class WriteJob:
         yield written_rows(written, is_first)
 
     def check_task(self) -> None:
-        """Raise if this is not the first attempt of the task. Spark says so before there is input."""
+        """Raise if this is not the first attempt of the task.
+
+        Spark says so before there is input.
+        """
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -279,7 +285,9 @@ class DirectJob:
 
 
 def not_first(attempt: str) -> NotFirstAttempt:
-    return NotFirstAttempt(f"this is {attempt}: only a whole batch may be repeated, so it starts over")
+    return NotFirstAttempt(
+        f"this is {attempt}: only a whole batch may be repeated, so it starts over"
+    )
 
 
 def written_rows(written: list[WrittenPartition], is_first: bool) -> pa.RecordBatch:
@@ -294,7 +302,8 @@ def written_rows(written: list[WrittenPartition], is_first: bool) -> pa.RecordBa
 
 def send_all(writer: Writer, batch: pa.RecordBatch, reader: SpillReader) -> None:
     topics, partitions, heads, files, starts, sizes = (
-        batch.column(name).to_pylist() for name in ("topic", "partition", "head", "file", "start", "size")
+        batch.column(name).to_pylist()
+        for name in ("topic", "partition", "head", "file", "start", "size")
     )
     bodies = as_binary(batch.column("body"))
     for row, file in enumerate(files):

@@ -19,7 +19,11 @@ from millstream.core.types import TopicPartition
 from millstream.spark.sink.failures import WriteFailed
 from millstream.spark.sink.progress import CREATE_TIMEOUT_MS, ask_controller
 from millstream.spark.sink.targets import Targets, take_snapshot
-from millstream.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from millstream.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from millstream.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from millstream.wire.records.batch import parse_header
@@ -67,7 +71,9 @@ def create(protocol: Protocol, job: str, largest: int, patience_s: float) -> Tar
     request = CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS)
     (created,) = ask_controller(protocol, request).topics
     if created.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-        raise refusal(created.error_code, doing="create a staging topic", reason=created.error_message)
+        raise refusal(
+            created.error_code, doing="create a staging topic", reason=created.error_message
+        )
     return take_snapshot(protocol, [topic_of(job)], others=(), patience_s=patience_s)
 
 
@@ -80,7 +86,9 @@ def delete(protocol: Protocol, job: str) -> None:
     (deleted,) = ask_controller(protocol, request).responses
     if deleted.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         raise refusal(
-            deleted.error_code, doing=f"delete the staging topic {name!r}", reason=deleted.error_message
+            deleted.error_code,
+            doing=f"delete the staging topic {name!r}",
+            reason=deleted.error_message,
         )
 
 
@@ -132,7 +140,9 @@ def _fetch(protocol: Protocol, topic: str, partition: int, position: int) -> mem
     def attempt() -> memoryview:
         metadata = protocol.metadata([topic])
         (described,) = metadata.topics
-        leader = {part.partition_index: part.leader_id for part in described.partitions}.get(partition, -1)
+        leader = {part.partition_index: part.leader_id for part in described.partitions}.get(
+            partition, -1
+        )
         fetch_partition = FetchPartition(
             partition=partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES
         )
@@ -140,7 +150,9 @@ def _fetch(protocol: Protocol, topic: str, partition: int, position: int) -> mem
             max_wait_ms=FETCH_WAIT_MS,
             min_bytes=1,
             max_bytes=FETCH_BYTES,
-            topics=[FetchTopic(topic=topic, topic_id=described.topic_id, partitions=[fetch_partition])],
+            topics=[
+                FetchTopic(topic=topic, topic_id=described.topic_id, partitions=[fetch_partition])
+            ],
         )
         response = protocol.ask(request, node=leader)
         code = response.error_code or response.responses[0].partitions[0].error_code

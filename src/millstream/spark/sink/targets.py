@@ -19,7 +19,10 @@ from millstream.client.protocol import Address, Protocol
 from millstream.core.errors import ErrorCode
 from millstream.core.types import TopicPartition
 from millstream.spark.sink.failures import TopicMissing
-from millstream.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from millstream.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
 from millstream.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 # Kafka's default of max.message.bytes.
@@ -65,7 +68,8 @@ def take_snapshot(
     assert metadata is not None, "no topics"
     described = [topic for topic in metadata.topics if topic.partitions and not topic.is_internal]
     brokers = {
-        broker.node_id: Address(broker.node_id, broker.host, broker.port) for broker in metadata.brokers
+        broker.node_id: Address(broker.node_id, broker.host, broker.port)
+        for broker in metadata.brokers
     }
     return _targets(described, brokers, _limits(protocol, [topic.name for topic in described]))
 
@@ -96,7 +100,9 @@ def _existing(protocol: Protocol, names: list[str], patience_s: float) -> Any:
         if not pending:
             return metadata
         unknown = [
-            topic.name for topic in pending if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topic.name
+            for topic in pending
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         ]
         is_late = time.monotonic() > deadline_s
         if unknown and (is_late or creation.is_over()):
@@ -138,7 +144,9 @@ def _limits(protocol: Protocol, topics: list[str]) -> dict[str, int]:
         return {}
     resources = [
         DescribeConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name=name, configuration_keys=["max.message.bytes"]
+            resource_type=TOPIC_RESOURCE,
+            resource_name=name,
+            configuration_keys=["max.message.bytes"],
         )
         for name in topics
     ]

@@ -136,7 +136,9 @@ class TopicSink:
         if transaction_timeout_ms is not None:
             texts["transactionTimeoutMs"] = str(transaction_timeout_ms)
         if not sink_id:
-            raise SinkError("a sink needs a name", hint="use one that never changes, such as flow.topic")
+            raise SinkError(
+                "a sink needs a name", hint="use one that never changes, such as flow.topic"
+            )
         self.sink_id = sink_id
         self.options: Options = parse(texts, SINK)
         warn_without_effect(texts, SINK)
@@ -172,7 +174,7 @@ class TopicSink:
         """The last committed batch, as far as this driver knows."""
         return self._committed.last
 
-    # ---- opening ---------------------------------------------------------------------------------
+    # ---- opening ----
 
     def open(self) -> None:
         """Fence older drivers, then read the committed progress.
@@ -189,7 +191,12 @@ class TopicSink:
                 patience_s=self._patience_s,
             )
         self._rows = RowWriter(
-            self.options, self._connection, self._protocol, self._owner, self._topics, self.write_job
+            self.options,
+            self._connection,
+            self._protocol,
+            self._owner,
+            self._topics,
+            self.write_job,
         )
         if self.exactly_once:
             self._fence()
@@ -212,7 +219,10 @@ class TopicSink:
         return query
 
     def close(self) -> None:
-        """Close the connections. An open transaction ends with its timeout, or with the next open."""
+        """Close the connections.
+
+        An open transaction ends with its timeout, or with the next open.
+        """
         if self._protocol is not None:
             self._protocol.close()
         self._protocol = self._owner = self._rows = self._progress_topic = self._checkpoint = None
@@ -231,7 +241,7 @@ class TopicSink:
             )
         return self._owner, self._rows
 
-    # ---- one batch -------------------------------------------------------------------------------
+    # ---- one batch ----
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Write a batch; this is the function for foreachBatch.
@@ -263,7 +273,9 @@ class TopicSink:
         else:
             self._transact(rows, batch_id, identity, self._checkpoint)
 
-    def _transact(self, rows: DataFrame, batch_id: int, identity: BatchIdentity, running: Checkpoint) -> None:
+    def _transact(
+        self, rows: DataFrame, batch_id: int, identity: BatchIdentity, running: Checkpoint
+    ) -> None:
         """Write the batch. A failed job is aborted and starts over in a new transaction."""
         attempts = self.options["batchAttempts"]
         for attempt in range(1, attempts + 1):
@@ -307,7 +319,9 @@ class TopicSink:
         counts: dict[str, int] = {}
         if self.side_output is None or self._rows is None:
             return counts
-        before = {TopicPartition(report.topic, report.partition): report.records for report in written}
+        before = {
+            TopicPartition(report.topic, report.partition): report.records for report in written
+        }
         for rows in self.side_output(session):
             more = self._rows.write_side_output(rows, batch_id, before)
             for topic, count in self._check(more, before).items():
@@ -364,7 +378,7 @@ class TopicSink:
         side = self._write_side_output(rows.sparkSession, batch_id, ())
         self.side_rows = sum(side.values())
 
-    # ---- the steps of a transaction --------------------------------------------------------------
+    # ---- the steps of a transaction ----
 
     def _fence(self) -> None:
         owner, _ = self._opened()
@@ -410,12 +424,16 @@ class TopicSink:
             counts[report.topic] = counts.get(report.topic, 0) + report.records
         return counts
 
-    def _record_progress(self, batch_id: int, identity: BatchIdentity, counts: Mapping[str, int]) -> Progress:
+    def _record_progress(
+        self, batch_id: int, identity: BatchIdentity, counts: Mapping[str, int]
+    ) -> Progress:
         """Write the progress record; batches without rows have one too."""
         assert self._progress_topic is not None
         owner, _ = self._opened()
         progress = self._committed.after(batch_id, identity, counts, now_ms=int(time.time() * 1000))
-        self._progress_topic.write(progress, owner.transactional_id, owner.producer, self._patience_s)
+        self._progress_topic.write(
+            progress, owner.transactional_id, owner.producer, self._patience_s
+        )
         return progress
 
     def _end(self, progress: Progress | None) -> None:

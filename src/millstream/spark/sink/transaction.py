@@ -56,7 +56,9 @@ class TransactionOwner:
                 hint="lower transaction_timeout_ms, or raise transaction.max.timeout.ms of the brokers",
             )
         if response.error_code:
-            raise refusal(response.error_code, doing=f"open the transactional id {self.transactional_id!r}")
+            raise refusal(
+                response.error_code, doing=f"open the transactional id {self.transactional_id!r}"
+            )
         self.producer = Producer(response.producer_id, response.producer_epoch)
         return self.producer
 
@@ -94,18 +96,24 @@ class TransactionOwner:
         self.producer = Producer(response.producer_id, response.producer_epoch)
 
     def was_aborted(self) -> bool:
-        """Return whether the last transaction of this id was aborted; False if that is not known."""
+        """Return whether the last transaction of this id was aborted; False if not known."""
         request = DescribeTransactionsRequest(transactional_ids=[self.transactional_id])
         try:
-            state = self._retry(lambda: self._ask(request, lambda response: response.transaction_states[0]))
+            state = self._retry(
+                lambda: self._ask(request, lambda response: response.transaction_states[0])
+            )
         except ClientError:
             return False
         return state.transaction_state in ABORTED
 
     def _check_version(self) -> None:
-        request = ApiVersionsRequest(client_software_name="millstream", client_software_version="spark")
+        request = ApiVersionsRequest(
+            client_software_name="millstream", client_software_version="spark"
+        )
         response = self._retry(lambda: self._protocol.ask(request))
-        levels = {feature.name: feature.max_version_level for feature in response.finalized_features}
+        levels = {
+            feature.name: feature.max_version_level for feature in response.finalized_features
+        }
         level = levels.get(FEATURE, 0)
         if level < NEEDED_LEVEL:
             raise SinkError(
@@ -126,7 +134,10 @@ class TransactionOwner:
         except BrokerUnreachable:
             self._coordinator = None
             raise
-        if response.error_code in MOVING and response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS:
+        if (
+            response.error_code in MOVING
+            and response.error_code != ErrorCode.CONCURRENT_TRANSACTIONS
+        ):
             self._coordinator = None
         return response
 

@@ -32,7 +32,11 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.005, 0.5
 
 WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
 FENCED = frozenset(
-    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING}
+    {
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    }
 )
 TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
@@ -131,7 +135,10 @@ class Writer:
         return batch
 
     def finish(self) -> list[WrittenPartition]:
-        """Wait until everything is written. The next task of this process reuses the connections."""
+        """Wait until everything is written.
+
+        The next task of this process reuses the connections.
+        """
         for lane in [*self._lanes.values()]:
             self._flush(lane)
         self._settle()
@@ -158,7 +165,7 @@ class Writer:
         self._lanes.clear()
         self._close_protocol()
 
-    # ---- sending ---------------------------------------------------------------------------------
+    # ---- sending ----
 
     def _queue(self, batch: Batch) -> None:
         lane = self._lane(batch)
@@ -214,7 +221,7 @@ class Writer:
         except OSError as error:
             self._lose(lane, error)
 
-    # ---- responses -------------------------------------------------------------------------------
+    # ---- responses ----
 
     def _receive(self, lane: _Lane) -> None:
         try:
@@ -228,7 +235,9 @@ class Writer:
             for result in topic.partition_responses
         }
         for batch in lane.sent.popleft():
-            self._handle_result(batch, results.get((batch.partition.topic, batch.partition.partition)))
+            self._handle_result(
+                batch, results.get((batch.partition.topic, batch.partition.partition))
+            )
 
     def _handle_result(self, batch: Batch, result: Any) -> None:
         code = ErrorCode.NETWORK_EXCEPTION if result is None else ErrorCode.of(result.error_code)
@@ -263,7 +272,7 @@ class Writer:
         self._reason = reason
         self._moved = self._moved or moved
 
-    # ---- retries ---------------------------------------------------------------------------------
+    # ---- retries ----
 
     def _settle(self) -> None:
         """Wait for every response. Then resend failed batches in order, until all are written."""
@@ -320,7 +329,9 @@ class Writer:
                 raise
             self._reason = str(error)
             return
-        self._leaders |= {partition: -1 if node is None else node for partition, node in leaders.items()}
+        self._leaders |= {
+            partition: -1 if node is None else node for partition, node in leaders.items()
+        }
         self._moved = False
 
     def _close_protocol(self) -> None:
@@ -332,7 +343,9 @@ def rejection(code: ErrorCode, batch: Batch, reason: str | None) -> SinkError:
     """Return the exception for an error that no retry will fix."""
     text = reason or code.message
     if code in FENCED:
-        return SinkFenced(f"the broker rejects writes to {batch.partition} under an old epoch ({code.name})")
+        return SinkFenced(
+            f"the broker rejects writes to {batch.partition} under an old epoch ({code.name})"
+        )
     if code in TOO_LARGE:
         return RecordTooLarge(
             f"topic {batch.partition.topic!r} rejects a batch of "
@@ -348,7 +361,7 @@ def _reason(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-# ---- connections that outlive a task -------------------------------------------------------------
+# ---- connections that outlive a task ----
 
 _idle: dict[tuple[int, str, int], ProduceLink] = {}
 

@@ -29,7 +29,9 @@ MAX_VARLONG_BYTES = 10
 # Limits of a timestamp in microseconds; a producer may write any number.
 MAX_TIMESTAMP_MS = (1 << 63) // 1000 - 1
 
-HEADER_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+HEADER_TYPE = pa.list_(
+    pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
+)
 TYPES: dict[str, pa.DataType] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -87,7 +89,7 @@ def arrow_schema(columns: Sequence[str] = COLUMNS, json: Plan | None = None) -> 
 def to_record_batch(
     columns: Columns, topic: str, partition: int, schema: pa.Schema, json: Plan | None = None
 ) -> pa.RecordBatch:
-    """Return the columns that the schema names, including those with the same value in every row."""
+    """Return the columns that the schema names, also those with one value for all rows."""
     count = len(columns.offsets)
     make: dict[str, Callable[[], pa.Array]] = {
         "key": lambda: columns.keys,
@@ -169,9 +171,13 @@ def _header_lists(
     names = pa.array(
         [_readable(name) for record_headers in headers for name, _ in record_headers], pa.string()
     )
-    values = pa.array([value for record_headers in headers for _, value in record_headers], pa.binary())
+    values = pa.array(
+        [value for record_headers in headers for _, value in record_headers], pa.binary()
+    )
     pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE.value_type))
-    return pa.ListArray.from_arrays(pa.array(ends), pairs, type=HEADER_TYPE, mask=pa.array(sizes == 0))
+    return pa.ListArray.from_arrays(
+        pa.array(ends), pairs, type=HEADER_TYPE, mask=pa.array(sizes == 0)
+    )
 
 
 def _readable(name: str) -> str:
@@ -201,7 +207,9 @@ def _decode_fast(bodies: Sequence[Body], start: int, end: int, include_headers: 
     offsets = np.repeat([body.header.base_offset for body in bodies], counts) + offset_deltas
     kept = (offsets >= start) & (offsets < end)
     kept_at = None if kept.all() else np.flatnonzero(kept)
-    keys, values = _slice(buffer, (key_at, key_end, value_at, value_end), key_sizes, value_sizes, kept_at)
+    keys, values = _slice(
+        buffer, (key_at, key_end, value_at, value_end), key_sizes, value_sizes, kept_at
+    )
     times, types = _times(bodies, counts, time_deltas)
     headers = _headers(buffer, value_end, stops, kept_at) if include_headers else None
     if kept_at is not None:
@@ -224,7 +232,9 @@ def _join_buffers(bodies: Sequence[Body]) -> tuple[Buffer, list[tuple[int, int]]
     return b"".join(memoryview(body.buffer)[body.start : body.end] for body in bodies), spans
 
 
-def _follow_lengths(buffer: Buffer, spans: Sequence[tuple[int, int]], counts: Ints) -> tuple[Ints, Ints]:
+def _follow_lengths(
+    buffer: Buffer, spans: Sequence[tuple[int, int]], counts: Ints
+) -> tuple[Ints, Ints]:
     """Return where each record begins, after its length, and where it stops."""
     data = np.frombuffer(buffer, np.uint8)
     stops: list[Ints] = []
@@ -239,7 +249,10 @@ def _follow_lengths(buffer: Buffer, spans: Sequence[tuple[int, int]], counts: In
         if pos != end:
             raise Odd
     return _begins(
-        buffer, np.concatenate([*stops, np.empty(0, np.int64)]), [start for start, _ in spans], counts
+        buffer,
+        np.concatenate([*stops, np.empty(0, np.int64)]),
+        [start for start, _ in spans],
+        counts,
     )
 
 
@@ -360,7 +373,9 @@ def _slice(
     bounds = np.zeros(4 * count + 1, np.int32)
     for column, edge in enumerate(edges):
         bounds[1 + column :: 4] = edge
-    pieces = pa.Array.from_buffers(pa.binary(), 4 * count, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)])
+    pieces = pa.Array.from_buffers(
+        pa.binary(), 4 * count, [None, pa.py_buffer(bounds), pa.py_buffer(buffer)]
+    )
     at = np.arange(count, dtype=np.int32) if kept_at is None else kept_at.astype(np.int32)
     return (
         _take(pieces, 4 * at + 1, key_sizes if kept_at is None else key_sizes[kept_at]),
@@ -375,7 +390,9 @@ def _take(pieces: pa.Array, at: npt.NDArray[np.int32], sizes: Ints) -> pa.Array:
     return pieces.take(pa.array(at, mask=null if null.any() else None))
 
 
-def _times(bodies: Sequence[Body], counts: Ints, deltas: Ints) -> tuple[Ints, npt.NDArray[np.int32]]:
+def _times(
+    bodies: Sequence[Body], counts: Ints, deltas: Ints
+) -> tuple[Ints, npt.NDArray[np.int32]]:
     """Return times and timestamp types.
 
     With LogAppendTime all records of a batch have its append time.
@@ -384,7 +401,9 @@ def _times(bodies: Sequence[Body], counts: Ints, deltas: Ints) -> tuple[Ints, np
     times: Ints = np.repeat([body.header.base_timestamp for body in bodies], counts) + deltas
     if kinds.any():
         stamped = np.repeat(kinds, counts)
-        times = np.where(stamped, np.repeat([body.header.max_timestamp for body in bodies], counts), times)
+        times = np.where(
+            stamped, np.repeat([body.header.max_timestamp for body in bodies], counts), times
+        )
     return times, np.repeat(kinds.astype(np.int32), counts)
 
 

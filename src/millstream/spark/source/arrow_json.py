@@ -55,7 +55,10 @@ TIME = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d[T ]([01]\d|2[0-3]
 DATE = r"^(000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})-\d\d-\d\d$"
 # No time zone is further than a day from UTC: these times are within the years 1 to 9999 in all of
 # them.
-FIRST_TIME, LAST_TIME = dt.datetime(1, 1, 2, tzinfo=dt.UTC), dt.datetime(9999, 12, 30, tzinfo=dt.UTC)
+FIRST_TIME, LAST_TIME = (
+    dt.datetime(1, 1, 2, tzinfo=dt.UTC),
+    dt.datetime(9999, 12, 30, tzinfo=dt.UTC),
+)
 # Arrow scales a decimal within 128 bits, which hold this number of digits. A number with more
 # digits may become any other number.
 MAX_DIGITS = 38
@@ -111,7 +114,9 @@ def plan_for(schema: StructType) -> Plan | None:
         if any(re.search(ESCAPED, name) for name in names):
             return None
         doubts += [EXPONENT, f'"({"|".join(map(_literal, names))})"\\s*:\\s*[\\["]']
-        overflowing = [kind.scale for _, kind in decimals if kind.precision + kind.scale > MAX_DIGITS]
+        overflowing = [
+            kind.scale for _, kind in decimals if kind.precision + kind.scale > MAX_DIGITS
+        ]
         if overflowing:
             doubts.append(f"[0-9]{{{MAX_DIGITS + 1 - max(overflowing)}}}")
     return Plan(tuple(fields), "|".join(doubts))
@@ -122,7 +127,9 @@ def _literal(name: str) -> str:
 
     Any letter may be written as a Unicode escape: ``EXPONENT`` covers that.
     """
-    return "".join(letter if letter.isalnum() or letter == "_" else re.escape(letter) for letter in name)
+    return "".join(
+        letter if letter.isalnum() or letter == "_" else re.escape(letter) for letter in name
+    )
 
 
 def _field(name: str, kind: DataType, required: bool) -> Field | None:
@@ -228,7 +235,9 @@ def _candidates(texts: pa.Array, plan: Plan) -> Mask:
     long = np.flatnonzero(accepted & (lengths >= LONG))
     if len(long):
         longer = texts.take(pa.array(long))
-        brackets = np.asarray(pc.count_substring(longer, "{")) + np.asarray(pc.count_substring(longer, "["))
+        brackets = np.asarray(pc.count_substring(longer, "{")) + np.asarray(
+            pc.count_substring(longer, "[")
+        )
         numbers = _mask(pc.match_substring_regex(longer, LONG_NUMBER))
         accepted[long] = (brackets <= MAX_BRACKETS) & ~numbers
     return accepted
@@ -249,7 +258,9 @@ def _read(texts: pa.Array, plan: Plan) -> pa.Array:
         pa.BufferReader(block),
         read_options=json.ReadOptions(use_threads=False, block_size=block.size + 1),
         parse_options=json.ParseOptions(
-            explicit_schema=pa.schema([pa.field(field.name, field.read_as) for field in plan.fields]),
+            explicit_schema=pa.schema(
+                [pa.field(field.name, field.read_as) for field in plan.fields]
+            ),
             unexpected_field_behavior="ignore",
         ),
     )
@@ -262,7 +273,8 @@ def _read(texts: pa.Array, plan: Plan) -> pa.Array:
             column = _matching(column, field.pattern).cast(field.kind)
         if pa.types.is_timestamp(field.kind):
             first, last = (
-                pa.scalar(moment, pa.timestamp("us", tz="UTC")) for moment in (FIRST_TIME, LAST_TIME)
+                pa.scalar(moment, pa.timestamp("us", tz="UTC"))
+                for moment in (FIRST_TIME, LAST_TIME)
             )
             inside = pc.and_(pc.greater_equal(column, first), pc.less_equal(column, last))
             accepted &= _mask(pc.fill_null(inside, True))

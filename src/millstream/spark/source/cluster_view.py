@@ -23,7 +23,11 @@ from millstream.core.types import TopicPartition
 from millstream.spark.options import OptionError, Options
 from millstream.spark.source.offsets import EARLIEST, LATEST, LogState
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream.wire.schema import NULL_UUID
 
 T = TypeVar("T")
@@ -104,15 +108,20 @@ class ClusterView:
         """Keep only the partitions of topics that still exist."""
         existing = {topic.name for topic in self.retry(lambda: self.protocol.metadata(None)).topics}
         self.partitions = {
-            partition: info for partition, info in self.partitions.items() if partition.topic in existing
+            partition: info
+            for partition, info in self.partitions.items()
+            if partition.topic in existing
         }
 
     def _find(self) -> dict[TopicPartition, PartitionInfo]:
-        pattern = self._options["subscribePattern"] if self._options.is_set("subscribePattern") else None
+        pattern = (
+            self._options["subscribePattern"] if self._options.is_set("subscribePattern") else None
+        )
         names = None if pattern is not None else self._named_topics()
         metadata = self.protocol.metadata(names)
         brokers = {
-            broker.node_id: Address(broker.node_id, broker.host, broker.port) for broker in metadata.brokers
+            broker.node_id: Address(broker.node_id, broker.host, broker.port)
+            for broker in metadata.brokers
         }
         topics = [topic for topic in metadata.topics if pattern is None or _matches(pattern, topic)]
         partitions = {}
@@ -138,7 +147,9 @@ class ClusterView:
 
     def _check_assigned(self, partitions: Mapping[TopicPartition, PartitionInfo]) -> None:
         for topic, numbers in (self._options["assign"] or {}).items():
-            missing = [number for number in numbers if TopicPartition(topic, number) not in partitions]
+            missing = [
+                number for number in numbers if TopicPartition(topic, number) not in partitions
+            ]
             if missing:
                 raise OptionError(
                     f"topic {topic!r} has no partition {missing[0]}",
@@ -148,14 +159,18 @@ class ClusterView:
 
     def _check_topic(self, topic: Any) -> None:
         if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            known = [other.name for other in self.protocol.metadata(None).topics if not other.is_internal]
+            known = [
+                other.name for other in self.protocol.metadata(None).topics if not other.is_internal
+            ]
             raise unknown_topic(topic.name, known)
         if topic.error_code and topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
             raise refusal(topic.error_code, doing=f"read topic {topic.name!r}", subject=topic.name)
 
     # ---------------------------------------------------------------- offsets
 
-    def logs(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, LogState]:
+    def logs(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, LogState]:
         """Return where each log begins, and how far it is readable at this isolation level."""
         requested = list(self.partitions if partitions is None else partitions)
         earliest = self.offsets(dict.fromkeys(requested, EARLIEST))
@@ -225,7 +240,9 @@ class ClusterView:
                     partition = TopicPartition(topic.name, result.partition_index)
                     if result.error_code:
                         raise refusal(
-                            result.error_code, doing=f"find the offsets of {partition}", subject=topic.name
+                            result.error_code,
+                            doing=f"find the offsets of {partition}",
+                            subject=topic.name,
                         )
                     offsets[partition] = result.offset
         return offsets
@@ -253,7 +270,9 @@ class ClusterView:
             if not self._delayed:
                 time.sleep(timeout_ms / 1000)
                 return
-            ready, _, _ = select.select(list(self._delayed.values()), [], [], timeout_ms / 1000 + 0.2)
+            ready, _, _ = select.select(
+                list(self._delayed.values()), [], [], timeout_ms / 1000 + 0.2
+            )
             for pending in ready:
                 del self._delayed[pending.node]
                 pending.answer()
@@ -264,7 +283,10 @@ class ClusterView:
             time.sleep(RETRY_S)
 
     def _delayed_fetch(
-        self, partitions: Iterable[TopicPartition], positions: Mapping[TopicPartition, int], timeout_ms: int
+        self,
+        partitions: Iterable[TopicPartition],
+        positions: Mapping[TopicPartition, int],
+        timeout_ms: int,
     ) -> FetchRequest:
         """Return a fetch with the smallest possible response: one batch of one partition."""
         topics = [
@@ -283,7 +305,11 @@ class ClusterView:
             for topic, topic_partitions in _by_topic(partitions).items()
         ]
         return FetchRequest(
-            max_wait_ms=timeout_ms, min_bytes=1, max_bytes=1, isolation_level=self.isolation, topics=topics
+            max_wait_ms=timeout_ms,
+            min_bytes=1,
+            max_bytes=1,
+            isolation_level=self.isolation,
+            topics=topics,
         )
 
     def close(self) -> None:

@@ -49,8 +49,10 @@ def say(message: str) -> None:
 _warned: set[str] = set()
 
 
-def warn_without_effect(options: Mapping[str, str], used_by: str, *, batch_write: bool = False) -> None:
-    """Warn about options that change nothing, once per process: Spark creates readers repeatedly."""
+def warn_without_effect(
+    options: Mapping[str, str], used_by: str, *, batch_write: bool = False
+) -> None:
+    """Warn once per process about options without effect: Spark creates readers repeatedly."""
     for sentence in without_effect(options, used_by, batch_write=batch_write):
         if sentence not in _warned:
             _warned.add(sentence)

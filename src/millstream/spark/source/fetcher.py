@@ -28,7 +28,11 @@ from millstream.spark.source.data_loss import DataLoss, report_skipped
 from millstream.spark.source.offsets import EARLIEST, LATEST, Loss, Range
 from millstream.spark.source.range_decoder import AbortedTransaction, RangeDecoder
 from millstream.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from millstream.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from millstream.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from millstream.wire.schema import NULL_UUID
 
 FETCH_WAIT_MS = 500
@@ -157,7 +161,9 @@ class Fetcher:
             fetch_offset=self.position,
             partition_max_bytes=self.task.fetch_bytes,
         )
-        topic = FetchTopic(topic=self.partition.topic, topic_id=self.task.topic_id, partitions=[partition])
+        topic = FetchTopic(
+            topic=self.partition.topic, topic_id=self.task.topic_id, partitions=[partition]
+        )
         request = FetchRequest(
             max_wait_ms=FETCH_WAIT_MS,
             min_bytes=1,
@@ -182,7 +188,9 @@ class Fetcher:
             for partition in topic.partitions:
                 if partition.error_code:
                     raise refusal(
-                        partition.error_code, doing=f"read {self.partition}", subject=self.partition.topic
+                        partition.error_code,
+                        doing=f"read {self.partition}",
+                        subject=self.partition.topic,
                     )
                 aborted = [
                     (transaction.producer_id, transaction.first_offset)
@@ -243,7 +251,8 @@ class Fetcher:
             return
         for topic in metadata.topics:
             recreated = (
-                topic.topic_id not in (NULL_UUID, self.task.topic_id) and self.task.topic_id != NULL_UUID
+                topic.topic_id not in (NULL_UUID, self.task.topic_id)
+                and self.task.topic_id != NULL_UUID
             )
             if recreated:
                 self._handle_loss(Loss(self.partition, "recreated", self.position, 0))
@@ -252,7 +261,10 @@ class Fetcher:
                 self._handle_loss(Loss(self.partition, "gone", self.position, None))
                 return
             for partition in topic.partitions:
-                if partition.partition_index == self.partition.partition and partition.leader_id >= 0:
+                if (
+                    partition.partition_index == self.partition.partition
+                    and partition.leader_id >= 0
+                ):
                     self.leader = self._protocol.address(partition.leader_id)
 
     def _handle_out_of_range(self) -> None:
@@ -280,7 +292,9 @@ class Fetcher:
                 )
 
     def _list_offset(self, timestamp: int) -> int:
-        partition = ListOffsetsPartition(partition_index=self.partition.partition, timestamp=timestamp)
+        partition = ListOffsetsPartition(
+            partition_index=self.partition.partition, timestamp=timestamp
+        )
         request = ListOffsetsRequest(
             replica_id=-1,
             isolation_level=self.task.isolation,

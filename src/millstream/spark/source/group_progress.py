@@ -53,7 +53,9 @@ class GroupProgress:
     def flush(self, timeout_s: float) -> bool:
         """Wait until all offered offsets are committed."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._newest is None and not self._busy, timeout_s)
+            return self._changed.wait_for(
+                lambda: self._newest is None and not self._busy, timeout_s
+            )
 
     def close(self) -> None:
         with self._changed:
@@ -92,7 +94,9 @@ class GroupProgress:
                 )
             )
         topics = [
-            OffsetCommitRequestTopic(name=topic, topic_id=ids.get(topic, NULL_UUID), partitions=partitions)
+            OffsetCommitRequestTopic(
+                name=topic, topic_id=ids.get(topic, NULL_UUID), partitions=partitions
+            )
             for topic, partitions in by_topic.items()
         ]
         request = OffsetCommitRequest(group_id=self.group, member_id="", topics=topics)
@@ -100,4 +104,6 @@ class GroupProgress:
         for topic in self._protocol.ask(request, node=coordinator.node).topics:
             for result in topic.partitions:
                 if result.error_code:
-                    raise refusal(result.error_code, doing=f"commit offsets of group {self.group!r}")
+                    raise refusal(
+                        result.error_code, doing=f"commit offsets of group {self.group!r}"
+                    )

@@ -33,7 +33,7 @@ class Offset:
 
     @classmethod
     def parse(cls, offset: Mapping[str, Any] | str) -> Offset:
-        """Parse the dictionary or JSON text that Spark stores (``progress.sources[0].endOffset``)."""
+        """Parse the dictionary or JSON that Spark stores (``progress.sources[0].endOffset``)."""
         stored = json.loads(offset) if isinstance(offset, str) else offset
         positions = {
             TopicPartition(topic, int(partition)): int(number)
@@ -47,13 +47,18 @@ class Offset:
         """Return the dictionary for Spark, always in the same order."""
         out: dict[str, Any] = {}
         for partition in sorted(self.positions):
-            out.setdefault(partition.topic, {})[str(partition.partition)] = self.positions[partition]
+            out.setdefault(partition.topic, {})[str(partition.partition)] = self.positions[
+                partition
+            ]
         ids = {topic: self.ids[topic] for topic in out if self.ids.get(topic)}
         return out | {IDS: ids} if ids else out
 
 
 class Range(NamedTuple):
-    """Offsets ``start`` to ``end`` (exclusive) of a partition. Not every offset need have a record."""
+    """Offsets ``start`` to ``end`` (exclusive) of a partition.
+
+    Not every offset need have a record.
+    """
 
     partition: TopicPartition
     start: int
@@ -155,7 +160,9 @@ def next_offset(
             entering[partition] = loss.resume
         else:
             position = (
-                loss.resume if loss is not None and loss.resume is not None else start.positions[partition]
+                loss.resume
+                if loss is not None and loss.resume is not None
+                else start.positions[partition]
             )
             ranges.append(Range(partition, position, max(position, log.latest)))
     positions = limit(ranges, max_offsets) | entering
@@ -175,7 +182,9 @@ def limit(ranges: Sequence[Range], max_offsets: int | None) -> Positions:
     total = sum(span.size for span in ranges)
     if max_offsets is None or total <= max_offsets:
         return {span.partition: span.end for span in ranges}
-    shares = sorted(ranges, key=lambda span: (span.size * max_offsets % total, span.partition), reverse=True)
+    shares = sorted(
+        ranges, key=lambda span: (span.size * max_offsets % total, span.partition), reverse=True
+    )
     taken = {span.partition: span.size * max_offsets // total for span in shares}
     # The offsets that rounding left over.
     for span in shares[: max_offsets - sum(taken.values())]:
@@ -196,7 +205,8 @@ def limit(ranges: Sequence[Range], max_offsets: int | None) -> Positions:
 def pending_offsets(start: Offset, logs: Mapping[TopicPartition, LogState]) -> int:
     """Return the number of offsets between a position and the ends of the logs."""
     return sum(
-        max(0, log.latest - start.positions.get(partition, log.earliest)) for partition, log in logs.items()
+        max(0, log.latest - start.positions.get(partition, log.earliest))
+        for partition, log in logs.items()
     )
 
 
@@ -214,7 +224,9 @@ def ranges_between(start: Offset, end: Offset) -> list[Range]:
     return ranges
 
 
-def split(ranges: Sequence[Range], min_partitions: int | None, max_records: int | None = None) -> list[Range]:
+def split(
+    ranges: Sequence[Range], min_partitions: int | None, max_records: int | None = None
+) -> list[Range]:
     """Split large ranges into pieces of similar size.
 
     There are at least ``min_partitions`` pieces, if sizes allow.
@@ -229,7 +241,9 @@ def split(ranges: Sequence[Range], min_partitions: int | None, max_records: int 
     if not min_partitions or len(pieces) >= min_partitions or not total:
         return pieces
     counts = _counts(pieces, min(min_partitions, total), total)
-    return [piece for span, count in zip(pieces, counts, strict=True) for piece in _pieces(span, count)]
+    return [
+        piece for span, count in zip(pieces, counts, strict=True) for piece in _pieces(span, count)
+    ]
 
 
 def _counts(ranges: Sequence[Range], min_pieces: int, total: int) -> list[int]:

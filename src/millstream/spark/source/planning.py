@@ -52,14 +52,22 @@ def check_subscription(options: Options) -> None:
     names = [name for name in SUBSCRIPTIONS if options.is_set(name)]
     if not names:
         raise OptionError(
-            "no topics to read", hint="set one of the options 'subscribe', 'subscribePattern' or 'assign'"
+            "no topics to read",
+            hint="set one of the options 'subscribe', 'subscribePattern' or 'assign'",
         )
     if len(names) > 1:
-        raise OptionError(f"{' and '.join(map(repr, names))} exclude each other", hint="set one of them")
+        raise OptionError(
+            f"{' and '.join(map(repr, names))} exclude each other", hint="set one of them"
+        )
 
 
-def starting_positions(view: ClusterView, options: Options, default: str) -> dict[TopicPartition, int]:
-    """Return where a new query begins. Options take precedence in the order of Spark's connector."""
+def starting_positions(
+    view: ClusterView, options: Options, default: str
+) -> dict[TopicPartition, int]:
+    """Return where a new query begins.
+
+    Options take precedence in the order of Spark's connector.
+    """
     strategy = options["startingOffsetsByTimestampStrategy"]
     if options.is_set("startingTimestamp"):
         times = dict.fromkeys(view.partitions, options["startingTimestamp"])
@@ -74,7 +82,10 @@ def ending_positions(view: ClusterView, options: Options) -> dict[TopicPartition
     """Return where a batch ends; a time after the last record means latest."""
     if options.is_set("endingTimestamp"):
         return _by_time(
-            view, dict.fromkeys(view.partitions, options["endingTimestamp"]), "latest", "endingTimestamp"
+            view,
+            dict.fromkeys(view.partitions, options["endingTimestamp"]),
+            "latest",
+            "endingTimestamp",
         )
     if options.is_set("endingOffsetsByTimestamp"):
         times = _complete(view, options["endingOffsetsByTimestamp"], "endingOffsetsByTimestamp")
@@ -84,7 +95,9 @@ def ending_positions(view: ClusterView, options: Options) -> dict[TopicPartition
 
 def _by_mark(view: ClusterView, position: Any, name: str) -> dict[TopicPartition, int]:
     if isinstance(position, str):
-        return view.offsets(dict.fromkeys(view.partitions, EARLIEST if position == "earliest" else LATEST))
+        return view.offsets(
+            dict.fromkeys(view.partitions, EARLIEST if position == "earliest" else LATEST)
+        )
     positions = _complete(view, position, name)
     marks = {partition: mark for partition, mark in positions.items() if mark < 0}
     for partition, mark in marks.items():
@@ -129,13 +142,19 @@ def _complete(
         )
     if surplus:
         raise OptionError(
-            f"option {name!r} names {surplus[0]}, which is not read", hint="remove it, or subscribe to it"
+            f"option {name!r} names {surplus[0]}, which is not read",
+            hint="remove it, or subscribe to it",
         )
     return positions
 
 
-def handle_losses(losses: Sequence[Loss], options: Options, reported: set[Loss] | None = None) -> None:
-    """Raise DataLoss, or report the skipped offsets. Losses in ``reported`` are not reported again."""
+def handle_losses(
+    losses: Sequence[Loss], options: Options, reported: set[Loss] | None = None
+) -> None:
+    """Raise DataLoss, or report the skipped offsets.
+
+    Losses in ``reported`` are not reported again.
+    """
     if losses and options["failOnDataLoss"]:
         raise DataLoss(losses)
     new = [loss for loss in losses if reported is None or loss not in reported]

@@ -53,7 +53,10 @@ class RangeDecoder:
         self._include_headers = "headers" in names
 
     def select(
-        self, records: memoryview | bytes, position: int, aborted: Sequence[AbortedTransaction] | None
+        self,
+        records: memoryview | bytes,
+        position: int,
+        aborted: Sequence[AbortedTransaction] | None,
     ) -> tuple[list[Body | bytes], int]:
         """Return the batches that have records of the range, and the position after them.
 

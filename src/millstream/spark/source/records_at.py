@@ -85,5 +85,11 @@ def _records(batch: pa.RecordBatch, chosen: set[int]) -> Iterator[StoredRecord]:
     for row, timestamp_ms in zip(rows, times.to_pylist(), strict=True):
         headers = tuple((header["key"], header["value"]) for header in row["headers"] or ())
         yield StoredRecord(
-            row["topic"], row["partition"], row["offset"], timestamp_ms, row["key"], row["value"], headers
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            timestamp_ms,
+            row["key"],
+            row["value"],
+            headers,
         )

@@ -72,7 +72,7 @@ class RefusedReader(DataSourceStreamReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """On the driver this object lives as long as the query; ``read`` runs on executors, on a copy."""
+    """On the driver it lives as long as the query; ``read`` runs on executors, on a copy."""
 
     def __init__(self, texts: Mapping[str, str], schema: StructType) -> None:
         with one_line_errors():
@@ -112,7 +112,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with one_line_errors():
-            return self.driver.latest(Offset.parse(start), isinstance(limit, ReadAllAvailable)).render()
+            return self.driver.latest(
+                Offset.parse(start), isinstance(limit, ReadAllAvailable)
+            ).render()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         newest = self.driver.newest
@@ -196,7 +198,9 @@ class Driver:
         losses, logs = confirmed_losses(self._view, start, refresh_logs(self._view, start))
         handle_losses(losses, self._options, self._reported)
         self._seen = time.monotonic(), logs
-        self.newest = Offset({partition: log.latest for partition, log in logs.items()}, self._view.ids)
+        self.newest = Offset(
+            {partition: log.latest for partition, log in logs.items()}, self._view.ids
+        )
         logs = self._up_to_target(logs)
         if not losses and not everything and self._is_held_back(start, logs):
             return start
@@ -204,11 +208,15 @@ class Driver:
         limit = None if everything else self._options["maxOffsetsPerTrigger"]
         return next_offset(start, logs, self._view.ids, losses, max_offsets=limit)
 
-    def _up_to_target(self, logs: Mapping[TopicPartition, LogState]) -> Mapping[TopicPartition, LogState]:
+    def _up_to_target(
+        self, logs: Mapping[TopicPartition, LogState]
+    ) -> Mapping[TopicPartition, LogState]:
         if self._target is None:
             return logs
         return {
-            partition: LogState(log.earliest, max(log.earliest, min(log.latest, self._target[partition])))
+            partition: LogState(
+                log.earliest, max(log.earliest, min(log.latest, self._target[partition]))
+            )
             for partition, log in logs.items()
             if partition in self._target
         }
@@ -252,7 +260,9 @@ class Driver:
         Tasks handle later changes.
         """
         seen_s, logs = self._seen
-        if time.monotonic() - seen_s < FRESH_S and all(partition in logs for partition in begins.positions):
+        if time.monotonic() - seen_s < FRESH_S and all(
+            partition in logs for partition in begins.positions
+        ):
             return logs
         return refresh_logs(self._view, begins)
 

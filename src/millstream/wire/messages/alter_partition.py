@@ -45,7 +45,9 @@ class AlterPartitionResponsePartitionData(Struct):
 
 class AlterPartitionResponseTopicData(Struct):
     topic_id: bytes = uuid("2+")
-    partitions: list[AlterPartitionResponsePartitionData] = array(AlterPartitionResponsePartitionData, "0+")
+    partitions: list[AlterPartitionResponsePartitionData] = array(
+        AlterPartitionResponsePartitionData, "0+"
+    )
 
 
 class AlterPartitionResponse(Struct, versions="2-3", flexible="0+"):

@@ -26,7 +26,9 @@ class AlterReplicaLogDirPartitionResult(Struct):
 
 class AlterReplicaLogDirTopicResult(Struct):
     topic_name: str = string("0+")
-    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult, "0+")
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(
+        AlterReplicaLogDirPartitionResult, "0+"
+    )
 
 
 class AlterReplicaLogDirsResponse(Struct, versions="1-2", flexible="2+"):

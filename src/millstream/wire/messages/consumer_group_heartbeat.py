@@ -23,7 +23,9 @@ class ConsumerGroupHeartbeatRequest(Struct, versions="0-1", flexible="0+"):
     subscribed_topic_names: list[str] | None = array("string", "0+", nullable="0+", default=None)
     subscribed_topic_regex: str | None = string("1+", nullable="1+", default=None)
     server_assignor: str | None = string("0+", nullable="0+", default=None)
-    topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, "0+", nullable="0+", default=None)
+    topic_partitions: list[TopicPartitions] | None = array(
+        TopicPartitions, "0+", nullable="0+", default=None
+    )
 
 
 class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):

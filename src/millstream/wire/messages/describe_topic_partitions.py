@@ -50,7 +50,9 @@ class DescribeTopicPartitionsResponseCursor(Struct):
 
 class DescribeTopicPartitionsResponse(Struct, versions="0", flexible="0+"):
     throttle_time_ms: int = int32("0+")
-    topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic, "0+")
+    topics: list[DescribeTopicPartitionsResponseTopic] = array(
+        DescribeTopicPartitionsResponseTopic, "0+"
+    )
     next_cursor: DescribeTopicPartitionsResponseCursor | None = struct(
         DescribeTopicPartitionsResponseCursor, "0+", nullable="0+", null_default=True
     )

@@ -7,7 +7,18 @@ v15 moves the replica id into a tag.
 
 from __future__ import annotations
 
-from millstream.wire.schema import Struct, array, int8, int16, int32, int64, records, string, struct, uuid
+from millstream.wire.schema import (
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    records,
+    string,
+    struct,
+    uuid,
+)
 
 
 class ReplicaState(Struct):
@@ -82,7 +93,9 @@ class PartitionData(Struct):
     diverging_epoch: EpochEndOffset = struct(EpochEndOffset, "12+", tag=0)
     current_leader: LeaderIdAndEpoch = struct(LeaderIdAndEpoch, "12+", tag=1)
     snapshot_id: SnapshotId = struct(SnapshotId, "12+", tag=2)
-    aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, "4+", nullable="4+")
+    aborted_transactions: list[AbortedTransaction] | None = array(
+        AbortedTransaction, "4+", nullable="4+"
+    )
     preferred_read_replica: int = int32("11+", default=-1)
     records: memoryview | bytes | None = records("0+")
 

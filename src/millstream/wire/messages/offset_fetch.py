@@ -24,12 +24,16 @@ class OffsetFetchRequestGroup(Struct):
     group_id: str = string("8+")
     member_id: str | None = string("9+", nullable="9+", default=None)
     member_epoch: int = int32("9+", default=-1)
-    topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, "8+", nullable="8+")
+    topics: list[OffsetFetchRequestTopics] | None = array(
+        OffsetFetchRequestTopics, "8+", nullable="8+"
+    )
 
 
 class OffsetFetchRequest(Struct, versions="1-10", flexible="6+"):
     group_id: str = string("0-7")
-    topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
+    topics: list[OffsetFetchRequestTopic] | None = array(
+        OffsetFetchRequestTopic, "0-7", nullable="2-7"
+    )
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, "8+")
     require_stable: bool = boolean("7+")
 

@@ -40,7 +40,9 @@ class TxnOffsetCommitResponsePartition(Struct):
 class TxnOffsetCommitResponseTopic(Struct):
     name: str = string("0-5")
     topic_id: bytes = uuid("6+")
-    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition, "0+")
+    partitions: list[TxnOffsetCommitResponsePartition] = array(
+        TxnOffsetCommitResponsePartition, "0+"
+    )
 
 
 class TxnOffsetCommitResponse(Struct, versions="0-6", flexible="3+"):

@@ -33,7 +33,9 @@ class WritableTxnMarkerPartitionResult(Struct):
 
 class WritableTxnMarkerTopicResult(Struct):
     name: str = string("0+")
-    partitions: list[WritableTxnMarkerPartitionResult] = array(WritableTxnMarkerPartitionResult, "0+")
+    partitions: list[WritableTxnMarkerPartitionResult] = array(
+        WritableTxnMarkerPartitionResult, "0+"
+    )
 
 
 class WritableTxnMarkerResult(Struct):

@@ -1,1 +1,4 @@
-"""Record batches: layout, checksum, compression, records, and the formats of old clients. No I/O."""
+"""Record batches: layout, checksum, compression, records, and the formats of old clients.
+
+No I/O.
+"""

@@ -142,7 +142,9 @@ def parse_header(buf: Buffer, pos: int = 0) -> BatchHeader:
     try:
         header = tuple.__new__(BatchHeader, HEADER.unpack_from(buf, pos))
     except struct.error:
-        raise CorruptMessage(f"{len(buf) - pos} bytes are too few for a batch header", pos) from None
+        raise CorruptMessage(
+            f"{len(buf) - pos} bytes are too few for a batch header", pos
+        ) from None
     if header.magic != MAGIC:
         raise CorruptMessage(f"magic {header.magic} where a version 2 batch should be", pos)
     if header.length < HEADER_SIZE - LOG_OVERHEAD:
@@ -158,13 +160,17 @@ def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     return crc32c(memoryview(buf)[pos + ATTRIBUTES_AT : end]) == header.crc
 
 
-def stamp_offsets(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
+def stamp_offsets(
+    buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int
+) -> None:
     """Assign offsets and leader epoch in place; the CRC covers neither."""
     _LONG.pack_into(buf, pos, base_offset)
     _INT.pack_into(buf, pos + LEADER_EPOCH_AT, leader_epoch)
 
 
-def stamp_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:
+def stamp_append_time(
+    buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int
+) -> BatchHeader:
     """Set LogAppendTime and its timestamp in place, with a new CRC. Return the new header."""
     attributes = header.attributes & KNOWN_BITS | LOG_APPEND_TIME
     struct.pack_into(">h", buf, pos + ATTRIBUTES_AT, attributes)
@@ -217,7 +223,11 @@ def build_batch(
         MAGIC,
         0,
         make_attributes(
-            codec if items else 0, timestamp_type, transactional, control, delete_horizon_ms is not None
+            codec if items else 0,
+            timestamp_type,
+            transactional,
+            control,
+            delete_horizon_ms is not None,
         ),
         last_offset - base_offset,
         base_timestamp,
@@ -231,7 +241,11 @@ def build_batch(
 
 
 def make_attributes(
-    codec: int, timestamp_type: int, transactional: bool, control: bool = False, delete_horizon: bool = False
+    codec: int,
+    timestamp_type: int,
+    transactional: bool,
+    control: bool = False,
+    delete_horizon: bool = False,
 ) -> int:
     return (
         codec
@@ -305,14 +319,18 @@ def read_records(batch: Buffer, *, max_bytes: int) -> list[Record]:
     """
     header = parse_header(batch)
     body = _body(batch, header, max_bytes)
-    return decode_records(body, header.count, header.base_offset, header.base_timestamp, _append_time(header))
+    return decode_records(
+        body, header.count, header.base_offset, header.base_timestamp, _append_time(header)
+    )
 
 
 def read_keys(batch: Buffer, *, max_bytes: int) -> list[KeyInfo]:
     """Return (offset, timestamp, key, value is null) of each record, for compaction and checks."""
     header = parse_header(batch)
     body = _body(batch, header, max_bytes)
-    return decode_keys(body, header.count, header.base_offset, header.base_timestamp, _append_time(header))
+    return decode_keys(
+        body, header.count, header.base_offset, header.base_timestamp, _append_time(header)
+    )
 
 
 def _append_time(header: BatchHeader) -> int | None:

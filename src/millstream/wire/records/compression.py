@@ -64,7 +64,10 @@ _ZSTD_MAX_RATIO: Final = 32 * 1024  # a run-length block: 128 KiB out of 4 bytes
 
 
 def compress(codec: int, data: Buffer, level: int | None = None, *, magic: int = 2) -> bytes:
-    """Compress. `level` None is the codec's default; `magic` 0 uses the LZ4 header of old clients."""
+    """Compress.
+
+    `level` None is the codec's default; `magic` 0 uses the LZ4 header of old clients.
+    """
     if codec == Codec.NONE:
         return bytes(data)
     if codec == Codec.GZIP:
@@ -185,7 +188,9 @@ def _unsnappy(data: Buffer, max_bytes: int) -> bytes:
     sizes = [_snappy_size(block) for block in blocks]
     total = sum(sizes)
     if total > max_bytes:
-        raise DecompressedTooLarge(f"the batch decompresses to {total} bytes, more than {max_bytes}")
+        raise DecompressedTooLarge(
+            f"the batch decompresses to {total} bytes, more than {max_bytes}"
+        )
     return _unsnappy_blocks(blocks, sizes, total)
 
 
@@ -198,7 +203,9 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
         size = int.from_bytes(view[pos : pos + 4], "big")
         pos += 4
         if not 0 < size <= len(view) - pos:
-            raise UnreadableCompression(f"snappy: a block of {size} bytes, {len(view) - pos} are left", pos)
+            raise UnreadableCompression(
+                f"snappy: a block of {size} bytes, {len(view) - pos} are left", pos
+            )
         blocks.append(view[pos : pos + size])
         pos += size
     return blocks
@@ -309,7 +316,13 @@ def _header_checksum(descriptor: bytes) -> bytes:
 
 def _xxh32_short(data: bytes) -> int:
     """Return XXH32 with seed 0, for fewer than 16 bytes; a frame header is never longer."""
-    prime1, prime2, prime3, prime4, prime5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    prime1, prime2, prime3, prime4, prime5 = (
+        2654435761,
+        2246822519,
+        3266489917,
+        668265263,
+        374761393,
+    )
     mask = 0xFFFFFFFF
     whole = len(data) & ~3
     value = prime5 + len(data)
@@ -386,6 +399,8 @@ def _unzstd_frame(zstd: Any, view: memoryview, out: _Bounded) -> memoryview:
 
 def _check_zstd_size(declared: int, packed: int, max_bytes: int) -> None:
     if declared > max_bytes:
-        raise DecompressedTooLarge(f"the batch decompresses to {declared} bytes, more than {max_bytes}")
+        raise DecompressedTooLarge(
+            f"the batch decompresses to {declared} bytes, more than {max_bytes}"
+        )
     if declared > packed * _ZSTD_MAX_RATIO:
         raise UnreadableCompression(f"zstd: {packed} bytes claim to hold {declared}")

@@ -76,7 +76,9 @@ class RebuildSpec:
 class RecordsRejected(ApiError):
     """A batch rejected because of some records; Produce responses name them from v8 (KIP-467)."""
 
-    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]
+    ) -> None:
         super().__init__(code, message)
         # (index in the batch, reason) of the first hundred.
         self.record_errors = record_errors
@@ -120,7 +122,9 @@ def check_header(header: BatchHeader) -> None:
     if header.base_offset != 0:
         raise CorruptBatch(f"the base offset of a produced batch is {header.base_offset}, not 0")
     if header.count <= 0 or header.last_offset_delta != header.count - 1:
-        raise CorruptBatch(f"{header.count} records with a last offset delta of {header.last_offset_delta}")
+        raise CorruptBatch(
+            f"{header.count} records with a last offset delta of {header.last_offset_delta}"
+        )
     if header.control:
         raise CorruptBatch("clients may not write control records")
     if header.producer_id >= 0 and header.base_sequence < 0:
@@ -147,7 +151,9 @@ def _checked_v2(records: bytes, spec: RebuildSpec) -> bytes:
         return seal_batch(new, compress(new.codec, _renumbered(header, body), spec.level))
     if new == header:
         return records
-    return seal_batch(new, packed if new.codec == header.codec else compress(new.codec, body, spec.level))
+    return seal_batch(
+        new, packed if new.codec == header.codec else compress(new.codec, body, spec.level)
+    )
 
 
 def _stamped(header: BatchHeader, spec: RebuildSpec, max_timestamp: int) -> BatchHeader:
@@ -188,8 +194,12 @@ def _from_legacy(data: bytes, spec: RebuildSpec) -> bytes:
     while chunk := list(islice(messages, CHUNK)):
         if not validator.count:
             base_timestamp = chunk[0].timestamp
-        records = [Record(i, m.timestamp, m.key, m.value) for i, m in enumerate(chunk, validator.count)]
-        validator.check([(offset, time, key, value is None) for offset, time, key, value, _ in records])
+        records = [
+            Record(i, m.timestamp, m.key, m.value) for i, m in enumerate(chunk, validator.count)
+        ]
+        validator.check(
+            [(offset, time, key, value is None) for offset, time, key, value, _ in records]
+        )
         body += encode_records(records, 0, base_timestamp)
     validator.finish()
     header = _BLANK._replace(
@@ -202,7 +212,9 @@ def _from_legacy(data: bytes, spec: RebuildSpec) -> bytes:
     return seal_batch(header, compress(header.codec, body, spec.level))
 
 
-def _produced_messages(first: Message, rest: Iterator[Message], spec: RebuildSpec) -> Iterator[Message]:
+def _produced_messages(
+    first: Message, rest: Iterator[Message], spec: RebuildSpec
+) -> Iterator[Message]:
     """Yield the messages of a produced set: uncompressed ones, or those in its only wrapper."""
     if not first.codec:
         yield from _alike(first, chain((first,), rest))
@@ -222,7 +234,9 @@ def _alike(first: Message, messages: Iterable[Message]) -> Iterator[Message]:
         if message.codec:
             raise CorruptBatch("a compressed message is not the only one of its set")
         if message.timestamp < _NO_TIMESTAMP:
-            raise ApiError(ErrorCode.INVALID_TIMESTAMP, f"a message with timestamp {message.timestamp}")
+            raise ApiError(
+                ErrorCode.INVALID_TIMESTAMP, f"a message with timestamp {message.timestamp}"
+            )
         yield message
 
 
@@ -243,7 +257,9 @@ class _RecordValidator:
         self._create_time = spec.timestamp_type == CREATE_TIME
         self._claims_append_time = claims_append_time
         self._require_keys = spec.require_keys
-        self._earliest = _LONG_MIN if spec.before_max_ms is None else spec.now_ms - spec.before_max_ms
+        self._earliest = (
+            _LONG_MIN if spec.before_max_ms is None else spec.now_ms - spec.before_max_ms
+        )
         self._latest = _LONG_MAX if spec.after_max_ms is None else spec.now_ms + spec.after_max_ms
         self._keyless = 0
         self._bad_timestamps = 0
@@ -315,7 +331,9 @@ def down_convert(
             if header.codec == Codec.ZSTD:
                 if out:
                     break
-                raise ApiError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "this client cannot read zstd")
+                raise ApiError(
+                    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "this client cannot read zstd"
+                )
             out += _down(header, view, target_magic, first_offset, max_decompressed_bytes)
     except DecompressedTooLarge as error:
         raise ApiError(ErrorCode.MESSAGE_TOO_LARGE, str(error)) from None
@@ -336,10 +354,14 @@ def _stored(batches: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
         pos += header.size
 
 
-def _down(header: BatchHeader, packed: memoryview, magic: int, first_offset: int, max_bytes: int) -> bytes:
+def _down(
+    header: BatchHeader, packed: memoryview, magic: int, first_offset: int, max_bytes: int
+) -> bytes:
     body = decompress(header.codec, packed, max_bytes=max_bytes)
     append_time = header.max_timestamp if header.log_append_time else None
-    chunks = iter_records(body, header.count, header.base_offset, header.base_timestamp, append_time)
+    chunks = iter_records(
+        body, header.count, header.base_offset, header.base_timestamp, append_time
+    )
     skip_below = _LONG_MIN if header.codec else first_offset
     records = (record for chunk in chunks for record in chunk if record.offset >= skip_below)
     return legacy.build_message_set(records, magic, codec=header.codec, append_time=append_time)

@@ -116,7 +116,9 @@ def inner_messages(wrapper: Message, *, max_bytes: int) -> Iterator[Message]:
 def check_wrapper_offset(wrapper: Message, last: int) -> None:
     """Check the offset of a wrapper. Some versions of librdkafka write 0, so that is valid."""
     if wrapper.magic and wrapper.offset and wrapper.offset < last:
-        raise CorruptBatch(f"a wrapper's offset {wrapper.offset} is below that of its last message, {last}")
+        raise CorruptBatch(
+            f"a wrapper's offset {wrapper.offset} is below that of its last message, {last}"
+        )
 
 
 def unwrap(wrapper: Message, *, max_bytes: int) -> list[Message]:
@@ -138,7 +140,10 @@ def read_message_set(buf: Buffer, *, max_bytes: int) -> list[Record]:
     messages: list[Message] = []
     for entry in parse_messages(bytes(buf)):
         messages += unwrap(entry, max_bytes=max_bytes) if entry.codec else (entry,)
-    return [Record(message.offset, message.timestamp, message.key, message.value) for message in messages]
+    return [
+        Record(message.offset, message.timestamp, message.key, message.value)
+        for message in messages
+    ]
 
 
 def build_message_set(
@@ -165,7 +170,11 @@ def build_message_set(
 def _encode(
     offset: int, magic: int, attributes: int, timestamp: int, key: bytes | None, value: bytes | None
 ) -> bytes:
-    start = struct.pack(">bbq", magic, attributes, timestamp) if magic else struct.pack(">bb", 0, attributes)
+    start = (
+        struct.pack(">bbq", magic, attributes, timestamp)
+        if magic
+        else struct.pack(">bb", 0, attributes)
+    )
     if key is None:
         start += b"\xff\xff\xff\xff"
     else:

@@ -60,7 +60,10 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
     """Return the uncompressed body of a batch."""
     parts: list[bytes] = []
     for offset, timestamp, key, value, headers in records:
-        head = b"\0%b%b" % (encode_varlong(timestamp - base_timestamp), encode_varint(offset - base_offset))
+        head = b"\0%b%b" % (
+            encode_varlong(timestamp - base_timestamp),
+            encode_varint(offset - base_offset),
+        )
         head += b"\1" if key is None else encode_varint(len(key)) + key
         tail = encode_headers(headers) if headers else b"\0"
         if value is None:
@@ -132,7 +135,12 @@ def check_count(body: bytes | memoryview, count: int) -> None:
 
 
 def _walk(
-    body: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int | None, whole: bool
+    body: bytes,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int | None,
+    whole: bool,
 ) -> Iterator[list[Any]]:
     """Yield records (`whole`) or key infos. Long, because each of its five varints is unrolled.
 
@@ -226,13 +234,17 @@ def _walk(
                     headers = ()
                     pos += 1
                 if pos != stop:
-                    raise CorruptBatch(f"a record's fields end at byte {pos}, its length says {stop}", start)
+                    raise CorruptBatch(
+                        f"a record's fields end at byte {pos}, its length says {stop}", start
+                    )
                 if whole:
                     append(new(Record, (offset, timestamp, key, value, headers)))
                 else:
                     append((offset, timestamp, key, value is None))
         except (IndexError, ValueError) as error:
-            reason = "the body ends inside a record" if isinstance(error, IndexError) else str(error)
+            reason = (
+                "the body ends inside a record" if isinstance(error, IndexError) else str(error)
+            )
             raise CorruptBatch(reason, start) from None
         yield _wrapped(out) if wraps and append_time is None else out
     if pos != end:

@@ -80,7 +80,9 @@ def _read(
     check_count(body, count)
     reader, failures = extension
     try:
-        items = list(reader(_uncompressed_batch(body, count, base_offset, base_timestamp, append_time)))
+        items = list(
+            reader(_uncompressed_batch(body, count, base_offset, base_timestamp, append_time))
+        )
         offsets = [item.offset for item in items]
     except failures:
         return None
@@ -93,7 +95,19 @@ def _uncompressed_batch(
     """Return a batch with this body, in a buffer with padding after its end."""
     attributes, max_timestamp = (0, -1) if append_time is None else (8, append_time)
     head = HEADER.pack(
-        base_offset, 49 + len(body), -1, 2, 0, attributes, 0, base_timestamp, max_timestamp, -1, -1, -1, count
+        base_offset,
+        49 + len(body),
+        -1,
+        2,
+        0,
+        attributes,
+        0,
+        base_timestamp,
+        max_timestamp,
+        -1,
+        -1,
+        -1,
+        count,
     )
     return memoryview(b"".join((head, body, _PADDING)))[: len(head) + len(body)]
 

@@ -41,16 +41,21 @@ class PostgresqlCatalog(Catalog):
         with self._connection.errors():
             rows = self._connection.execute(_COLUMNS, (unescaped(quoted_table(table)),)).fetchall()
         return [
-            Column(name, sql_type, family_of_sql(sql_type), *flags) for name, sql_type, *flags in rows
+            Column(name, sql_type, family_of_sql(sql_type), *flags)
+            for name, sql_type, *flags in rows
         ] or None
 
     def unique_keys(self, table: str) -> list[tuple[str, ...]]:
         with self._connection.errors():
-            rows = self._connection.execute(_UNIQUE_KEYS, (unescaped(quoted_table(table)),)).fetchall()
+            rows = self._connection.execute(
+                _UNIQUE_KEYS, (unescaped(quoted_table(table)),)
+            ).fetchall()
         return [tuple(row[0]) for row in rows]
 
     def create(self, table: str, schema: StructType, key: Sequence[str]) -> None:
-        columns = [f"{quoted(field.name)} {declared_type(field.dataType)}" for field in schema.fields]
+        columns = [
+            f"{quoted(field.name)} {declared_type(field.dataType)}" for field in schema.fields
+        ]
         if key:
             columns.append(f"PRIMARY KEY ({quoted_list(key)})")
         with self._connection.errors():

@@ -90,7 +90,9 @@ class PostgresqlReader(RowReader):
         end: Position,
     ) -> Iterator[list[bytes]]:
         where, values = self._between(table, order, start, end)
-        texts = {column.name for column in self._catalog.columns(table) or () if column.family == TEXT}
+        texts = {
+            column.name for column in self._catalog.columns(table) or () if column.family == TEXT
+        }
         selected = [
             f"{_json_value(spark_type, quoted(name), is_text=name in texts)} AS {quoted(name)}"
             for name, spark_type in columns.items()
@@ -115,7 +117,10 @@ class PostgresqlReader(RowReader):
             by, *values = within
             sql_type = self._sql_types(table)[by]
             where += f" AND {quoted(by)} BETWEEN %s::{sql_type} AND %s::{sql_type}"
-        return self._row(f"SELECT 1 FROM {quoted_table(table)} WHERE {where} LIMIT 1", values) is not None
+        return (
+            self._row(f"SELECT 1 FROM {quoted_table(table)} WHERE {where} LIMIT 1", values)
+            is not None
+        )
 
     def _between(
         self, table: str, order: Sequence[str], start: Position | None, end: Position

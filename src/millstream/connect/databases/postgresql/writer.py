@@ -64,7 +64,9 @@ class PostgresqlWriter(RowWriter):
                 (*progress, writer, table),
             )
 
-    def put(self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]) -> None:
+    def put(
+        self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]
+    ) -> None:
         """With a key, write only the last change of each: it would overwrite the others."""
         connection = self._connection
         try:
@@ -92,7 +94,11 @@ class PostgresqlWriter(RowWriter):
                 cursor.executemany(f"DELETE FROM {quoted_table(table)} WHERE {match}", deletes)
 
     def _upsert(
-        self, target: str, columns: Sequence[str], key: Sequence[str], rows: Sequence[tuple[Any, ...]]
+        self,
+        target: str,
+        columns: Sequence[str],
+        key: Sequence[str],
+        rows: Sequence[tuple[Any, ...]],
     ) -> None:
         names = quoted_list(columns)
         self._connection.execute(
@@ -100,7 +106,9 @@ class PostgresqlWriter(RowWriter):
         )
         self._copy(STAGE, columns, rows)
         assignments = [
-            f"{quoted(column)} = EXCLUDED.{quoted(column)}" for column in columns if column not in key
+            f"{quoted(column)} = EXCLUDED.{quoted(column)}"
+            for column in columns
+            if column not in key
         ]
         action = f"UPDATE SET {', '.join(assignments)}" if assignments else "NOTHING"
         self._connection.execute(

@@ -25,7 +25,9 @@ class SqliteCatalog(Catalog):
         if not self._connection.exists:
             return None
         with self._connection.errors():
-            rows = self._connection.session.execute(f"PRAGMA table_xinfo({quoted(table)})").fetchall()
+            rows = self._connection.session.execute(
+                f"PRAGMA table_xinfo({quoted(table)})"
+            ).fetchall()
         # Columns of a row: cid, name, type, notnull, default, pk, hidden. An INTEGER PRIMARY KEY
         # gets its numbers automatically.
         primary = [(name, sql_type) for _, name, sql_type, _, _, pk, _ in rows if pk]
@@ -57,7 +59,9 @@ class SqliteCatalog(Catalog):
         return [key for key in keys if all(key)]
 
     def create(self, table: str, schema: StructType, key: Sequence[str]) -> None:
-        columns = [f"{quoted(field.name)} {declared_type(field.dataType)}" for field in schema.fields]
+        columns = [
+            f"{quoted(field.name)} {declared_type(field.dataType)}" for field in schema.fields
+        ]
         if key:
             columns.append(f"PRIMARY KEY ({quoted_list(key)})")
         with self._connection.errors():

@@ -109,7 +109,9 @@ class SqliteReader(RowReader):
         query = f"SELECT {name}, typeof({name}) FROM {quoted(table)} WHERE {name} IS NOT NULL ORDER BY {name}"
         with self._connection.errors():
             execute = self._connection.session.execute
-            ends = [execute(f"{query} {direction} LIMIT 1").fetchone() for direction in ("ASC", "DESC")]
+            ends = [
+                execute(f"{query} {direction} LIMIT 1").fetchone() for direction in ("ASC", "DESC")
+            ]
         for value, stored_type in filter(None, ends):
             stored = NUMBER if stored_type in ("integer", "real") else stored_type
             expected = expected or stored
@@ -126,7 +128,9 @@ def _descending(order: Sequence[str]) -> str:
     return ", ".join(f"{quoted(name)} DESC" for name in order)
 
 
-def _between(order: Sequence[str], start: Position | None, end: Position) -> tuple[str, tuple[Any, ...]]:
+def _between(
+    order: Sequence[str], start: Position | None, end: Position
+) -> tuple[str, tuple[Any, ...]]:
     marks = ", ".join("?" for _ in order)
     names = quoted_list(order)
     where = f"({names}) <= ({marks})"

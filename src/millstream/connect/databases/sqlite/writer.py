@@ -54,7 +54,9 @@ class SqliteWriter(RowWriter):
                 (writer, table, *progress),
             )
 
-    def put(self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]) -> None:
+    def put(
+        self, table: str, columns: Sequence[str], key: Sequence[str], changes: Sequence[Change]
+    ) -> None:
         upsert, delete = _statements(table, columns, key)
         indexes = [list(columns).index(column) for column in key]
         with self._connection.errors():
@@ -64,7 +66,9 @@ class SqliteWriter(RowWriter):
             try:
                 for deleted, rows in _runs(changes):
                     if deleted:
-                        session.executemany(delete, [tuple(row[i] for i in indexes) for row in rows])
+                        session.executemany(
+                            delete, [tuple(row[i] for i in indexes) for row in rows]
+                        )
                     else:
                         session.executemany(upsert, rows)
                 if broken := self._broken_references(table) - broken_before:
@@ -105,7 +109,9 @@ def _statements(table: str, columns: Sequence[str], key: Sequence[str]) -> tuple
     upsert = f"INSERT INTO {quoted(table)} ({quoted_list(columns)}) VALUES ({marks})"
     if key:
         assignments = [
-            f"{quoted(column)} = excluded.{quoted(column)}" for column in columns if column not in key
+            f"{quoted(column)} = excluded.{quoted(column)}"
+            for column in columns
+            if column not in key
         ]
         action = f"UPDATE SET {', '.join(assignments)}" if assignments else "NOTHING"
         upsert += f" ON CONFLICT ({quoted_list(key)}) DO {action}"
