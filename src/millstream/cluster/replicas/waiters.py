@@ -55,9 +55,11 @@ class PartitionWaiters:
                 self.watchers = None
 
     def wake(self) -> None:
-        """Call the waiters, and notify the watchers."""
-        self.notify_watchers()
-        self.wake_waiters()
+        """Call the waiters, and notify the watchers. Mostly there are none: every append asks."""
+        if self.watchers:
+            self.notify_watchers()
+        if self._waiters:
+            self.wake_waiters()
 
     def wake_waiters(self) -> None:
         if self._waiters:
