@@ -350,11 +350,16 @@ def _stop_on_signals(
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
 
+    signalled = False
+
     def on_signal(number: int) -> None:
-        if stop.done():
+        nonlocal signalled
+        if signalled:
             before_exit()
             os._exit(128 + number)
-        stop.set_result(None)
+        signalled = True
+        if not stop.done():
+            stop.set_result(None)
 
     for number in (signal.SIGTERM, signal.SIGINT, *more):
         loop.add_signal_handler(number, on_signal, number)
