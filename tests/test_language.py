@@ -98,6 +98,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "docs/spark-sink.md",
     "docs/spark.md",
     "docs/sql.md",
+    "docs/testing-elsewhere.md",
     "docs/testing.md",
     "docs/tutorial.md",
 )
