@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from millstream.broker.ephemeral import QUICK
-from millstream.broker.temporary_data import temporary_data
 from millstream.testing.kafka import Kafka, ProcessKafka, ThreadKafka
 
 
@@ -18,6 +17,9 @@ def fresh_directory(directory: str | os.PathLike[str] | None) -> Iterator[Path]:
     if directory is not None:
         yield Path(directory)
         return
+    # Imported here: it needs the file locks of POSIX.
+    from millstream.broker.temporary_data import temporary_data
+
     with temporary_data() as data:
         yield data
 
