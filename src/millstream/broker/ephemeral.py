@@ -105,7 +105,8 @@ def _open_stdin() -> select.poll | None:
         if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)):
             return None
         poll = select.poll()
-        poll.register(_STDIN, 0)
+        # Linux always reports POLLHUP, but macOS only to those who ask for input.
+        poll.register(_STDIN, select.POLLIN)
         return None if _is_hung_up(poll) else poll
     except (OSError, AttributeError):
         return None
