@@ -87,8 +87,8 @@ budget: $(STAMP)  ## every API at its largest request: no turn of the event loop
 first-run: $(STAMP)  ## fresh clones: make demo RUNS=20 times, BUSY=10 of them beside busy loops, make test TESTS=5 times; goes on where it was interrupted
 	$(BIN)/python -m bench.first_run $(if $(RUNS),--runs $(RUNS)) $(if $(BUSY),--busy $(BUSY)) $(if $(TESTS),--tests $(TESTS))
 
-interop: $(STAMP)  ## Java, Go and Node clients, Kafka's own tools, Spark's own connector, where they can be had
-	$(BIN)/python -m pytest tests/interop -p no:cacheprovider --timeout 900
+interop: $(STAMP)  ## Java, Go and Node clients and tests, Kafka's own tools, Spark's own connector, where they can be had; the GitHub Action
+	$(BIN)/python -m pytest tests/interop tests/test_action.py -p no:cacheprovider --timeout 900
 
 chaos: $(STAMP)  ## brokers and ZooKeepers killed, paused, cut off, filled up; MINUTES=n [SEED=k]; a verdict over what clients saw
 	PYTHONPATH=tests $(BIN)/python -m nemesis.run --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED))

@@ -62,8 +62,9 @@ def test_it_runs_as_it_is_written(
 
 @pytest.mark.documents
 def test_the_tests_in_documents_pass(pytester: pytest.Pytester, millstream: Kafka) -> None:
+    mine = [document for document, plan in PLANS.items() if not plan.covered_by]
     found = [
-        one for document in PLANS for one in blocks(document) if one.tests or "testing" in document
+        one for document in mine for one in blocks(document) if one.tests or "testing" in document
     ]
     programs = {
         f"test_block_{number}": one.text.replace("localhost:9092", millstream.bootstrap)

@@ -102,6 +102,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "docs/spark.md",
     "docs/sql.md",
     "docs/support.md",
+    "docs/testing-elsewhere.md",
     "docs/testing.md",
     "docs/tutorial.md",
 )

@@ -50,6 +50,7 @@ PLANS = {
     "docs/internals/log.md": Plan(),
     "docs/clients.md": Plan(),
     "docs/testing.md": Plan(),
+    "docs/testing-elsewhere.md": Plan(covered_by="tests/interop/test_testing_elsewhere.py"),
     "docs/cli.md": Plan(
         apart=frozenset(worlds.COMMAND_LINE) | {"topics"}, before=worlds.COMMAND_LINE
     ),

@@ -51,7 +51,11 @@ class Block(NamedTuple):
     @property
     def tests(self) -> int:
         """How many tests of pytest this has."""
-        return len(re.findall(r"^def test_", self.text, re.M)) if self.language == "python" else 0
+        return (
+            len(re.findall(r"^(?: {4})?def test_", self.text, re.M))
+            if self.language == "python"
+            else 0
+        )
 
     def __str__(self) -> str:
         return f"{self.document}:{self.line}"

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from millstream import testing
+from millstream.broker.temporary_data import _sweep_once
 from millstream.client.errors import ClientError, DeliveryFailed, UnknownTopic
 from millstream.testing import Kafka
-from millstream.testing.start import _sweep_once
 from millstream.testing.waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -414,6 +414,7 @@ def test_nothing_outlives_a_test_process_that_is_killed() -> None:
     program = """
 import threading, time
 from millstream import testing
+from millstream.broker.temporary_data import _sweep_once
 with testing.broker(process=True) as kafka:
     restart = threading.Thread(target=kafka.restart)  # a thread that ends before the process does
     restart.start()

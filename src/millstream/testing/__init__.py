@@ -1,4 +1,4 @@
-"""A real broker for tests: ``with millstream.testing.broker() as kafka:``, or pytest fixtures.
+"""A real broker for tests: ``with millstream.testing.broker() as kafka:``, or fixtures.
 
 The names below are loaded on first use, because pytest imports the plugin at every start.
 """
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from millstream.testing.start import broker as broker
     from millstream.testing.thread_cluster import Cluster as Cluster
     from millstream.testing.thread_cluster import cluster as cluster
+    from millstream.testing.unittest_case import BrokerTestCase as BrokerTestCase
 
 # No module may have one of these names: once imported, the module would hide it.
 _HOMES = {
     "AsyncKafka": "asynchronous",
+    "BrokerTestCase": "unittest_case",
     "Cluster": "thread_cluster",
     "Fault": "faults",
     "Faults": "faults",

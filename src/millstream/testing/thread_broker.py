@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from millstream.broker.app import Broker
+from millstream.broker.ephemeral import end_like_kill
 from millstream.core.config import BrokerConfig
 from millstream.ports.coordination import Coordination
 from millstream.ports.files import Files
@@ -142,18 +143,7 @@ class ThreadBroker:
         if not self.alive:
             return
         self._dead = True
-        self.wait(self._die())
-
-    async def _die(self) -> None:
-        self.broker.server.abort()
-        # Let new tasks begin: cancelling them earlier would leave their coroutines unawaited.
-        await asyncio.sleep(0)
-        current = asyncio.current_task()
-        tasks = [task for task in asyncio.all_tasks() if task is not current]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self.broker.abandon()
+        self.wait(end_like_kill(self.broker))
 
     def stop(self) -> None:
         """Shut the broker down cleanly."""

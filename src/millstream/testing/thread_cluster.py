@@ -12,11 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from millstream.broker.ephemeral import QUICK
 from millstream.local.cluster import cluster_settings
 from millstream.testing.coordination import SharedTree, TreeSession
 from millstream.testing.faults import Faults
 from millstream.testing.kafka import Kafka, ThreadKafka
-from millstream.testing.start import QUICK, fresh_directory
+from millstream.testing.start import fresh_directory
 from millstream.testing.thread_broker import ThreadBroker
 from millstream.testing.waiting import wait_until
 
