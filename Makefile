@@ -7,7 +7,7 @@ SPARK_STAMP := $(VENV)/.installed-spark
 # Tests start hundreds of Python processes: without bytecode of the sources, most of what each of them does is to compile them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-spark demo test test-broker test-spark documents lint format changelog spark bench budget interop chaos growing kills fire mirror damage sim fuzz docs site clean try first-run
+.PHONY: help setup setup-spark demo test test-broker test-spark documents lint format changelog spark bench budget interop chaos growing kills fire mirror damage sim fuzz docs site clean try first-run dist package footprint
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -62,13 +62,13 @@ MARKDOWN := $(wildcard *.md changelog.d/*.md docs/internals/*.md docs/lab/*.md) 
 	$(filter-out docs/benchmarks.md,$(wildcard docs/*.md))
 
 lint: $(STAMP)  ## ruff, mypy, and the format of the Markdown documents
-	$(BIN)/ruff check src tests bench docs changelog.d
-	$(BIN)/ruff format --check src tests bench docs changelog.d
+	$(BIN)/ruff check src tests bench docs changelog.d release
+	$(BIN)/ruff format --check src tests bench docs changelog.d release
 	$(BIN)/mypy
 	$(BIN)/mdformat --check $(MARKDOWN)
 
 format: $(STAMP)  ## format the Python files and the Markdown documents
-	$(BIN)/ruff format src tests bench docs changelog.d
+	$(BIN)/ruff format src tests bench docs changelog.d release
 	$(BIN)/mdformat $(MARKDOWN)
 
 changelog: $(STAMP)  ## move the fragments of changelog.d into CHANGELOG.md; VERSION=x.y.z
@@ -119,6 +119,15 @@ docs: $(STAMP)  ## write the reference pages that are derived from the declarati
 
 site: docs  ## the documentation as a site in build/site; warnings, broken links and anchors are errors
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html docs build/site
+
+dist: $(STAMP)  ## sdist and wheel of the last commit in dist, built twice and compared, and checked as PyPI would
+	$(BIN)/python release/dist.py
+
+package: $(STAMP)  ## the built wheel and each extra in clean environments, and the main command of each; PYTHONS="3.12 3.13" also the core on these
+	$(if $(PYTHONS),MILLSTREAM_PYTHONS="$(PYTHONS)") $(BIN)/python -m pytest tests/test_package.py -m long -p no:cacheprovider --timeout 1800 --durations 0
+
+footprint: $(STAMP)  ## what the core brings: packages, megabytes, imports and times, in a clean environment
+	$(BIN)/python release/footprint.py
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) $(BROKER_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis bench/results

@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]
 
 QUIET_SHARE = 0.15  # of all cores
 QUIET_SAMPLE_S = 0.2
-PACKAGES = ("confluent-kafka", "crc32c", "uvloop", "lz4", "zstandard", "isal")
+PACKAGES = ("confluent-kafka", "crc32c", "uvloop", "lz4", "backports.zstd", "isal")
 
 
 def facts(scratch: Path) -> dict[str, Any]:

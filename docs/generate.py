@@ -13,9 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-import typer
-
 from millstream.cli.commands import COMMANDS, Command
+from millstream.cli.support.declare import ArgumentDeclaration
 from millstream.core.broker_settings import BROKER_SETTINGS
 from millstream.core.errors import ErrorCode
 from millstream.core.group_settings import CLIENT_METRICS_SETTINGS, GROUP_BOUNDS, GROUP_SETTINGS
@@ -264,7 +263,7 @@ def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
     help, _, stated = (info.help or "").partition("[default: ")
     unset = default in (None, inspect.Parameter.empty, False, True, "")
     shown = stated.rstrip("]") or ("" if unset else f"`{default}`")
-    if isinstance(info, typer.models.ArgumentInfo):
+    if isinstance(info, ArgumentDeclaration):
         return f"`{info.metavar or name.upper() + '...' * several}`", shown, help.strip()
     repeats = several and "(repeatable)" not in help
     return (
@@ -275,13 +274,8 @@ def parameter(name: str, hint: Any, default: object) -> tuple[str, str, str]:
 
 
 def spelling(name: str, kind: Any, option: Any, *, on: bool) -> str:
-    """Return ``-p, --partitions N``. Typer keeps the first name in place of the default."""
-    first = (
-        [option.default]
-        if isinstance(option.default, str) and option.default.startswith("-")
-        else []
-    )
-    names = [*first, *(option.param_decls or ())] or [f"--{name.replace('_', '-')}"]
+    """Return ``-p, --partitions N``."""
+    names = list(option.names) or [f"--{name.replace('_', '-')}"]
     names.sort(key=lambda word: word.startswith("--"))
     if on:
         names.append(names[-1].replace("--", "--no-", 1))
@@ -313,13 +307,8 @@ def command_section(words: list[str], function: Any) -> list[str]:
 def noun_section(command: Command) -> list[str]:
     """Return the section of a noun with its verbs, or of a command without verbs."""
     app = import_module(command.module).app
-    functions = {verb_of(verb): verb.callback for verb in app.registered_commands}
-    about = (
-        inspect.getdoc(app.registered_callback.callback)
-        if app.registered_callback
-        else app.info.help
-    )
-    if not isinstance(about, str):
+    functions = {verb.name: verb.function for verb in app.commands}
+    if not app.help:
         # A command without verbs.
         return command_section([command.name], *functions.values())
     verbs = [
@@ -328,14 +317,10 @@ def noun_section(command: Command) -> list[str]:
     return [
         f"## {command.name}",
         "",
-        prose(" ".join(about.split())),
+        prose(" ".join(app.help.split())),
         "",
         *(line for section in verbs for line in section),
     ]
-
-
-def verb_of(command: Any) -> str:
-    return command.name or command.callback.__name__.strip("_").replace("_", "-")
 
 
 def commands_page() -> str:

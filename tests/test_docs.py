@@ -21,7 +21,7 @@ DOCUMENTS = sorted(
 )
 SOURCE = ROOT / "src" / "millstream"
 # Folders that documents name from the root of the repository.
-FOLDERS = ("bench", "changelog.d", "docs", "examples", "src", "tests")
+FOLDERS = ("bench", "changelog.d", "docs", "examples", "release", "src", "tests")
 # Written by the commands that the documents describe.
 GENERATED = {"bench/results", "bench/results/first-run.jsonl", "tests/interop/.cache"}
 

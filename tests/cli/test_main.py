@@ -11,13 +11,11 @@ import sys
 from unittest.mock import MagicMock
 
 import pytest
-import typer
 
 from millstream import __version__
 from millstream.cli.commands import COMMANDS
 from millstream.cli.main import main
 from millstream.cli.pipeline.run import spark_session
-from millstream.cli.support.misuse import value_error
 from millstream.core.words import counted, listed
 
 
@@ -78,7 +76,7 @@ def test_help_imports_four_modules_and_a_little_of_the_standard_library():
     }
 
 
-def test_serve_is_routed_before_typer():
+def test_serve_is_routed_before_the_command_line():
     """The broker's own start must not pay for the command line."""
     stub = "sys.modules['millstream.broker.main'] = types.SimpleNamespace(serve_command=lambda words: print(words) or 7)"
     assert (
@@ -88,7 +86,7 @@ def test_serve_is_routed_before_typer():
 
 
 def _loaded_by(code: str) -> set[str]:
-    heavy = "{'typer', 'rich', 'confluent_kafka', 'asyncio', 'pydantic'}"
+    heavy = "{'click', 'confluent_kafka', 'asyncio'}"
     program = f"import sys, types, millstream.cli.main; {code}; print(*{heavy} & sys.modules.keys(), file=sys.stderr)"
     ran = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
@@ -263,26 +261,6 @@ def test_the_shell_completes_topic_names(topic: str, shared_broker):
     assert _complete("consume", topic[:-2]) == set()
 
 
-def test_errors_of_pydantic_are_put_into_words():
-    """Whatever version of typer is installed: older ones raise no such errors."""
-
-    class ValidationError(Exception):
-        def errors(self) -> list[dict[str, object]]:
-            return [
-                {
-                    "type": "value_error",
-                    "input": "x",
-                    "msg": "Value error, 'x' is not one of 'a'",
-                    "ctx": {},
-                }
-            ]
-
-    error = ValueError("raw")
-    assert value_error(error) is None
-    error.__cause__ = ValidationError()
-    assert value_error(error) == "'x' is not one of 'a'"
-
-
 def test_numbers_agree_with_their_nouns():
     assert counted(1, "broker") == "1 broker"
     assert counted(0, "partition has", "partitions have") == "0 partitions have"
@@ -308,6 +286,6 @@ def test_help_lists_every_verb():
         if not all(re.fullmatch("[a-z][a-z-]*", verb) for verb in verbs):
             continue
         module = importlib.import_module(command.module)
-        group = typer.main.get_command(module.app)
+        group = module.app.build()
         if hasattr(group, "commands"):
             assert sorted(group.commands) == sorted(verbs), command.name

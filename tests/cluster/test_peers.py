@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from millstream.broker.handlers import api_versions
-from millstream.cluster.peers import NoCommonVersion, PeerGone, Peers
+from millstream.cluster.peers import NoCommonVersion, PeerGone, Peers, software_version
 from millstream.ports.network import SocketNetwork
 from millstream.wire.apis import APIS
 from millstream.wire.messages.api_versions import ApiVersionsRequest
@@ -47,6 +47,21 @@ def serving(monkeypatch: pytest.MonkeyPatch, key: int, newest: int | None) -> No
     (this,) = [api for api in APIS if api.key == key]
     rows = others if newest is None else [*others, this._replace(max_version=newest)]
     monkeypatch.setattr(api_versions, "APIS", tuple(rows))
+
+
+def test_version_of_a_build_between_releases_is_accepted(
+    broker: InProcessBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert software_version("0.1.0") == "0.1.0"
+    monkeypatch.setattr("millstream.cluster.peers.__version__", "0.2.dev12+g1a2b3c4d5.d20260301")
+
+    async def test(peers: Peers, host: str, port: int) -> None:
+        answer = await peers.ask(
+            "feed", host, port, ControllerFeedRequest(broker_id=7), timeout_s=120
+        )
+        assert answer.error_code == 0
+
+    asked(broker, test)
 
 
 def test_only_brokers_see_inter_broker_apis(broker: InProcessBroker) -> None:

@@ -21,10 +21,6 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(
     [
         "confluent_kafka.admin",
-        "rich.table",
-        # By typer, when a command is made. What a release of it does not have is passed over.
-        *("pydantic.type_adapter", "pydantic.plugin._loader", "pydantic.plugin._schema_validator"),
-        "typer._adapters",
         "millstream.cli.app",
         *(f"millstream.client.{module}" for module in ("admin.client", "consumer", "producer")),
         *("millstream.client.admin.transactions", "millstream.client.dead_letters.redrive"),

@@ -1,4 +1,4 @@
-"""The typer application: imports only the noun that was named and turns errors into exit codes.
+"""The application: imports only the noun that was named and turns errors into exit codes.
 
 An error is printed as one line on stderr.
 """
@@ -12,12 +12,10 @@ import threading
 from importlib import import_module
 from typing import Any
 
-import typer
-from typer.core import TyperGroup
-
 from millstream.cli.commands import COMMANDS
+from millstream.cli.support import completion, declare
 from millstream.cli.support.extras import missing_extra
-from millstream.cli.support.misuse import misplaced_option, value_error
+from millstream.cli.support.misuse import misplaced_option
 from millstream.client.errors import ClientError
 
 FAILED = 1
@@ -26,7 +24,7 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141  # the exit code that a shell shows for a tool killed by SIGPIPE
 
 
-class Nouns(TyperGroup):
+class Nouns(declare.Group):
     """The top-level group. The module of a noun has an ``app``, loaded when the noun is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -36,14 +34,9 @@ class Nouns(TyperGroup):
         row = next((row for row in COMMANDS if row.name == cmd_name), None)
         if row is None:
             return None
-        command = typer.main.get_command(import_module(row.module).app)
+        command = import_module(row.module).app.build()
         command.name = cmd_name
         return command
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Resolve as typer does, but suggest names from the table instead of loaded commands."""
-        self.commands = dict.fromkeys(self.list_commands(ctx))  # type: ignore[assignment]
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command. All commands run inside this call, so errors are reported only here."""
@@ -52,10 +45,7 @@ class Nouns(TyperGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
-        except typer.Exit:
-            raise
-        except typer.BadParameter as error:
-            error.message = value_error(error) or error.message
+        except declare.Exit:
             raise
         except ClientError as error:
             missing = missing_extra(error.__cause__)
@@ -63,20 +53,20 @@ class Nouns(TyperGroup):
             if missing is not None and not error.hint:
                 error.hint = missing.hint
             print(f"error: {error}", file=sys.stderr)
-            raise typer.Exit(FAILED) from None
+            raise declare.Exit(FAILED) from None
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise declare.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             _silence_stdout()
-            raise typer.Exit(BROKEN_PIPE) from None
+            raise declare.Exit(BROKEN_PIPE) from None
         except ImportError as error:
             if (missing := missing_extra(error)) is None:
                 raise
             print(f"error: {missing}", file=sys.stderr)
-            raise typer.Exit(FAILED) from None
+            raise declare.Exit(FAILED) from None
         except Exception:
             if interrupts.seen:
-                raise typer.Exit(INTERRUPTED) from None
+                raise declare.Exit(INTERRUPTED) from None
             raise
 
 
@@ -101,7 +91,7 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-app = typer.Typer(cls=Nouns, name="millstream", rich_markup_mode=None, add_completion=True)
+app = declare.Application(cls=Nouns, name=completion.PROGRAM)
 
 
 @app.callback()
@@ -114,8 +104,11 @@ def run(words: list[str]) -> int:
     if (misplaced := misplaced_option(words)) is not None:
         print(f"error: {misplaced}", file=sys.stderr)
         return MISUSE
+    command = app.build()
+    if (instruction := os.environ.get(completion.VARIABLE)) is not None:
+        return completion.answer(command, instruction)
     try:
-        typer.main.get_command(app)(args=words, prog_name="millstream")
+        command(args=words, prog_name=completion.PROGRAM)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     COMPLETION_TIMEOUT_S,
     Bootstrap,
@@ -36,7 +35,7 @@ class Kind(StrEnum):
     client_metrics = "client-metrics"
 
 
-def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_names(ctx: declare.Context, incomplete: str) -> list[str]:
     """Return resource names for shell completion, or none soon if no broker answers."""
     from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
@@ -50,10 +49,10 @@ def complete_names(ctx: typer.Context, incomplete: str) -> list[str]:
         return []
 
 
-KindArgument = Annotated[Kind, typer.Argument(help="Kind of resource.")]
+KindArgument = Annotated[Kind, declare.Argument(help="Kind of resource.")]
 NameArgument = Annotated[
     str,
-    typer.Argument(
+    declare.Argument(
         help="Name of the topic, group or metrics subscription, or node id of the broker.",
         autocompletion=complete_names,
     ),
@@ -90,7 +89,7 @@ def describe(
     kind: KindArgument,
     name: NameArgument,
     all: Annotated[
-        bool, typer.Option("--all", help="Include default values, with sources and synonyms.")
+        bool, declare.Option("--all", help="Include default values, with sources and synonyms.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -124,19 +123,20 @@ def alter(
     kind: KindArgument,
     name: NameArgument,
     set: Annotated[
-        Pairs, typer.Option("--set", "-s", metavar="NAME=VALUE", help="Set a value.")
+        Pairs, declare.Option("--set", "-s", metavar="NAME=VALUE", help="Set a value.")
     ] = None,
     delete: Annotated[
-        Pairs, typer.Option("--delete", "-d", metavar="NAME", help="Reset to the default.")
+        Pairs, declare.Option("--delete", "-d", metavar="NAME", help="Reset to the default.")
     ] = None,
     append: Annotated[
-        Pairs, typer.Option("--append", metavar="NAME=VALUE", help="Add to a list setting.")
+        Pairs, declare.Option("--append", metavar="NAME=VALUE", help="Add to a list setting.")
     ] = None,
     subtract: Annotated[
-        Pairs, typer.Option("--subtract", metavar="NAME=VALUE", help="Remove from a list setting.")
+        Pairs,
+        declare.Option("--subtract", metavar="NAME=VALUE", help="Remove from a list setting."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the change without making it.")
+        bool, declare.Option("--dry-run", help="Check the change without making it.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -154,7 +154,7 @@ def alter(
     }
     named = [setting for change in changes.values() for setting in change] + list(delete or ())
     if not named:
-        raise typer.BadParameter("give --set, --delete, --append or --subtract")
+        raise declare.BadParameter("give --set, --delete, --append or --subtract")
     with Admin(bootstrap, timeout_s=timeout) as admin:
         admin.configs.alter(kind.value, name, delete=delete or (), validate_only=dry_run, **changes)
     if kind is Kind.broker:

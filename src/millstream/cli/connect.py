@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-import typer
-
 from millstream.cli.pipeline.run import run_and_show, spark_session
+from millstream.cli.support import declare
 from millstream.cli.support.extras import need_spark
 from millstream.cli.support.options import (
     Bootstrap,
@@ -24,7 +23,7 @@ from millstream.cli.support.options import (
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 from millstream.connect.addresses import SOURCES, TARGETS, parse_address
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 
 class Tombstones(StrEnum):
@@ -40,23 +39,23 @@ Columns = "COLUMN[,COLUMN...]"
 
 @app.command()
 def connect(
-    source: Annotated[str, typer.Argument(metavar="FROM", help=f"One of {', '.join(SOURCES)}.")],
-    target: Annotated[str, typer.Argument(metavar="TO", help=f"One of {', '.join(TARGETS)}.")],
+    source: Annotated[str, declare.Argument(metavar="FROM", help=f"One of {', '.join(SOURCES)}.")],
+    target: Annotated[str, declare.Argument(metavar="TO", help=f"One of {', '.join(TARGETS)}.")],
     schema: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--schema", metavar="DDL", help="Columns of the source: 'id int NOT NULL, name string'."
         ),
     ] = None,
     value: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--value", metavar="FORMAT", help="Format of the topic's values. [default: json]"
         ),
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--key",
             metavar=Columns,
             help="Key of the records, or of table rows, which are then updated by key.",
@@ -64,7 +63,7 @@ def connect(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--by",
             metavar="COLUMN",
             help="A column of the source table that increases with every change.",
@@ -72,7 +71,7 @@ def connect(
     ] = None,
     partition_by: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--partition-by",
             metavar=Columns,
             help="Partition columns of Parquet and Delta; date is the record's date if no column has that name.",
@@ -80,13 +79,13 @@ def connect(
     ] = None,
     starting: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--starting", help="Start position of a new flow in a topic: earliest or latest."
         ),
     ] = None,
     tombstones: Annotated[
         Tombstones | None,
-        typer.Option(
+        declare.Option(
             "--tombstones",
             help="Handling of records without a value. keep: delete the row of a table with --key (its default), or add a row "
             "with _deleted and _key to Parquet and Delta. drop: skip them. error: make them dead letters. "
@@ -96,7 +95,7 @@ def connect(
     once: Once = False,
     name: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--name", help="Name of the flow and its checkpoint. [default: from the two addresses]"
         ),
     ] = None,

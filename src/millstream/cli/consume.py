@@ -6,8 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     ClientOptions,
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from millstream.client.consuming.positions import Position
     from millstream.client.record import Record
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 BATCH = 1000
 EPILOG = (
@@ -38,7 +37,7 @@ def consume(
     topics: TopicNames,
     start: Annotated[
         str,
-        typer.Option(
+        declare.Option(
             "--from",
             "--from-time",
             "-o",
@@ -50,40 +49,42 @@ def consume(
     ] = "earliest",
     group: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--group", "-g", metavar="NAME", help="Join this group and commit the printed records."
         ),
     ] = None,
     subscribe: Annotated[
         bool,
-        typer.Option("--subscribe", help="Join a group; without --group it is named after you."),
+        declare.Option("--subscribe", help="Join a group; without --group it is named after you."),
     ] = False,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit", "-e", help="Stop at the current end instead of following.")
+        bool, declare.Option("--exit", "-e", help="Stop at the current end instead of following.")
     ] = False,
     count: Annotated[
-        int | None, typer.Option("-n", "--count", min=1, help="Maximum number of records to print.")
+        int | None,
+        declare.Option("-n", "--count", min=1, help="Maximum number of records to print."),
     ] = None,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", "-p", min=0, help="Read only this partition (repeatable)."),
+        declare.Option("--partition", "-p", min=0, help="Read only this partition (repeatable)."),
     ] = None,
     format: Annotated[
-        str, typer.Option("--format", "-f", metavar="FORMAT", help="Format of a record, or `json`.")
+        str,
+        declare.Option("--format", "-f", metavar="FORMAT", help="Format of a record, or `json`."),
     ] = r"%s\n",
     as_json: Annotated[
-        bool, typer.Option("-J", "--json", help="The same as --format json.")
+        bool, declare.Option("-J", "--json", help="The same as --format json.")
     ] = False,
-    null: Annotated[str, typer.Option(metavar="TEXT", help="Text for a null key or value.")] = "",
+    null: Annotated[str, declare.Option(metavar="TEXT", help="Text for a null key or value.")] = "",
     isolation: Annotated[
         str,
-        typer.Option(
+        declare.Option(
             metavar="LEVEL",
             help="read_committed, or read_uncommitted to include aborted transactions.",
         ),
     ] = "read_committed",
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print only records and errors.")
+        bool, declare.Option("--quiet", "-q", help="Print only records and errors.")
     ] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -94,13 +95,13 @@ def consume(
     Follows the topics until Ctrl-C, unless --exit or --count is given.
     """
     if group == "":
-        raise typer.BadParameter("a group needs a name", param_hint="--group")
+        raise declare.BadParameter("a group needs a name", param_hint="--group")
     if partition and (group or subscribe):
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             "--partition cannot be used with --group or --subscribe: a group assigns partitions itself"
         )
     if isolation not in ("read_committed", "read_uncommitted"):
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             f"{isolation!r} is not read_committed or read_uncommitted", param_hint="--isolation"
         )
     options = pairs(client_option, "--client-option")
@@ -139,7 +140,7 @@ def _renderer(format: str, null: str) -> Callable[[Record], bytes]:
     try:
         return compile_format(format, null=null.encode())
     except ClientError as error:
-        raise typer.BadParameter(str(error), param_hint="--format") from None
+        raise declare.BadParameter(str(error), param_hint="--format") from None
 
 
 def _position(text: str) -> Position:
@@ -148,7 +149,7 @@ def _position(text: str) -> Position:
     try:
         return Position.of(text)
     except ClientError as error:
-        raise typer.BadParameter(str(error), param_hint="--from") from None
+        raise declare.BadParameter(str(error), param_hint="--from") from None
 
 
 def _print_records(

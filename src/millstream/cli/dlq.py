@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     Format,
@@ -42,13 +41,13 @@ class Timestamps(StrEnum):
     now = "now"
 
 
-def complete_dead_letters(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_dead_letters(ctx: declare.Context, incomplete: str) -> list[str]:
     return [name for name in complete_topics(ctx, incomplete) if name.endswith(".dlq")]
 
 
 DeadTopic = Annotated[
     str,
-    typer.Argument(
+    declare.Argument(
         metavar="TOPIC",
         help="The source topic, or the dead-letter topic itself.",
         autocompletion=complete_dead_letters,
@@ -56,17 +55,17 @@ DeadTopic = Annotated[
 ]
 Reason = Annotated[
     str | None,
-    typer.Option(
+    declare.Option(
         "--reason", metavar="TEXT", help="Only dead letters whose reason contains this text."
     ),
 ]
 PipelineName = Annotated[
     str | None,
-    typer.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline."),
+    declare.Option("--pipeline", metavar="NAME", help="Only dead letters of this pipeline."),
 ]
 FlowName = Annotated[
     str | None,
-    typer.Option("--flow", metavar="NAME", help="Only dead letters of flows with this name."),
+    declare.Option("--flow", metavar="NAME", help="Only dead letters of flows with this name."),
 ]
 
 
@@ -133,7 +132,7 @@ def show(
     topic: DeadTopic,
     limit: Annotated[
         int,
-        typer.Option(
+        declare.Option(
             "--limit", "-n", min=1, help="Maximum number of records to show, from the end."
         ),
     ] = 20,
@@ -141,7 +140,7 @@ def show(
     pipeline: PipelineName = None,
     flow: FlowName = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Include dead letters that were sent back already.")
+        bool, declare.Option("--all", help="Include dead letters that were sent back already.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -185,7 +184,7 @@ def redrive(
     topic: DeadTopic,
     to: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--to", metavar="TOPIC", help="Target topic. [default: the origin of each record]"
         ),
     ] = None,
@@ -193,11 +192,12 @@ def redrive(
     pipeline: PipelineName = None,
     flow: FlowName = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of records to send.")
+        int | None,
+        declare.Option("--limit", "-n", min=1, help="Maximum number of records to send."),
     ] = None,
     timestamps: Annotated[
         Timestamps | None,
-        typer.Option(
+        declare.Option(
             "--timestamps",
             help="Keep the original timestamps (the default) or use new ones. "
             "Required if retention would delete records with the original ones.",
@@ -205,19 +205,20 @@ def redrive(
     ] = None,
     overwrite_newer: Annotated[
         bool,
-        typer.Option(
+        declare.Option(
             "--overwrite-newer",
             help="Also send records whose key has a newer record in the topic; they are kept otherwise.",
         ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Also send records that an earlier redrive has sent.")
+        bool, declare.Option("--again", help="Also send records that an earlier redrive has sent.")
     ] = False,
     run: Annotated[
-        bool, typer.Option("--execute", help="Send the records; without this they are only listed.")
+        bool,
+        declare.Option("--execute", help="Send the records; without this they are only listed."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only list the records (the default).")
+        bool, declare.Option("--dry-run", help="Only list the records (the default).")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -228,7 +229,7 @@ def redrive(
     Shows the records to send; --execute sends them.
     """
     if run and dry_run:
-        raise typer.BadParameter("give --execute or --dry-run, not both")
+        raise declare.BadParameter("give --execute or --dry-run, not both")
     from millstream.client.dead_letters.letters import find
     from millstream.client.dead_letters.redrive import RedriveRequest, execute, expiry, plan
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import Bootstrap, Format, OutputFormat, Timeout
 from millstream.cli.support.output import note, print_json, print_table
 from millstream.cli.support.partitions import TopicOptions, partitions_of
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 
 @app.command()
@@ -19,12 +18,14 @@ def elect_leaders(
     topic: TopicOptions = None,
     unclean: Annotated[
         bool,
-        typer.Option(
+        declare.Option(
             "--unclean",
             help="Elect any live replica of partitions without a leader. Records that only others have are lost.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[
+        bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")
+    ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -36,7 +37,7 @@ def elect_leaders(
     from millstream.client.admin.client import Admin
 
     if unclean and not yes:
-        typer.confirm(
+        declare.confirm(
             "Acknowledged records may be lost. Elect leaders anyway?", abort=True, err=True
         )
     with Admin(bootstrap, timeout_s=timeout) as admin:
@@ -67,4 +68,4 @@ def elect_leaders(
     else:
         note("every partition already has its preferred leader")
     if any(error for *_rest, error in rows):
-        raise typer.Exit(1)
+        raise declare.Exit(1)

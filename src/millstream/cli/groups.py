@@ -6,8 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     Format,
@@ -45,7 +44,7 @@ LAG_COLUMNS = (
 )
 
 
-def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_groups(ctx: declare.Context, incomplete: str) -> list[str]:
     """Return group names for shell completion, or none soon if no broker answers."""
     try:
         with _admin(
@@ -57,12 +56,12 @@ def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 GroupName = Annotated[
-    str, typer.Argument(help="Name of the group.", autocompletion=complete_groups)
+    str, declare.Argument(help="Name of the group.", autocompletion=complete_groups)
 ]
 GroupNames = Annotated[
-    list[str], typer.Argument(help="Names of groups.", autocompletion=complete_groups)
+    list[str], declare.Argument(help="Names of groups.", autocompletion=complete_groups)
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Yes = Annotated[bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
@@ -75,17 +74,19 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def list_groups(
     state: Annotated[
         list[GroupState] | None,
-        typer.Option(
+        declare.Option(
             "--state", case_sensitive=False, help="List only groups in this state (repeatable)."
         ),
     ] = None,
     type: Annotated[
         list[GroupType] | None,
-        typer.Option(
+        declare.Option(
             "--type", case_sensitive=False, help="List only groups of this type (repeatable)."
         ),
     ] = None,
-    names: Annotated[bool, typer.Option("--names", help="Print only names, one per line.")] = False,
+    names: Annotated[
+        bool, declare.Option("--names", help="Print only names, one per line.")
+    ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -126,10 +127,10 @@ def list_groups(
 def describe(
     groups: GroupNames,
     members: Annotated[
-        bool, typer.Option("--members", help="Show the members and their partitions.")
+        bool, declare.Option("--members", help="Show the members and their partitions.")
     ] = False,
     state: Annotated[
-        bool, typer.Option("--state", help="Show state, type, assignor and coordinator.")
+        bool, declare.Option("--state", help="Show state, type, assignor and coordinator.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -137,7 +138,7 @@ def describe(
 ) -> None:
     """Show the committed offsets of groups: LAG to the log end, LEAD over the log start."""
     if members and state:
-        raise typer.BadParameter("give --members or --state, not both")
+        raise declare.BadParameter("give --members or --state, not both")
     with _admin(bootstrap, timeout) as admin:
         described = admin.groups.describe(groups)
         lags = (
@@ -158,16 +159,16 @@ def reset_offsets(
     group: GroupName,
     topic: TopicOptions = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Every partition with a committed offset.")
+        bool, declare.Option("--all-topics", help="Every partition with a committed offset.")
     ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the log start.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the log end.")] = False,
+    to_earliest: Annotated[bool, declare.Option("--to-earliest", help="To the log start.")] = False,
+    to_latest: Annotated[bool, declare.Option("--to-latest", help="To the log end.")] = False,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, metavar="N", help="To this offset.")
+        int | None, declare.Option("--to-offset", min=0, metavar="N", help="To this offset.")
     ] = None,
     to_datetime: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--to-datetime",
             metavar="TIME",
             help="To a time: 2026-03-01T12:00:00Z (local time without Z) or @MS.",
@@ -175,19 +176,19 @@ def reset_offsets(
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--by-duration", metavar="TIME", help="To a time this long ago: 90s, 1h30m, PT1H."
         ),
     ] = None,
     shift_by: Annotated[
         int | None,
-        typer.Option("--shift-by", metavar="N", help="By N records; negative moves back."),
+        declare.Option("--shift-by", metavar="N", help="By N records; negative moves back."),
     ] = None,
     run: Annotated[
-        bool, typer.Option("--execute", help="Make the change; without this it is only shown.")
+        bool, declare.Option("--execute", help="Make the change; without this it is only shown.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the change (the default).")
+        bool, declare.Option("--dry-run", help="Only show the change (the default).")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -195,9 +196,9 @@ def reset_offsets(
 ) -> None:
     """Set the offsets of a group without members. Shows the change; --execute makes it."""
     if run and dry_run:
-        raise typer.BadParameter("give --execute or --dry-run, not both")
+        raise declare.BadParameter("give --execute or --dry-run, not both")
     if bool(topic) == all_topics:
-        raise typer.BadParameter("give --topic TOPIC[:PARTITION,...] or --all-topics")
+        raise declare.BadParameter("give --topic TOPIC[:PARTITION,...] or --all-topics")
     reset = _reset(to_earliest, to_latest, to_offset, to_datetime, by_duration, shift_by)
     if to_datetime is not None:
         note_local_time(to_datetime)
@@ -227,11 +228,11 @@ def delete(
     """
     with _admin(bootstrap, timeout) as admin:
         if not yes and sys.stdin.isatty():
-            typer.confirm(f"Delete {', '.join(groups)} and all offsets?", abort=True)
+            declare.confirm(f"Delete {', '.join(groups)} and all offsets?", abort=True)
         outcomes = admin.groups.delete_each(groups)
     _show_deleted(outcomes, format)
     if any(outcomes.values()):
-        raise typer.Exit(1)
+        raise declare.Exit(1)
 
 
 @app.command("delete-offsets")
@@ -244,7 +245,7 @@ def delete_offsets(
 ) -> None:
     """Delete the committed offsets of topics that the group is not subscribed to."""
     if not topic:
-        raise typer.BadParameter("give --topic TOPIC[:PARTITION,...]")
+        raise declare.BadParameter("give --topic TOPIC[:PARTITION,...]")
     with _admin(bootstrap, timeout) as admin:
         admin.groups.get(group)
         committed = admin.groups.committed(group)
@@ -252,7 +253,7 @@ def delete_offsets(
             partition for partition in partitions_of(admin, topic) if partition in committed
         ]
         if partitions and not yes and sys.stdin.isatty():
-            typer.confirm(
+            declare.confirm(
                 f"Delete the offsets of {group} for {', '.join(map(str, partitions))}?", abort=True
             )
         if partitions:
@@ -284,10 +285,10 @@ def _reset(
             Reset("shift", shift_by) if shift_by is not None else None,
         ]
     except ClientError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise declare.BadParameter(str(error)) from None
     chosen = [target for target in targets if target is not None]
     if len(chosen) != 1:
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             "give exactly one of --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration, --shift-by"
         )
     return chosen[0]

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import Format, OutputFormat
 from millstream.cli.support.output import print_json_rows
 from millstream.cli.support.record_json import as_json
@@ -17,7 +16,7 @@ from millstream.core.words import counted
 if TYPE_CHECKING:
     from millstream.log.dump import Line
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = declare.Application(no_args_is_help=True)
 
 
 @app.callback()
@@ -29,13 +28,13 @@ def log() -> None:
 def dump(
     files: Annotated[
         list[Path],
-        typer.Argument(
+        declare.Argument(
             exists=True,
             help="Segments, indexes, snapshots, or the directory of a partition or broker.",
         ),
     ],
     deep: Annotated[
-        bool, typer.Option("--deep", help="Include the records inside the batches.")
+        bool, declare.Option("--deep", help="Include the records inside the batches.")
     ] = False,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -86,7 +85,7 @@ def _row(line: Line) -> dict[str, Any] | None:
 def verify(
     directories: Annotated[
         list[Path],
-        typer.Argument(
+        declare.Argument(
             exists=True, file_okay=False, help="Data directories, or directories of partitions."
         ),
     ],

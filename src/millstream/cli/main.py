@@ -1,7 +1,7 @@
 """``millstream``: the entry point. Routes fast commands before anything heavy is imported.
 
-``serve`` goes straight to the broker, because typer would add half again to its startup time. Help
-and version print text. Every other command goes through ``app``, which imports typer and the
+``serve`` goes straight to the broker, because the command line would add to its startup time. Help
+and version print text. Every other command goes through ``app``, which imports click and the
 module of the named noun.
 """
 
@@ -11,8 +11,8 @@ import os
 import sys
 
 COMPLETION_VARIABLE = "_MILLSTREAM_COMPLETE"
-SHELLS = ("bash", "zsh", "fish")
-MISUSE, INTERRUPTED = 2, 130
+COMPLETION_OPTIONS = ("--show-completion", "--install-completion")
+INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def _route(words: list[str], *, own_process: bool = False) -> int:
             return _print_help()
         if words in (["version"], ["--version"], ["-V"]):
             return _print_version()
-        if len(words) == 2 and words[0] in ("--show-completion", "--install-completion"):
+        if words[0] in COMPLETION_OPTIONS and len(words) <= 2:
             return _complete(*words)
     if own_process:
         from millstream.cli.pipeline import driver_restart
@@ -51,29 +51,10 @@ def _serve(words: list[str]) -> int:
     return serve_command(words)
 
 
-def _complete(option: str, shell: str) -> int:
-    """Show or install completion for a named shell.
+def _complete(option: str, shell: str | None = None) -> int:
+    from millstream.cli.support.completion import run_option
 
-    Without a name typer handles the option itself, for the current shell.
-    """
-    if shell not in SHELLS:
-        print(
-            f"error: no completion for {shell!r}; choose one of {', '.join(SHELLS)}",
-            file=sys.stderr,
-        )
-        return MISUSE
-    from typer.completion import get_completion_script, install  # type: ignore[attr-defined]
-
-    if option == "--show-completion":
-        print(
-            get_completion_script(
-                prog_name="millstream", complete_var=COMPLETION_VARIABLE, shell=shell
-            )
-        )
-    else:
-        name, path = install(shell=shell, prog_name="millstream", complete_var=COMPLETION_VARIABLE)
-        print(f"{name} completion installed in {path}; it takes effect in the next terminal")
-    return 0
+    return run_option(option, shell)
 
 
 def _print_help() -> int:

@@ -6,14 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import Format, OutputFormat
 from millstream.cli.support.output import note, print_json
 from millstream.client.errors import ClientError
 from millstream.core.words import counted
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 _NEXT = """\
 next: millstream serve --set log.dirs={dirs} --set zookeeper.connect={connect}   (keep the other settings and the node.id)
@@ -25,19 +24,21 @@ next: millstream serve --set log.dirs={dirs} --set zookeeper.connect={connect}  
 def migrate(
     to: Annotated[
         str,
-        typer.Option("--to", metavar="HOST:PORT[/CHROOT]", help="The ZooKeeper of the cluster."),
+        declare.Option("--to", metavar="HOST:PORT[/CHROOT]", help="The ZooKeeper of the cluster."),
     ],
     data: Annotated[
         list[str] | None,
-        typer.Option("--data", metavar="DIR", help="A data directory of the broker (repeatable)."),
+        declare.Option(
+            "--data", metavar="DIR", help="A data directory of the broker (repeatable)."
+        ),
     ] = None,
     metadata: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="The broker's metadata.log.dir, if set."),
+        declare.Option(metavar="DIR", help="The broker's metadata.log.dir, if set."),
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Undo an unfinished migration.")] = False,
+    undo: Annotated[bool, declare.Option("--undo", help="Undo an unfinished migration.")] = False,
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1, help="How long to wait for ZooKeeper.")
+        float, declare.Option(metavar="SECONDS", min=1, help="How long to wait for ZooKeeper.")
     ] = 20.0,
     format: OutputFormat = Format.table,
 ) -> None:

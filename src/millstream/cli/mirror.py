@@ -8,10 +8,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from millstream.cli.pipeline.driver_restart import was_restarted
 from millstream.cli.pipeline.run import run_and_show, spark_session
+from millstream.cli.support import declare
 from millstream.cli.support.extras import need_spark
 from millstream.cli.support.options import (
     Checkpoint,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from millstream.connect.mirror.direction import Direction
     from millstream.pipelines.declare import Pipeline
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 CLUSTER = "[NAME=]HOST:PORT"
 PATTERNS = "NAME|REGEX,..."
@@ -59,75 +58,75 @@ class Starting(StrEnum):
 @app.command()
 def mirror(
     source: Annotated[
-        str, typer.Option("--from", metavar=CLUSTER, help="The source cluster, and its name.")
+        str, declare.Option("--from", metavar=CLUSTER, help="The source cluster, and its name.")
     ],
     target: Annotated[
-        str, typer.Option("--to", metavar=CLUSTER, help="The target cluster, and its name.")
+        str, declare.Option("--to", metavar=CLUSTER, help="The target cluster, and its name.")
     ],
     topics: Annotated[
-        str, typer.Option("--topics", "-t", metavar=PATTERNS, help="Topics to mirror.")
+        str, declare.Option("--topics", "-t", metavar=PATTERNS, help="Topics to mirror.")
     ],
     exclude: Annotated[
-        str, typer.Option("--exclude", metavar=PATTERNS, help="Topics to leave out.")
+        str, declare.Option("--exclude", metavar=PATTERNS, help="Topics to leave out.")
     ] = "",
     groups: Annotated[
         str,
-        typer.Option(
+        declare.Option(
             "--groups", "-g", metavar=PATTERNS, help="Consumer groups whose offsets are copied."
         ),
     ] = ".*",
     no_groups: Annotated[
-        bool, typer.Option("--no-groups", help="Do not copy offsets of consumer groups.")
+        bool, declare.Option("--no-groups", help="Do not copy offsets of consumer groups.")
     ] = False,
-    both: Annotated[bool, typer.Option("--both", help="Mirror in both directions.")] = False,
+    both: Annotated[bool, declare.Option("--both", help="Mirror in both directions.")] = False,
     names: Annotated[
         Names,
-        typer.Option(
+        declare.Option(
             "--names",
             help="prefix: orders of east becomes east.orders; identity: it stays orders, and a header prevents loops.",
         ),
     ] = Names.prefix,
     forward: Annotated[
         bool,
-        typer.Option(
+        declare.Option(
             "--forward", help="With --names identity: also mirror copies from a third cluster."
         ),
     ] = False,
     name: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--name",
             metavar="NAME",
             help="Name of checkpoints and progress. [default: from the clusters' names]",
         ),
     ] = None,
     once: Annotated[
-        bool, typer.Option("--once", help="Mirror the available records, then exit.")
+        bool, declare.Option("--once", help="Mirror the available records, then exit.")
     ] = False,
     interval: Annotated[
         str,
-        typer.Option(
+        declare.Option(
             "--interval", metavar="TIME", help="How often to check topics, settings and groups."
         ),
     ] = "5 seconds",
     resume: Annotated[
         bool,
-        typer.Option(
+        declare.Option(
             "--resume", help="The checkpoint is lost: continue after the last copies in the target."
         ),
     ] = False,
     starting: Annotated[
-        Starting, typer.Option("--starting", help="Start position of a new mirror.")
+        Starting, declare.Option("--starting", help="Start position of a new mirror.")
     ] = Starting.earliest,
     on_loss: Annotated[
         OnLoss,
-        typer.Option(
+        declare.Option(
             "--on-loss", help="Reaction to records that were deleted before they were mirrored."
         ),
     ] = OnLoss.stop,
     most_records: Annotated[
         int,
-        typer.Option(
+        declare.Option(
             "--most-records", metavar="N", min=1, help="Maximum records of one transaction."
         ),
     ] = 500_000,

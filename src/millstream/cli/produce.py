@@ -10,8 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     ClientOptions,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from millstream.cli.support.record_json import JsonRecord
     from millstream.client.producer import Producer
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 CHUNK_BYTES = 1 << 20
 INTERRUPTED = 130
@@ -56,28 +55,30 @@ class Input(StrEnum):
 
 @app.command()
 def produce(
-    context: typer.Context,
+    context: declare.Context,
     topic: TopicName,
     key_separator: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--key-separator", "-K", metavar="TEXT", help="Separator of key and value in a line."
         ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of every record.")] = None,
+    key: Annotated[
+        str | None, declare.Option("--key", "-k", help="The key of every record.")
+    ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(
+        declare.Option(
             "--header", "-H", metavar="NAME=VALUE", help="A header of every record (repeatable)."
         ),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, help="Target partition. [default: by key]"),
+        declare.Option("--partition", "-p", min=0, help="Target partition. [default: by key]"),
     ] = None,
     file: Annotated[
         list[Path] | None,
-        typer.Option(
+        declare.Option(
             "--file",
             exists=True,
             dir_okay=False,
@@ -86,29 +87,29 @@ def produce(
     ] = None,
     format: Annotated[
         Input,
-        typer.Option(
+        declare.Option(
             "--format",
             "-f",
             help="One record per line, one JSON record per line, or one per input.",
         ),
     ] = Input.lines,
     delimiter: Annotated[
-        str, typer.Option("--delimiter", "-D", metavar="TEXT", help="End of a line.")
+        str, declare.Option("--delimiter", "-D", metavar="TEXT", help="End of a line.")
     ] = NEWLINE,
     null: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--null", metavar="TEXT", help="Send keys and values equal to this text as null."
         ),
     ] = None,
     compression: Annotated[
-        Codec, typer.Option("--compression", "-c", help="Compression of batches.")
+        Codec, declare.Option("--compression", "-c", help="Compression of batches.")
     ] = Codec.none,
     acks: Annotated[
-        str, typer.Option(help="Replicas that must acknowledge a record: all, 1 or 0.")
+        str, declare.Option(help="Replicas that must acknowledge a record: all, 1 or 0.")
     ] = "all",
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print no summary and no progress.")
+        bool, declare.Option("--quiet", "-q", help="Print no summary and no progress.")
     ] = False,
     client_option: ClientOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -116,7 +117,7 @@ def produce(
 ) -> None:
     """Send records to a topic, one per line, from stdin or files."""
     if acks not in ("all", "1", "0"):
-        raise typer.BadParameter(f"{acks!r} is not all, 1 or 0", param_hint="--acks")
+        raise declare.BadParameter(f"{acks!r} is not all, 1 or 0", param_hint="--acks")
     _refuse_unused(format, {"--key-separator": key_separator, "--null": null}, delimiter)
     reading = _Reading(
         format,
@@ -148,18 +149,18 @@ def _refuse_unused(format: Input, line_options: dict[str, str | None], delimiter
     if format is Input.json:
         for option, text in line_options.items():
             if text is not None:
-                raise typer.BadParameter(
+                raise declare.BadParameter(
                     "has no effect with --format json, where each line has its key and value",
                     param_hint=option,
                 )
     if format is Input.whole and delimiter != NEWLINE:
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             "has no effect with --format whole, which sends each input as one record",
             param_hint="--delimiter",
         )
 
 
-def _delivery_timeout_ms(context: typer.Context, timeout_s: float) -> int:
+def _delivery_timeout_ms(context: declare.Context, timeout_s: float) -> int:
     """Return ``--timeout`` if it was given, as the limit for each record.
 
     Otherwise return the producer's own default, which is longer than the 30 s of a request.
@@ -209,7 +210,7 @@ def _send_all(
         elapsed_s = time.monotonic() - started_s
         note(f"sent {counted(producer.sent, 'record')} to {topic} in {elapsed_s:.2f} s")
     if interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise declare.Exit(INTERRUPTED)
 
 
 class _Reading:
@@ -304,9 +305,9 @@ def _escaped(text: str, option: str) -> bytes:
             else text.encode()
         )
     except (UnicodeDecodeError, UnicodeEncodeError):
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             f"{text!r} has an invalid escape sequence", param_hint=option
         ) from None
     if not data:
-        raise typer.BadParameter("must not be empty", param_hint=option)
+        raise declare.BadParameter("must not be empty", param_hint=option)
     return data

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     Format,
@@ -45,7 +44,7 @@ _OTHERS_MOVE = (
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
+    declare.Option(
         "--topic",
         "-t",
         help="Only this topic (repeatable). [default: all]",
@@ -53,17 +52,17 @@ Topics = Annotated[
     ),
 ]
 Brokers = Annotated[
-    str | None, typer.Option("--brokers", metavar="N,N,..", help="Target brokers. [default: all]")
+    str | None, declare.Option("--brokers", metavar="N,N,..", help="Target brokers. [default: all]")
 ]
 Factor = Annotated[
     int | None,
-    typer.Option(
+    declare.Option(
         "--replication-factor",
         min=1,
         help="Number of replicas of each partition. [default: unchanged]",
     ),
 ]
-PlanFile = Annotated[Path | None, typer.Argument(help="A plan from `reassign plan`; - is stdin.")]
+PlanFile = Annotated[Path | None, declare.Argument(help="A plan from `reassign plan`; - is stdin.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
@@ -133,7 +132,7 @@ def _offline_remark(offline: Sequence[int]) -> str:
 def _broker_list(text: str) -> list[int]:
     words = text.split(",")
     if not all(word.strip().isdigit() for word in words):
-        raise typer.BadParameter(f"{text!r} is not a list of broker ids like 0,1,2")
+        raise declare.BadParameter(f"{text!r} is not a list of broker ids like 0,1,2")
     return [int(word) for word in words]
 
 
@@ -213,7 +212,7 @@ def execute(
     replication_factor: Factor = None,
     throttle: Annotated[
         int | None,
-        typer.Option(
+        declare.Option(
             "--throttle",
             metavar="BYTES",
             min=1,
@@ -221,7 +220,7 @@ def execute(
         ),
     ] = None,
     wait: Annotated[
-        bool, typer.Option(help="Wait until the moves are done, and remove the throttle.")
+        bool, declare.Option(help="Wait until the moves are done, and remove the throttle.")
     ] = True,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -229,7 +228,7 @@ def execute(
 ) -> None:
     """Execute the plan in FILE, or the plan that `plan` would make."""
     if file is not None and (topic or brokers or replication_factor):
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             "--topic, --brokers and --replication-factor cannot be used with a plan file"
         )
     with _admin(bootstrap, timeout) as admin:
@@ -252,7 +251,7 @@ def execute(
     for error in refused.values():
         note(str(error))
     if refused:
-        raise typer.Exit(1)
+        raise declare.Exit(1)
 
 
 def _execute(
@@ -376,7 +375,7 @@ def cancel(
         if moving:
             _remove_throttle(admin, {tp.topic for tp in moving})
     if refused:
-        raise typer.Exit(1)
+        raise declare.Exit(1)
 
 
 def _remove_throttle(admin: Admin, topics: set[str]) -> None:

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import typer
-
 from millstream.cli.configs import note_unknown_deletions
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     Format,
@@ -35,7 +34,7 @@ app = noun("Topics and their partitions.")
 
 ConfigPairs = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic."),
+    declare.Option("--config", "-c", metavar="NAME=VALUE", help="A setting of the topic."),
 ]
 
 
@@ -47,16 +46,16 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 
 @app.command()
 def create(
-    topic: Annotated[str, typer.Argument(help="Name of the new topic.")],
+    topic: Annotated[str, declare.Argument(help="Name of the new topic.")],
     partitions: Annotated[
         int | None,
-        typer.Option(
+        declare.Option(
             "--partitions", "-p", min=1, help="Number of partitions. [default: the broker's]"
         ),
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option(
+        declare.Option(
             "--replication-factor",
             "-r",
             min=1,
@@ -66,13 +65,15 @@ def create(
     config: ConfigPairs = None,
     replica_assignment: Annotated[
         str | None,
-        typer.Option(metavar="0:1,1:0", help="The replicas of each partition, instead of counts."),
+        declare.Option(
+            metavar="0:1,1:0", help="The replicas of each partition, instead of counts."
+        ),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Succeed if the topic exists already.")
+        bool, declare.Option("--if-not-exists", help="Succeed if the topic exists already.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the request without creating the topic.")
+        bool, declare.Option("--dry-run", help="Check the request without creating the topic.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -99,9 +100,11 @@ def create(
 
 @app.command("list")
 def list_topics(
-    names: Annotated[bool, typer.Option("--names", help="Print only names, one per line.")] = False,
+    names: Annotated[
+        bool, declare.Option("--names", help="Print only names, one per line.")
+    ] = False,
     exclude_internal: Annotated[
-        bool, typer.Option("--exclude-internal", help="Leave out internal topics.")
+        bool, declare.Option("--exclude-internal", help="Leave out internal topics.")
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -131,18 +134,20 @@ def list_topics(
 def describe(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(help="Names of topics. [default: all]", autocompletion=complete_topics),
+        declare.Argument(help="Names of topics. [default: all]", autocompletion=complete_topics),
     ] = None,
     under_replicated: Annotated[
         bool,
-        typer.Option("--under-replicated", help="Show only partitions with a replica out of sync."),
+        declare.Option(
+            "--under-replicated", help="Show only partitions with a replica out of sync."
+        ),
     ] = False,
     unavailable: Annotated[
-        bool, typer.Option("--unavailable", help="Show only partitions without a leader.")
+        bool, declare.Option("--unavailable", help="Show only partitions without a leader.")
     ] = False,
     under_min_isr: Annotated[
         bool,
-        typer.Option(
+        declare.Option(
             "--under-min-isr", help="Show only partitions with an ISR below min.insync.replicas."
         ),
     ] = False,
@@ -173,12 +178,13 @@ def describe(
 def alter(
     topic: TopicName,
     partitions: Annotated[
-        int | None, typer.Option("--partitions", "-p", min=1, help="The new number of partitions.")
+        int | None,
+        declare.Option("--partitions", "-p", min=1, help="The new number of partitions."),
     ] = None,
     config: ConfigPairs = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option(
+        declare.Option(
             "--delete-config",
             metavar="NAME",
             help="Reset a setting to the broker's default (repeatable).",
@@ -190,7 +196,7 @@ def alter(
     """Add partitions to a topic, or change its settings."""
     settings = pairs(config, "--config")
     if partitions is None and not settings and not delete_config:
-        raise typer.BadParameter("give --partitions, --config or --delete-config")
+        raise declare.BadParameter("give --partitions, --config or --delete-config")
     with _admin(bootstrap, timeout) as admin, _topic_expected():
         if partitions is not None:
             admin.topics.add_partitions(topic, partitions)
@@ -206,9 +212,11 @@ def alter(
 @app.command()
 def delete(
     topics: TopicNames,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: Annotated[
+        bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")
+    ] = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="Succeed if a topic does not exist.")
+        bool, declare.Option("--if-exists", help="Succeed if a topic does not exist.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -218,7 +226,7 @@ def delete(
         names = [name for name in topics if not if_exists or admin.topics.exists(name)]
         if names and not yes and sys.stdin.isatty():
             admin.topics.describe(names)
-            typer.confirm(f"Delete {', '.join(names)} and all records?", abort=True)
+            declare.confirm(f"Delete {', '.join(names)} and all records?", abort=True)
         if names:
             admin.topics.delete(*names)
         for name in names:
@@ -242,7 +250,7 @@ def _assignment(text: str | None) -> list[list[int]] | None:
     try:
         return [[int(node) for node in partition.split(":")] for partition in text.split(",")]
     except ValueError:
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             f"{text!r} is not of the form 0:1,1:0", param_hint="--replica-assignment"
         ) from None
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     Format,
@@ -45,7 +44,7 @@ HANGING_COLUMNS = (
 # Kafka's default of transaction.max.timeout.ms, the longest that a broker lets a transaction run.
 MAX_TRANSACTION_TIME = "15m"
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+Yes = Annotated[bool, declare.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def _admin(bootstrap: str, timeout_s: float) -> Admin:
@@ -58,19 +57,19 @@ def _admin(bootstrap: str, timeout_s: float) -> Admin:
 def list_transactions(
     state: Annotated[
         list[TransactionState] | None,
-        typer.Option(
+        declare.Option(
             "--state", case_sensitive=False, help="List only ids in this state (repeatable)."
         ),
     ] = None,
     producer_id: Annotated[
         list[int] | None,
-        typer.Option(
+        declare.Option(
             "--producer-id", metavar="N", help="List only ids of this producer (repeatable)."
         ),
     ] = None,
     longer_than: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--longer-than",
             metavar="TIME",
             help="List only transactions open for longer: 90s, 1h, PT5M.",
@@ -78,7 +77,7 @@ def list_transactions(
     ] = None,
     match: Annotated[
         str | None,
-        typer.Option("--match", metavar="REGEX", help="List only ids that match completely."),
+        declare.Option("--match", metavar="REGEX", help="List only ids that match completely."),
     ] = None,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -128,7 +127,7 @@ def list_transactions(
 
 @app.command()
 def describe(
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Transactional ids.")],
+    ids: Annotated[list[str], declare.Argument(metavar="ID...", help="Transactional ids.")],
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     timeout: Timeout = DEFAULT_TIMEOUT_S,
@@ -157,14 +156,14 @@ def describe(
 def hanging(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(
+        declare.Argument(
             metavar="[TOPIC[:P,P]...]",
             help="Topics or partitions to search. [default: all]",
             autocompletion=complete_topics,
         ),
     ] = None,
     idle: Annotated[
-        str, typer.Option("--idle", metavar="TIME", help="Minimum time since the last record.")
+        str, declare.Option("--idle", metavar="TIME", help="Minimum time since the last record.")
     ] = MAX_TRANSACTION_TIME,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -191,27 +190,27 @@ def hanging(
 
 @app.command()
 def abort(
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A transactional id.")] = None,
+    id: Annotated[str | None, declare.Argument(metavar="[ID]", help="A transactional id.")] = None,
     topic: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--topic", "-t", help="Topic of a hanging transaction.", autocompletion=complete_topics
         ),
     ] = None,
     partition: Annotated[
         int | None,
-        typer.Option("--partition", "-p", min=0, help="Partition of a hanging transaction."),
+        declare.Option("--partition", "-p", min=0, help="Partition of a hanging transaction."),
     ] = None,
     producer_id: Annotated[
         int | None,
-        typer.Option(
+        declare.Option(
             "--producer-id",
             metavar="N",
             help="Producer, if several transactions are open in the partition.",
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Abort even if a coordinator would end it.")
+        bool, declare.Option("--force", help="Abort even if a coordinator would end it.")
     ] = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -225,7 +224,7 @@ def abort(
     if (id is not None) == hangs or (
         id is not None and (topic, partition, producer_id) != (None, None, None)
     ):
-        raise typer.BadParameter("give an ID, or --topic and --partition (and --producer-id)")
+        raise declare.BadParameter("give an ID, or --topic and --partition (and --producer-id)")
     with _admin(bootstrap, timeout) as admin:
         if topic is not None and partition is not None:
             (topic_partition,) = admin.topics.partitions(topic, [partition])
@@ -257,7 +256,7 @@ def _abort_in(
 
 def _confirm(question: str, yes: bool) -> None:
     if not yes and sys.stdin.isatty():
-        typer.confirm(question, abort=True)
+        declare.confirm(question, abort=True)
 
 
 def _duration(text: str, option: str) -> int:
@@ -266,7 +265,7 @@ def _duration(text: str, option: str) -> int:
     try:
         return parse_duration(text)
     except ClientError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+        raise declare.BadParameter(str(error), param_hint=option) from None
 
 
 def _transaction_row(transaction: Transaction) -> tuple[object, ...]:

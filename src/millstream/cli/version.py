@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from millstream import __version__
+from millstream.cli.support import declare
 from millstream.cli.support.options import Format, OutputFormat
 from millstream.cli.support.output import print_json
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 
 @app.command()

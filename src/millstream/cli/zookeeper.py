@@ -7,8 +7,7 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.client.errors import ClientError
 from millstream.local.foreground import (
     is_owned,
@@ -25,7 +24,7 @@ from millstream.local.zookeeper import (
     refuse_member_alone,
 )
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 _POLL_S = 0.1
 
@@ -33,10 +32,10 @@ _POLL_S = 0.1
 @app.command()
 def zookeeper(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port for clients; 0 picks a free one.")
+        int, declare.Option(min=0, max=65535, help="Port for clients; 0 picks a free one.")
     ] = DEFAULT_PORT,
     data: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory of its data and log.")
+        Path, declare.Option(metavar="DIR", help="Directory of its data and log.")
     ] = Path("zookeeper"),
 ) -> None:
     """Run a ZooKeeper server in the foreground; Ctrl-C or SIGTERM stops it.
@@ -48,7 +47,7 @@ def zookeeper(
         with stopped_by_signals():
             _run(data, port)
     except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+        raise declare.Exit(0) from None
 
 
 def _run(data: Path, port: int) -> None:

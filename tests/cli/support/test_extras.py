@@ -78,14 +78,14 @@ def test_pipeline_without_a_package_beside_spark_names_it(module: str, file: str
 
 
 def test_import_of_a_missing_extra_anywhere_in_a_command_is_one_line(file: str) -> None:
-    """As a net for imports that no command checks before: here the typer application finds it."""
+    """As a net for imports that no command checks before: here the application finds it."""
     program = """
 import sys
 from millstream.cli import version
 from millstream.cli.app import run
 def fail() -> None:
     raise ModuleNotFoundError("No module named 'kazoo'", name="kazoo.client")
-version.app.registered_commands[0].callback = fail
+version.app.commands[:] = [version.app.commands[0]._replace(function=fail)]
 sys.exit(run(["version"]))
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -61,7 +61,9 @@ def test_stream_ignored_by_the_first_flow_has_dead_letters(
     for number, bad in enumerate(BAD):
         send(bootstrap, topic_name, [bad, {"id": "a", "n": number}])
         send(bootstrap, f"{topic_name}-other", [b"of other", {"id": "b", "n": number}])
-        run_once(pipeline, spark, tmp_path)
+        # Later runs decide about owners again, in the same way for every kind of plan.
+        if ignoring == "argument" or bad == BAD[-1]:
+            run_once(pipeline, spark, tmp_path)
     assert [len(received(bootstrap, f"{topic_name}-{flow}")) for flow in (1, 2)] == [3, 3]
     assert values(letters(bootstrap, topic_name)) == sorted(BAD)
     assert values(letters(bootstrap, f"{topic_name}-other")) == [b"of other"] * 3
@@ -106,9 +108,8 @@ def test_dead_letters_missed_by_an_earlier_version_are_written(
         send(bootstrap, f"{topic_name}-other", [b"of other"])
         run_once(pipeline, spark, tmp_path)
     assert owners(tmp_path, topic_name)["rows"] == "first"
-    for bad in BAD[1:]:
-        send(bootstrap, topic_name, [bad])
-        run_once(pipeline, spark, tmp_path)
+    send(bootstrap, topic_name, BAD[1:])
+    run_once(pipeline, spark, tmp_path)
     assert values(letters(bootstrap, topic_name)) == sorted(BAD)
     assert values(letters(bootstrap, f"{topic_name}-other")) == [b"of other"]
     assert len(received(bootstrap, f"{topic_name}-2")) == 1

@@ -221,6 +221,24 @@ def test_zstd_without_content_size_and_in_several_frames() -> None:
     assert decompress(Codec.ZSTD, packed, max_bytes=LIMIT) == TEXT + b"more!"
 
 
+def test_zstd_frame_of_several_chunks_before_another_frame() -> None:
+    """The compressed data is longer than one chunk of input, and expands to several chunks of
+    output.
+    """
+    data = b"".join(b"%d," % (number * number) for number in range(200_000))
+    packed = compress(Codec.ZSTD, data)
+    assert 4 * 64 * 1024 < len(packed) < len(data)
+    for frame in (packed, zstd_stream(data)):
+        assert decompress(Codec.ZSTD, frame + frame, max_bytes=2 * len(data)) == data + data
+
+
+def test_zstd_with_too_many_frames_is_unreadable() -> None:
+    frame = compress(Codec.ZSTD, b"x")
+    assert decompress(Codec.ZSTD, frame * 1024, max_bytes=LIMIT) == b"x" * 1024
+    with pytest.raises(UnreadableCompression, match="more than 1024 frames"):
+        decompress(Codec.ZSTD, frame * 1025, max_bytes=LIMIT)
+
+
 def test_zstd_with_the_window_of_level_22() -> None:
     packed = zstd_stream(b"a few bytes", window_log=27, compression_level=1)
     assert zstandard.get_frame_parameters(packed).window_size == 128 << 20

@@ -9,28 +9,27 @@ import signal
 from importlib.util import find_spec
 from typing import Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.output import note
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 
 @app.command()
 def demo(
     seconds: Annotated[
-        int, typer.Option(min=5, help="How long orders and payments are sent.")
+        int, declare.Option(min=5, help="How long orders and payments are sent.")
     ] = 30,
-    rate: Annotated[int, typer.Option(min=10, help="Orders per second.")] = 2000,
+    rate: Annotated[int, declare.Option(min=10, help="Orders per second.")] = 2000,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the broker and pipeline running until Ctrl-C.")
+        bool, declare.Option("--keep", help="Keep the broker and pipeline running until Ctrl-C.")
     ] = False,
     broker: Annotated[
-        bool, typer.Option("--broker", help="Show only the broker, without Spark.")
+        bool, declare.Option("--broker", help="Show only the broker, without Spark.")
     ] = False,
     records: Annotated[
         int,
-        typer.Option(
+        declare.Option(
             "--records", "-n", min=1000, help="With --broker: number of records per topic."
         ),
     ] = 60_000,
@@ -54,4 +53,4 @@ def demo(
 
         ok = Story(seconds=seconds, rate=rate, keep=keep).run()
     if not ok:
-        raise typer.Exit(1)
+        raise declare.Exit(1)

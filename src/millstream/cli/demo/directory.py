@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.client.errors import ClientError
 
 PREFIX = "millstream-demo-"
@@ -44,7 +43,7 @@ def demo_directory() -> Iterator[DemoDirectory]:
         directory.keep = True
         sys.stdout.flush()
         print(f"\nerror: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise declare.Exit(1) from None
     except Exception:
         directory.keep = True
         raise

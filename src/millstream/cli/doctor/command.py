@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import Bootstrap, Format, OutputFormat, Timeout
 from millstream.cli.support.output import print_json
 from millstream.client.connection import DEFAULT_BOOTSTRAP, DEFAULT_TIMEOUT_S
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 
 @app.command()
 def doctor(
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with 1 for warnings too, not only for failures.")
+        bool,
+        declare.Option("--strict", help="Exit with 1 for warnings too, not only for failures."),
     ] = False,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -69,4 +69,4 @@ def doctor(
             )
     bad = {Level.fail, Level.warn} if strict else {Level.fail}
     if any(finding.level in bad for finding in findings):
-        raise typer.Exit(1)
+        raise declare.Exit(1)

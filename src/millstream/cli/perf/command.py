@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import (
     Bootstrap,
     ClientOptions,
@@ -29,14 +28,14 @@ app = noun("Measure rates and latency percentiles of a cluster.")
 
 Records = Annotated[
     int,
-    typer.Option("--records", "-n", min=1, help="Number of records, for all processes together."),
+    declare.Option("--records", "-n", min=1, help="Number of records, for all processes together."),
 ]
 Size = Annotated[
-    int, typer.Option("--size", "-s", min=16, metavar="BYTES", help="Size of a value.")
+    int, declare.Option("--size", "-s", min=16, metavar="BYTES", help="Size of a value.")
 ]
 Rate = Annotated[
     float,
-    typer.Option(
+    declare.Option(
         "--rate",
         "-r",
         min=0,
@@ -44,10 +43,11 @@ Rate = Annotated[
     ),
 ]
 Processes = Annotated[
-    int, typer.Option("--processes", "-P", min=1, max=64, help="Number of load processes.")
+    int, declare.Option("--processes", "-P", min=1, max=64, help="Number of load processes.")
 ]
 Plot = Annotated[
-    str | None, typer.Option("--plot", metavar="FILE.png", help="Plot rate and latency over time.")
+    str | None,
+    declare.Option("--plot", metavar="FILE.png", help="Plot rate and latency over time."),
 ]
 PATIENCE_S = 10.0
 
@@ -59,9 +59,9 @@ def produce(
     size: Size = 1000,
     rate: Rate = 0,
     processes: Processes = 1,
-    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    acks: Annotated[str, declare.Option("--acks", help="0, 1 or all.")] = "all",
     compression: Annotated[
-        str, typer.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
+        str, declare.Option("--compression", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
     plot: Plot = None,
     format: OutputFormat = Format.table,
@@ -83,7 +83,9 @@ def consume(
     topic: TopicName,
     records: Annotated[
         int | None,
-        typer.Option("--records", "-n", min=1, help="Number of records. [default: all available]"),
+        declare.Option(
+            "--records", "-n", min=1, help="Number of records. [default: all available]"
+        ),
     ] = None,
     processes: Processes = 1,
     plot: Plot = None,
@@ -113,7 +115,7 @@ def e2e(
     size: Size = 100,
     rate: Rate = 100,
     processes: Processes = 1,
-    acks: Annotated[str, typer.Option("--acks", help="0, 1 or all.")] = "all",
+    acks: Annotated[str, declare.Option("--acks", help="0, 1 or all.")] = "all",
     plot: Plot = None,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -181,7 +183,7 @@ def _measure(
             f"error: {counted(measured.failed, 'record')} failed"
             + (f": {measured.error}" if measured.error else "")
         )
-        raise typer.Exit(1)
+        raise declare.Exit(1)
 
 
 def _draw(path: str, measured: Measured, title: str) -> None:

@@ -6,9 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from millstream.cli.pipeline.run import QUICK_JVM, print_figures, run_and_show, spark_session
+from millstream.cli.support import declare
 from millstream.cli.support.extras import need_spark
 from millstream.cli.support.options import (
     Checkpoint,
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
 app = noun("Pipelines on Spark, exactly once.")
 
 PipelineFile = Annotated[
-    str, typer.Argument(metavar="FILE", help="The Python file that declares the pipeline.")
+    str, declare.Argument(metavar="FILE", help="The Python file that declares the pipeline.")
 ]
 # Differs from the shared option, because a pipeline file names its broker.
 Address = Annotated[
     str | None,
-    typer.Option(
+    declare.Option(
         "--bootstrap",
         "-b",
         envvar="MILLSTREAM_BOOTSTRAP",
@@ -55,7 +54,7 @@ def run(
     once: Once = False,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="FLOW", help="Run only this flow (repeatable)."),
+        declare.Option("--only", metavar="FLOW", help="Run only this flow (repeatable)."),
     ] = None,
     master: Master = "local[*]",
     bootstrap: Address = None,
@@ -84,10 +83,10 @@ def check(
     file: PipelineFile,
     bootstrap: Address = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Also print Spark's plan of each flow.")
+        bool, declare.Option("--plan", help="Also print Spark's plan of each flow.")
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Do not ask a broker about the topics.")
+        bool, declare.Option("--offline", help="Do not ask a broker about the topics.")
     ] = False,
     format: OutputFormat = Format.table,
 ) -> None:
@@ -116,14 +115,14 @@ def check(
     else:
         _show_check(result, plan)
     if not result.ok:
-        raise typer.Exit(1)
+        raise declare.Exit(1)
 
 
 @app.command()
 def status(
     pipeline: Annotated[
         str | None,
-        typer.Argument(
+        declare.Argument(
             metavar="[FILE|NAME]",
             help="A pipeline file or name. [default: all below the checkpoint directory]",
         ),

@@ -15,11 +15,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import typer
-
 from millstream.cli.pipeline import driver_restart
+from millstream.cli.support import declare
 from millstream.cli.support.options import Format
 from millstream.cli.support.output import note, note_on_terminal, print_table
+from millstream.cli.support.table import (
+    DIM,
+    RED,
+    YELLOW,
+    Live,
+    Table,
+    styled,
+    terminal_size,
+    wrapped,
+)
 
 if TYPE_CHECKING:
     import logging
@@ -30,6 +39,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 TABLE_EVERY_S = 10.0
+_STYLES = {"failed": RED, "retrying": YELLOW, "waiting": DIM}
 OURS = "millstream: "
 """Prefix of stderr lines that are meant for the user of a query (``spark.losses.say``)."""
 MAX_REMARKS = 1000
@@ -73,9 +83,9 @@ def run_and_show(
         driver_restart.start_again(run.restart.in_ms)
     view.finish(run)
     if not ok:
-        raise typer.Exit(1)
+        raise declare.Exit(1)
     if signals.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise declare.Exit(INTERRUPTED)
 
 
 @contextmanager
@@ -246,7 +256,7 @@ class LiveTable:
 
     def __init__(self) -> None:
         self._run: Run | None = None
-        self._live: Any = None
+        self._live: Live | None = None
         self._shown_s = time.monotonic()
 
     def begin(self, run: Run, master: str) -> None:
@@ -257,24 +267,23 @@ class LiveTable:
             flush=True,
         )
         if sys.stdout.isatty():
-            from rich.live import Live
-
-            self._live = Live(_live_table(run.figures()), refresh_per_second=4, transient=False)
+            self._live = Live()
             self._live.start()
+            self._live.update(_live_lines(run.figures()))
 
     def event(self, event: dict[str, Any]) -> None:
         line = _event_line(event)
         if line is None:
             return
         if self._live is not None:
-            self._live.console.print(line, highlight=False, markup=False)
+            self._live.print_above(f"{line}\n")
         else:
             print(line, flush=True)
 
     def tick(self) -> None:
         assert self._run is not None
         if self._live is not None:
-            self._live.update(_live_table(self._run.figures()))
+            self._live.update(_live_lines(self._run.figures()))
         elif time.monotonic() - self._shown_s > TABLE_EVERY_S:
             self._shown_s = time.monotonic()
             print_figures(self._run.figures())
@@ -283,7 +292,7 @@ class LiveTable:
     def end(self) -> None:
         if self._live is not None:
             assert self._run is not None
-            self._live.update(_live_table(self._run.figures(), with_trouble=False))
+            self._live.update(_live_lines(self._run.figures(), with_trouble=False))
             self._live.stop()
 
     def finish(self, run: Run) -> None:
@@ -349,22 +358,19 @@ def _shown(figures: list[Figures]) -> list[Figures]:
     ]
 
 
-def _live_table(figures: list[Figures], *, with_trouble: bool = True) -> Any:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
+def _live_lines(figures: list[Figures], *, with_trouble: bool = True) -> list[str]:
     from millstream.pipelines.run.progress import COLUMNS, cells, failure_line
 
-    table = Table(box=None, pad_edge=True, header_style="bold")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "flow" else "right")
+    table = Table(*COLUMNS, right=[column for column in COLUMNS if column != "flow"])
     now_ms = int(time.time() * 1000)
     for flow in _shown(figures):
-        style = {"failed": "red", "retrying": "yellow", "waiting": "dim"}.get(flow.state)
-        table.add_row(*cells(flow, now_ms), style=style)
-    lines = [line for flow in figures if with_trouble and (line := failure_line(flow))]
-    return Group(table, *(Text(f" {line}", style="yellow") for line in lines)) if lines else table
+        table.add(*cells(flow, now_ms), style=_STYLES.get(flow.state, ""))
+    columns = terminal_size().columns
+    lines = [f" {line}" for line in table.lines(columns - 2, colour=True)]
+    for flow in figures:
+        if with_trouble and (line := failure_line(flow)):
+            lines += [styled(part, YELLOW) for part in wrapped(f" {line}", columns)]
+    return lines
 
 
 def print_figures(figures: list[Figures], *, with_trouble: bool = True) -> None:

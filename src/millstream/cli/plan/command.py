@@ -6,13 +6,12 @@ import re
 from fractions import Fraction
 from typing import Annotated, Any
 
-import typer
-
 from millstream.cli.plan.capacity import Disk, Network
+from millstream.cli.support import declare
 from millstream.cli.support.options import Format, OutputFormat
 from millstream.cli.support.output import print_json
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _AMOUNT = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMGTP]?)(?:B|bps|bit/s|b/s)?", re.I)
@@ -24,14 +23,14 @@ def amount(text: str) -> Fraction:
     """Parse 100M, 1KB or 1Gbps; units are decimal."""
     match = _AMOUNT.fullmatch(str(text).strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not an amount such as 100M, 1KB, 1TB or 1Gbps")
+        raise declare.BadParameter(f"{text!r} is not an amount such as 100M, 1KB, 1TB or 1Gbps")
     return Fraction(match[1]) * _UNITS[match[2].upper()]
 
 
 def days(text: str) -> Fraction:
     match = _DURATION.fullmatch(str(text).strip())
     if match is None:
-        raise typer.BadParameter(f"{text!r} is not a duration such as 14d, 2w or 36h")
+        raise declare.BadParameter(f"{text!r} is not a duration such as 14d, 2w or 36h")
     return Fraction(match[1]) * _DAYS[(match[2] or "d").lower()]
 
 
@@ -45,14 +44,14 @@ def share(text: str) -> Fraction:
             above, _, below = value.partition("/")
             fraction = Fraction(above) / Fraction(below or 1)
     except (ValueError, ZeroDivisionError):
-        raise typer.BadParameter(f"{text!r} is not a share such as 0.75, 75% or 2/3") from None
+        raise declare.BadParameter(f"{text!r} is not a share such as 0.75, 75% or 2/3") from None
     if not 0 <= fraction <= 1:
-        raise typer.BadParameter(f"{text!r} is not between 0 and 1")
+        raise declare.BadParameter(f"{text!r} is not between 0 and 1")
     return fraction
 
 
 def _option(name: str, help: str, parser: Any, metavar: str) -> Any:
-    return typer.Option(name, help=help, parser=parser, metavar=metavar)
+    return declare.Option(name, help=help, parser=parser, metavar=metavar)
 
 
 @app.command()
@@ -64,7 +63,7 @@ def plan(
         Fraction, _option("--message-size", "Average record size.", amount, "BYTES")
     ] = "1KB",  # type: ignore[assignment]
     replicas: Annotated[
-        int, typer.Option("--replicas", min=1, help="Stored copies of each record.")
+        int, declare.Option("--replicas", min=1, help="Stored copies of each record.")
     ] = 2,
     retention: Annotated[
         Fraction, _option("--retention", "How long records are kept.", days, "DAYS")
@@ -89,7 +88,7 @@ def plan(
     ] = "2/3",  # type: ignore[assignment]
     copies: Annotated[
         int,
-        typer.Option(
+        declare.Option(
             "--copies", min=1, help="How often the data crosses the network, including replication."
         ),
     ] = 3,
@@ -97,7 +96,7 @@ def plan(
 ) -> None:
     """Estimate the disk size and number of brokers for a load, exact and rounded at each step."""
     if usable * (1 - reserve) <= 0:
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             "no network bandwidth is left for Kafka", param_hint="--usable, --reserve"
         )
     disk = Disk(messages, size, replicas, retention, overhead, compression)

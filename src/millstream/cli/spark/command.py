@@ -12,9 +12,8 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from millstream.cli.spark.cluster import SparkMaster, SparkServer, SparkWorker
+from millstream.cli.support import declare
 from millstream.cli.support.extras import need_spark
 from millstream.cli.support.options import Format, OutputFormat, noun
 from millstream.cli.support.output import human_bytes, note_on_terminal, print_json
@@ -39,22 +38,26 @@ def spark() -> None:
 
 @app.command()
 def up(
-    workers: Annotated[int, typer.Option(min=1, help="Number of workers.")] = 2,
+    workers: Annotated[int, declare.Option(min=1, help="Number of workers.")] = 2,
     cores: Annotated[
         int | None,
-        typer.Option(min=1, help="Cores of each worker. [default: an equal share of this machine]"),
+        declare.Option(
+            min=1, help="Cores of each worker. [default: an equal share of this machine]"
+        ),
     ] = None,
-    memory: Annotated[str, typer.Option(help="Memory of each worker for executors.")] = "2g",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = HOST,
+    memory: Annotated[str, declare.Option(help="Memory of each worker for executors.")] = "2g",
+    host: Annotated[str, declare.Option(help="Address to listen on.")] = HOST,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the master; 0 picks a free one.")
+        int, declare.Option(min=0, max=65535, help="Port of the master; 0 picks a free one.")
     ] = DEFAULT_PORT,
     web_port: Annotated[
         int,
-        typer.Option(min=0, max=65535, help="Port of the master's web pages; 0 picks a free one."),
+        declare.Option(
+            min=0, max=65535, help="Port of the master's web pages; 0 picks a free one."
+        ),
     ] = DEFAULT_WEB_PORT,
     data: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory of logs and work files.")
+        Path, declare.Option(metavar="DIR", help="Directory of logs and work files.")
     ] = Path("spark-cluster"),
     format: OutputFormat = Format.table,
 ) -> None:
@@ -77,7 +80,7 @@ def up(
 @app.command()
 def prepare(
     again: Annotated[
-        bool, typer.Option("--again", help="Repeat it if it was done before.")
+        bool, declare.Option("--again", help="Repeat it if it was done before.")
     ] = False,
     format: OutputFormat = Format.table,
 ) -> None:

@@ -9,10 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from typer.core import TyperGroup
-
 from millstream.cli.pipeline.run import INTERRUPTED, run_and_show, spark_session
+from millstream.cli.support import declare
 from millstream.cli.support.extras import need_spark
 from millstream.cli.support.options import (
     Bootstrap,
@@ -43,7 +41,7 @@ POLL_S = 1.0
 MAX_ROWS = 1000
 
 
-class Statements(TyperGroup):
+class Statements(declare.Group):
     """Takes a first argument that is no verb as a statement."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -55,7 +53,7 @@ class Statements(TyperGroup):
 app = noun("SQL over topics, on Spark.", cls=Statements, no_args_is_help=False)
 
 Catalog = Annotated[
-    str, typer.Option("--catalog", metavar="TOPIC", help="Topic that stores the declarations.")
+    str, declare.Option("--catalog", metavar="TOPIC", help="Topic that stores the declarations.")
 ]
 
 
@@ -63,17 +61,18 @@ Catalog = Annotated[
 def query(
     statement: Annotated[
         str | None,
-        typer.Argument(metavar="[STATEMENT]", help="Statement to run. [default: open a prompt]"),
+        declare.Argument(metavar="[STATEMENT]", help="Statement to run. [default: open a prompt]"),
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             "--file", "-f", metavar="FILE", help="Read statements from a file; - is stdin."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept guessed columns.")] = False,
+    yes: Annotated[bool, declare.Option("--yes", "-y", help="Accept guessed columns.")] = False,
     limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, help="Maximum number of rows to show in a table.")
+        int,
+        declare.Option("--limit", "-n", min=1, help="Maximum number of rows to show in a table."),
     ] = MAX_ROWS,
     format: OutputFormat = Format.table,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -90,7 +89,7 @@ def query(
     from millstream.sql.engine import Engine
 
     if statement is not None and file is not None:
-        raise typer.BadParameter("give a statement or --file, not both")
+        raise declare.BadParameter("give a statement or --file, not both")
     interactive = statement is None and file is None and sys.stdin.isatty()
     with ExitStack() as stack:
         spark = _LazySession(stack, master, pairs(conf, "--conf"))
@@ -111,7 +110,8 @@ def query(
 @app.command()
 def run(
     flow: Annotated[
-        list[str] | None, typer.Argument(help="Flows to run. [default: all, including later ones]")
+        list[str] | None,
+        declare.Argument(help="Flows to run. [default: all, including later ones]"),
     ] = None,
     once: Once = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -236,6 +236,6 @@ def run_script(engine: Engine, runner: Any, text: str, name: str | None) -> None
         try:
             done = runner.statement(piece.text, where)
         except Interrupted:
-            raise typer.Exit(INTERRUPTED) from None
+            raise declare.Exit(INTERRUPTED) from None
         if not done:
-            raise typer.Exit(1)
+            raise declare.Exit(1)

@@ -9,8 +9,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from millstream.cli.support import table
 from millstream.cli.support.options import Format
 from millstream.cli.support.output import note, print_json, print_table, printable
 from millstream.client.errors import ClientError
@@ -172,31 +173,25 @@ class _Screen:
     """A table that is redrawn: the whole result, or the latest rows."""
 
     def __init__(self, rows: LiveRows) -> None:
-        from rich.console import Console
-        from rich.live import Live as RichLive
-
         self._columns = rows.frame.columns
-        console = Console(highlight=False)
-        self._rows: deque[Cells] = deque(maxlen=max(5, console.size.height - SCREEN_SHARE))
-        self._live: Any = RichLive(self._table(), console=console, refresh_per_second=8)
+        self._rows: deque[Cells] = deque(maxlen=max(5, table.terminal_size().lines - SCREEN_SHARE))
+        self._live = table.Live()
 
     def show(self, rows: list[Cells], whole: bool) -> None:
         if whole:
             self._rows.clear()
         self._rows.extend(rows[: self._rows.maxlen] if whole else rows)
-        self._live.update(self._table())
+        self._live.update(self._lines())
 
-    def _table(self) -> Any:
-        from rich import box
-        from rich.table import Table
-
-        table = Table(*self._columns, box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    def _lines(self) -> list[str]:
+        shown = table.Table(*self._columns, ruled=True)
         for row in self._rows:
-            table.add_row(*("-" if cell is None else printable(cell) for cell in row))
-        return table
+            shown.add(*("-" if cell is None else printable(cell) for cell in row))
+        return shown.lines(table.terminal_size().columns, colour=True)
 
     def __enter__(self) -> _Screen:
         self._live.start()
+        self._live.update(self._lines())
         return self
 
     def __exit__(

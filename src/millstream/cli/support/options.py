@@ -5,18 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.output import note
 from millstream.client.connection import DEFAULT_BOOTSTRAP
 
 COMPLETION_TIMEOUT_S = 1.0
 
 
-def noun(help: str, **more: Any) -> typer.Typer:
-    """Return the typer application of a noun. Without a verb it prints its help."""
+def noun(help: str, **more: Any) -> declare.Application:
+    """Return the application of a noun. Without a verb it prints its help."""
     options = {"no_args_is_help": True} | more
-    return typer.Typer(add_completion=False, rich_markup_mode=None, help=help, **options)
+    return declare.Application(help=help, **options)
 
 
 class Format(StrEnum):
@@ -26,7 +25,7 @@ class Format(StrEnum):
     json = "json"
 
 
-def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_topics(ctx: declare.Context, incomplete: str) -> list[str]:
     """Return topic names for shell completion, or none soon if no broker answers."""
     from millstream.client.admin.client import Admin
     from millstream.client.errors import ClientError
@@ -42,7 +41,7 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 Bootstrap = Annotated[
     str,
-    typer.Option(
+    declare.Option(
         "--bootstrap",
         "-b",
         envvar="MILLSTREAM_BOOTSTRAP",
@@ -52,23 +51,23 @@ Bootstrap = Annotated[
 ]
 Timeout = Annotated[
     float,
-    typer.Option(
+    declare.Option(
         "--timeout",
         metavar="SECONDS",
         min=0.1,
         help="How long to wait for a response, including fail-over.",
     ),
 ]
-OutputFormat = Annotated[Format, typer.Option("--format", help="Output format.")]
+OutputFormat = Annotated[Format, declare.Option("--format", help="Output format.")]
 TopicName = Annotated[
-    str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)
+    str, declare.Argument(help="Name of the topic.", autocompletion=complete_topics)
 ]
 TopicNames = Annotated[
-    list[str], typer.Argument(help="Names of topics.", autocompletion=complete_topics)
+    list[str], declare.Argument(help="Names of topics.", autocompletion=complete_topics)
 ]
 ClientOptions = Annotated[
     list[str] | None,
-    typer.Option(
+    declare.Option(
         "--client-option",
         "-X",
         metavar="NAME=VALUE",
@@ -78,7 +77,7 @@ ClientOptions = Annotated[
 # Options of every command that runs on Spark.
 Master = Annotated[
     str,
-    typer.Option(
+    declare.Option(
         "--master",
         metavar="URL",
         help="Where Spark runs: local[*], spark://HOST:PORT, yarn, k8s://...",
@@ -86,23 +85,25 @@ Master = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(
+    declare.Option(
         "--checkpoint",
         metavar="DIR",
         help="Directory of the checkpoints. [default: ./millstream-checkpoints]",
     ),
 ]
 Conf = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting.")
+    list[str] | None, declare.Option("--conf", metavar="NAME=VALUE", help="A Spark setting.")
 ]
-Once = Annotated[bool, typer.Option("--once", help="Process the available records, then exit.")]
+Once = Annotated[bool, declare.Option("--once", help="Process the available records, then exit.")]
 ResetProgress = Annotated[
     bool,
-    typer.Option("--reset-progress", help="Accept a new checkpoint, and write its records again."),
+    declare.Option(
+        "--reset-progress", help="Accept a new checkpoint, and write its records again."
+    ),
 ]
 StopTimeout = Annotated[
     float,
-    typer.Option(
+    declare.Option(
         "--stop-timeout",
         metavar="SECONDS",
         min=0,
@@ -129,7 +130,7 @@ def pair_list(words: list[str] | None, option: str) -> list[tuple[str, str]]:
     for word in words or []:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
-            raise typer.BadParameter(f"{word!r} is not NAME=VALUE", param_hint=option)
+            raise declare.BadParameter(f"{word!r} is not NAME=VALUE", param_hint=option)
         parsed.append((name.strip(), value))
     return parsed
 

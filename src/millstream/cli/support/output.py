@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from millstream.cli.support.table import Table, terminal_size
 from millstream.core.words import counted
 
 PROGRESS_EVERY_S = 0.2
@@ -34,24 +35,13 @@ def print_json_rows(rows: Iterable[Any]) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Print rows below column names. In a pipe nothing is coloured, wrapped or truncated."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(
-        *columns,
-        box=box.SIMPLE_HEAD if sys.stdout.isatty() else None,
-        pad_edge=False,
-        header_style="bold",
-    )
+    terminal = sys.stdout.isatty()
+    table = Table(*columns, ruled=terminal)
     for row in rows:
-        table.add_row(*(_cell(value) for value in row))
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=1_000_000)
-    with console.capture() as captured:
-        console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        table.add(*(_cell(value) for value in row))
+    print(
+        "\n".join(table.lines(terminal_size().columns, colour=True) if terminal else table.lines())
+    )
 
 
 def _cell(value: object) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import complete_topics
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 TopicOptions = Annotated[
     list[str] | None,
-    typer.Option(
+    declare.Option(
         "--topic",
         "-t",
         metavar="TOPIC[:P,P]",
@@ -33,7 +32,7 @@ def parse_partitions(text: str) -> tuple[str, list[int] | None]:
     topic, colon, numbers = text.partition(":")
     words = numbers.split(",")
     if not topic or (colon and not all(word.strip().isdigit() for word in words)):
-        raise typer.BadParameter(f"{text!r} is not TOPIC or TOPIC:0,1")
+        raise declare.BadParameter(f"{text!r} is not TOPIC or TOPIC:0,1")
     return topic, [int(word) for word in words] if colon else None
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.options import Format, OutputFormat, pairs
 from millstream.cli.support.output import note
 from millstream.cli.up.needs import check_installed
@@ -44,7 +43,7 @@ from millstream.local.zookeeper import (
     refuse_member_alone,
 )
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = declare.Application()
 
 DEFAULT_BROKERS = 3
 DEFAULT_BROKER_PORT = 9092
@@ -65,21 +64,21 @@ _PER_BROKER_SETTINGS = {
 @app.command()
 def up(
     brokers: Annotated[
-        int | None, typer.Option(min=1, help="Number of brokers. [default: 3, or as before]")
+        int | None, declare.Option(min=1, help="Number of brokers. [default: 3, or as before]")
     ] = None,
     zookeepers: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of ZooKeeper servers. [default: 1, or as before]"),
+        declare.Option(min=1, help="Number of ZooKeeper servers. [default: 1, or as before]"),
     ] = None,
     zookeeper: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             metavar="ADDRESS", help="Use an existing ZooKeeper: HOST:PORT[,HOST:PORT...][/CHROOT]."
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
+        declare.Option(
             min=0,
             max=65535,
             help="Port of broker 0; other brokers use the next ports. 0 picks free ports. [default: 9092]",
@@ -87,37 +86,37 @@ def up(
     ] = None,
     zookeeper_port: Annotated[
         int | None,
-        typer.Option(
+        declare.Option(
             min=0,
             max=65535,
             help="Port of the first ZooKeeper server; 0 picks free ports. [default: 2181]",
         ),
     ] = None,
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the cluster.")] = Path(
+    data: Annotated[Path, declare.Option(metavar="DIR", help="Directory of the cluster.")] = Path(
         "cluster"
     ),
     set: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting for every broker.")
+        list[str] | None, declare.Option(metavar="NAME=VALUE", help="A setting for every broker.")
     ] = None,
     add: Annotated[
-        bool, typer.Option("--add", help="Add a broker to the cluster that runs in DIR.")
+        bool, declare.Option("--add", help="Add a broker to the cluster that runs in DIR.")
     ] = False,
     start: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             metavar="NODE",
             help="Start a stopped node of the running cluster: a broker (2) or zookeeper-2.",
         ),
     ] = None,
     stop: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             metavar="NODE", help="Stop a node of the running cluster: a broker (2) or zookeeper-2."
         ),
     ] = None,
     remove: Annotated[
         str | None,
-        typer.Option(
+        declare.Option(
             metavar="NODE",
             help="Remove a broker without replicas from the running cluster for good.",
         ),
@@ -163,7 +162,7 @@ def _refuse_per_broker_settings(settings: Mapping[str, str]) -> None:
     """Refuse settings that would be ignored, or that would move brokers to unknown addresses."""
     for name in settings:
         if name in _PER_BROKER_SETTINGS:
-            raise typer.BadParameter(
+            raise declare.BadParameter(
                 f"{name} cannot be the same for every broker: {_PER_BROKER_SETTINGS[name]}",
                 param_hint="--set",
             )
@@ -281,7 +280,7 @@ def _plan_zookeeper(
     known = bool(cluster.zookeeper_connect)
     if address is not None:
         if count is not None:
-            raise typer.BadParameter("--zookeepers and --zookeeper cannot be used together")
+            raise declare.BadParameter("--zookeepers and --zookeeper cannot be used together")
         if known and cluster.zookeepers:
             raise ClientError(
                 "this cluster has its own ZooKeeper, which holds its topics",

@@ -6,8 +6,7 @@ import os
 import time
 from pathlib import Path
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.output import print_json
 from millstream.cli.up.requests import change, known, parse_node, running_cluster
 from millstream.client.connection import DEFAULT_TIMEOUT_S
@@ -29,7 +28,7 @@ def remove_broker(data: Path, word: str, as_json: bool) -> None:
     """Shut a broker down, unregister it, and rename its directory. Refuse if it has replicas."""
     kind, node = parse_node(word, "--remove")
     if kind != BROKER:
-        raise typer.BadParameter("only brokers can be removed", param_hint="--remove")
+        raise declare.BadParameter("only brokers can be removed", param_hint="--remove")
     if not is_owned(data):
         raise ClientError(
             f"no cluster is running in {data}, and only a running cluster knows whether broker {node} has replicas",

@@ -9,8 +9,7 @@ import os
 import time
 from pathlib import Path
 
-import typer
-
+from millstream.cli.support import declare
 from millstream.cli.support.output import note, print_json
 from millstream.client.errors import ClientError
 from millstream.local import cluster_file
@@ -35,7 +34,7 @@ def parse_node(word: str, option: str) -> tuple[str, int]:
     """Parse a node: 2 or broker-2 is a broker, zookeeper-2 a ZooKeeper server."""
     kind, _, number = word.rpartition("-")
     if kind not in ("", BROKER, ZOOKEEPER) or not (number.isascii() and number.isdigit()):
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             f"{word!r} is not a broker (2) or a ZooKeeper server (zookeeper-2)", param_hint=option
         )
     return kind or BROKER, int(number)
@@ -45,9 +44,9 @@ def check_request(requests: dict[str, bool], start_options: dict[str, object]) -
     """Raise a usage error for several requests at once, or for options of a start."""
     options = [option for option, chosen in requests.items() if chosen]
     if len(options) > 1:
-        raise typer.BadParameter(f"{' and '.join(options)} cannot be used together")
+        raise declare.BadParameter(f"{' and '.join(options)} cannot be used together")
     if unused := [option for option, value in start_options.items() if value is not None]:
-        raise typer.BadParameter(
+        raise declare.BadParameter(
             f"{unused[0]} cannot be used with {options[0]}: the running cluster keeps the options of its start"
         )
 

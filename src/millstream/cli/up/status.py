@@ -8,16 +8,14 @@ import shlex
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from millstream.cli.support.table import BOLD_RED, GREEN, YELLOW, Cell, Live, Table, terminal_size
 from millstream.local.cluster_file import BROKER, State
 from millstream.local.node import LocalNode
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _TAIL_LINES = 15
-_COLOURS = {State.UP: "green", State.DEAD: "bold red", State.SILENT: "yellow"}
+_COLOURS = {State.UP: GREEN, State.DEAD: BOLD_RED, State.SILENT: YELLOW}
 
 
 class Status:
@@ -86,27 +84,22 @@ class LiveStatus(Status):
     """A live table on a terminal; messages appear above it."""
 
     def __init__(self, nodes: Callable[[], list[LocalNode]]) -> None:
-        from rich.live import Live
-
         self._nodes = nodes
-        self._live = Live(self._table(), auto_refresh=False)
+        self._live = Live()
 
-    def _table(self) -> Table:
-        from rich import box
-        from rich.table import Table
-
-        table = Table("", "address", "pid", "state", "log", box=box.SIMPLE_HEAD, pad_edge=False)
+    def _lines(self) -> list[str]:
+        table = Table("", "address", "pid", "state", "log", ruled=True)
         for node in self._nodes():
             entry = node.entry
-            colour = _COLOURS.get(entry.state, "")
-            state = f"[{colour}]{_state(node)}[/]" if colour else _state(node)
-            table.add_row(
+            state = Cell(_state(node), _COLOURS.get(entry.state, ""))
+            table.add(
                 node.name, entry.address, str(entry.pid or "-"), state, os.path.relpath(entry.log)
             )
-        return table
+        return table.lines(terminal_size().columns, colour=True)
 
     def __enter__(self) -> Self:
         self._live.start()
+        self._live.update(self._lines())
         return self
 
     def __exit__(
@@ -120,14 +113,14 @@ class LiveStatus(Status):
     def changed(self, node: LocalNode) -> None:
         if node.entry.state is State.DEAD:
             self.say(death(node))
-        self._live.update(self._table(), refresh=True)
+        self._live.update(self._lines())
 
     def remark(self, text: str) -> None:
         self.say(text)
-        self._live.update(self._table(), refresh=True)
+        self._live.update(self._lines())
 
     def say(self, text: str) -> None:
-        self._live.console.print(text, markup=False, highlight=False)
+        self._live.print_above(f"{text}\n")
 
 
 def status_for(format_json: bool, nodes: Callable[[], list[LocalNode]]) -> Status:

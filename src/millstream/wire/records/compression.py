@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import struct
+import sys
 import zlib
 from enum import IntEnum
 from functools import cache
@@ -55,7 +56,10 @@ _LZ4_DICTIONARY: Final = 0x01
 
 _ZSTD_DEFAULT_LEVEL: Final = 3
 # The window of level 22 when streamed. It is only address space until output fills it.
-_ZSTD_MAX_WINDOW: Final = 128 << 20
+_ZSTD_MAX_WINDOW_LOG: Final = 27
+_ZSTD_MAX_HEADER: Final = 18
+# Each frame costs a decompressor, 13 µs. Producers write one.
+_MAX_ZSTD_FRAMES: Final = 1024
 _ZSTD_MAX_RATIO: Final = 32 * 1024  # a run-length block: 128 KiB out of 4 bytes
 
 
@@ -336,12 +340,20 @@ def _xxh32_short(data: bytes) -> int:
 # ---------------------------------------------------------------- zstd
 
 
-def _zstd(data: Buffer, level: int | None) -> bytes:
-    import zstandard
+@cache
+def _zstd_library() -> Any:
+    """Return the module of Python 3.14, or its backport for older versions."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
-    return zstandard.ZstdCompressor(level=_ZSTD_DEFAULT_LEVEL if level is None else level).compress(
-        data
-    )
+
+def _zstd(data: Buffer, level: int | None) -> bytes:
+    compressor = _zstd_library().ZstdCompressor(_ZSTD_DEFAULT_LEVEL if level is None else level)
+    packed: bytes = compressor.compress(data, compressor.FLUSH_FRAME)
+    return packed
 
 
 def _unzstd(data: Buffer, max_bytes: int) -> bytes:
@@ -349,21 +361,40 @@ def _unzstd(data: Buffer, max_bytes: int) -> bytes:
 
     A truncated frame without a content size returns partial data; the record count then reveals it.
     """
-    import zstandard
-
+    zstd = _zstd_library()
     out = _Bounded(max_bytes, 4 * len(data))
+    view = memoryview(data)
     try:
-        declared = zstandard.frame_content_size(data)
+        declared = zstd.get_frame_info(view[:_ZSTD_MAX_HEADER]).decompressed_size or 0
         _check_zstd_size(declared, len(data), max_bytes)
-        decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_MAX_WINDOW)
-        reader = decompressor.stream_reader(data, read_across_frames=True)
-        while piece := reader.read(out.room()):
-            out.add(piece)
-    except zstandard.ZstdError as error:
+        for _ in range(_MAX_ZSTD_FRAMES):
+            view = _unzstd_frame(zstd, view, out)
+            if not len(view):
+                break
+        else:
+            raise UnreadableCompression(f"zstd: more than {_MAX_ZSTD_FRAMES} frames")
+    except zstd.ZstdError as error:
         raise UnreadableCompression(f"zstd: {error}") from None
     if out.tell() < declared:
         raise UnreadableCompression(f"zstd: {out.tell()} bytes where the frame declares {declared}")
     return out.getvalue()
+
+
+def _unzstd_frame(zstd: Any, view: memoryview, out: _Bounded) -> memoryview:
+    """Decompress one frame, up to the end of the data, and return the rest."""
+    options = {zstd.DecompressionParameter.window_log_max: _ZSTD_MAX_WINDOW_LOG}
+    stream = zstd.ZstdDecompressor(options=options)
+    pos = 0
+    while not stream.eof:
+        pending: Buffer = b""
+        if stream.needs_input:
+            pending = view[pos : pos + _INPUT_CHUNK]
+            pos += len(pending)
+        piece = stream.decompress(pending, out.room())
+        out.add(piece)
+        if not piece and not pending and pos == len(view):
+            break
+    return view[pos - len(stream.unused_data) :]
 
 
 def _check_zstd_size(declared: int, packed: int, max_bytes: int) -> None:
