@@ -281,6 +281,19 @@ def test_a_member_that_is_told_to_stop_leaves_its_group(shared_broker, topic: st
     assert (group.state, list(group.members)) == ("Empty", [])
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_pattern_of_a_group_leaves_out_internal_topics(millstream, protocol: str):
+    with start_broker() as own:
+        own.produce("orders", ["1"])
+        shown = millstream(
+            *("consume", "^.*", "--group", "readers", "--exit", "-f", r"%t %s\n"),
+            *("-X", f"group.protocol={protocol}", "-b", own.bootstrap),
+        )
+        internal = [name for name in own.admin.topics.names() if name.startswith("__")]
+    assert (shown.returncode, shown.stdout) == (0, "orders 1\n")
+    assert "__consumer_offsets" in internal
+
+
 def test_ctrl_c_sends_what_was_read(shared_broker, topic: str):
     with subprocess.Popen(
         [*MILLSTREAM, "produce", topic, "-b", shared_broker.bootstrap],

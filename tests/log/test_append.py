@@ -118,6 +118,8 @@ def test_timestamps_too_far_ahead_are_refused(tmp_path: Path) -> None:
     log = new_log(tmp_path, LogConfig(message_timestamp_after_max_ms=1000))
     append(log, batch(timestamp=NOW_MS + 1000))
     assert refused(log, batch(timestamp=NOW_MS + 1001)) == ErrorCode.INVALID_TIMESTAMP
+    with pytest.raises(ApiError, match=r"after\.max\.ms \(1000\) ahead of the broker's clock"):
+        append(log, batch(timestamp=NOW_MS + 1001))
 
 
 def test_log_append_time_is_stamped_with_a_new_checksum(tmp_path: Path) -> None:

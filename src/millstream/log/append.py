@@ -1,8 +1,8 @@
 """Checks of a produce before it is written: those of Kafka's LogValidator that headers can decide.
 
 Records are not decoded here. `inspect` says when they have to be (an old format, keys of a
-compacted topic, another codec, timestamp bounds, deep validation). `wire.convert.rebuild` then does
-it, before the append.
+compacted topic, another codec, timestamp bounds, deep validation). `wire.records.convert.rebuild`
+then does it, before the append.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from millstream.wire.records.layout import (
     MAGIC_AT,
 )
 from millstream.wire.records.payload import MIN_RECORD_SIZE
+from millstream.wire.records.timestamps import out_of_range
 
 if TYPE_CHECKING:
     from millstream.wire.records.convert import RebuildSpec
@@ -171,8 +172,8 @@ def _check_times(
     if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
         raise ApiError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {header.max_timestamp} for {name} is more than message.timestamp.after.max.ms"
-            f" {config.message_timestamp_after_max_ms} ahead of the broker's {now_ms}",
+            f"the batch for {name} is rejected: "
+            + out_of_range(header.max_timestamp, now_ms, config.message_timestamp_after_max_ms),
         )
     if header.attributes & LOG_APPEND_TIME:
         return _clear_append_time(records, header)

@@ -1,4 +1,4 @@
-"""Timers of transactions: the deadline of each open one, and the expiry of unused ids.
+"""Timers of transactions: the deadline of each open one, and the next expiry of unused ids.
 
 All timers fire at multiples of an interval from the settings. Many shards therefore wake up
 together, and arming a timer twice changes nothing.
@@ -6,18 +6,12 @@ together, and arming a timer twice changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from millstream.core.decisions import Arm, Disarm, TimerKey
 from millstream.transactions.metadata import TransactionMetadata
 from millstream.transactions.settings import TransactionSettings
-from millstream.transactions.states import IDLE
 
 EXPIRY: TimerKey = ("expiry",)
 _DEADLINE = "deadline"
-# Maximum bytes of transactional ids that one decision expires. Their tombstones share a batch,
-# whose size max.message.bytes limits.
-_MAX_EXPIRED_BYTES = 256 * 1024
 
 
 def deadline_key(transactional_id: str) -> TimerKey:
@@ -70,19 +64,3 @@ def overdue(metadata: TransactionMetadata, now_ms: int) -> bool:
     If its start is still in the future, it was set by another clock, and the timeout has passed.
     """
     return metadata.has_deadline and (metadata.deadline_ms < now_ms or metadata.start_ms > now_ms)
-
-
-def expired(
-    transactions: Mapping[str, TransactionMetadata], settings: TransactionSettings, now_ms: int
-) -> tuple[list[str], bool]:
-    """Return the ids that expire now, and whether more remain for another decision."""
-    before_ms = now_ms - settings.transactional_id_expiration_ms
-    names: list[str] = []
-    size = 0
-    for name, metadata in transactions.items():
-        if metadata.state in IDLE and metadata.last_update_ms <= before_ms:
-            if size >= _MAX_EXPIRED_BYTES:
-                return names, True
-            names.append(name)
-            size += len(name) * 4 + 32
-    return names, False

@@ -50,7 +50,7 @@ def fill(admin: Admin, topic: str, counts: dict[int, int]) -> None:
                 )
 
 
-def member(admin: Admin, topic: str, group: str, **more) -> Consumer:
+def member(admin: Admin, topic: str | list[str], group: str, **more) -> Consumer:
     """A consumer that has joined the group."""
     consumer = Consumer(admin.connection.bootstrap, topic, group=group, **more)
     wait_until(lambda: consumer.poll(1) is not None and joined(consumer))
@@ -480,6 +480,60 @@ def test_pattern_matches_internal_topics_only_if_it_names_them():
     known = ["__consumer_offsets", "orders", "other"]
     assert TopicSelection(["^.*"]).topics(known) == ["orders", "other"]
     assert TopicSelection(["^__", "orders"]).topics(known) == ["__consumer_offsets", "orders"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_group_reads_internal_topics_only_if_named(admin: Admin, topic: str, protocol: str):
+    if protocol == "consumer" and not admin.protocol.supports("ConsumerGroupHeartbeat"):
+        pytest.skip("the broker has no consumer protocol")
+    options = {"group.protocol": protocol}
+
+    def read_topics(consumer: Consumer) -> set[str]:
+        assert consumer.membership is not None
+        return {partition.topic for partition in consumer.membership.owned}
+
+    with (
+        member(admin, "^.*", topic, options=options) as first,
+        Consumer(admin.connection.bootstrap, "^.*", group=topic, options=options) as second,
+    ):
+
+        def both_settled() -> bool:
+            for consumer in (first, second):
+                consumer.poll(100, timeout_s=0.05)
+            topics = read_topics(first) | read_topics(second)
+            stable = admin.groups.get(topic).state == "Stable"
+            return stable and joined(second) and topic in topics
+
+        wait_until(both_settled)
+        assert not [
+            name for name in read_topics(first) | read_topics(second) if name.startswith("__")
+        ]
+    with member(admin, "^__consumer", topic + "-internal", options=options) as consumer:
+        wait_until(lambda: consumer.poll(1) is not None and bool(read_topics(consumer)))
+        assert read_topics(consumer) == {"__consumer_offsets"}
+    both = ["__consumer_offsets", f"^{topic}$"]
+    with member(admin, both, topic + "-both", options=options) as consumer:
+        wait_until(lambda: consumer.poll(1) is not None and bool(read_topics(consumer)))
+        assert read_topics(consumer) == {"__consumer_offsets", topic}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_pattern_of_a_group_matches_the_beginning_of_names(admin: Admin, topic: str, protocol: str):
+    if protocol == "consumer" and not admin.protocol.supports("ConsumerGroupHeartbeat"):
+        pytest.skip("the broker has no consumer protocol")
+    bootstrap = admin.connection.bootstrap
+    admin.topics.create(topic + "-b", partitions=1)
+    produce(bootstrap, topic, ["1"])
+    produce(bootstrap, topic + "-b", ["2"])
+    for pattern, expected in ((f"^{topic}", [b"1", b"2"]), (f"^{topic}$", [b"1"])):
+        with Consumer(
+            bootstrap,
+            pattern,
+            group=topic + str(len(expected)),
+            until_end=True,
+            options={"group.protocol": protocol},
+        ) as consumer:
+            assert values(list(consumer)) == expected
 
 
 def test_invalid_arguments_of_a_group_are_rejected(admin: Admin, topic: str):

@@ -1,6 +1,4 @@
-"""Decisions about offsets, without Spark or a broker: limits, splitting, data
-loss, new partitions.
-"""
+"""Decisions about offsets, without Spark or a broker: limits, data loss, new partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ from millstream.spark.source.offsets import (
     next_offset,
     pending_offsets,
     ranges_between,
-    split,
 )
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
@@ -64,22 +61,6 @@ def test_partition_with_few_records_is_not_starved_by_a_backlog():
         B0: 5,
     }
     assert sum(limit([Range(A0, 0, 9), Range(A1, 0, 1)], 1).values()) == 1
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.integers(0, 500), max_size=6), st.integers(1, 40), st.none() | st.integers(1, 100)
-)
-def test_split_keeps_every_offset_once_and_makes_enough_pieces(
-    sizes: list[int], min_pieces: int, max_size: int | None
-):
-    ranges = ranges_of(sizes)
-    pieces = split(ranges, min_pieces, max_size)
-    assert [(span.partition, at) for span in pieces for at in range(span.start, span.end)] == [
-        (span.partition, at) for span in ranges for at in range(span.start, span.end)
-    ]
-    assert all(0 < span.size <= (max_size or span.size) for span in pieces)
-    assert len(pieces) >= min(min_pieces, sum(sizes))
 
 
 def test_kinds_of_loss_are_distinguished():

@@ -18,6 +18,11 @@ from millstream.client.admin.client import Admin
 from millstream.client.admin.offsets import Isolation
 from millstream.client.connection import FAST_REFETCH, Connection
 from millstream.client.consuming.positions import Position
+from millstream.client.consuming.topic_pattern import (
+    INTERNAL_PATTERN,
+    InternalTopics,
+    for_broker,
+)
 from millstream.client.errors import NO_ANSWER, ClientError, CommitFailed, kafka_error, translate
 from millstream.client.library import (
     KafkaConsumer,
@@ -72,6 +77,7 @@ class Membership:
         on_committed: Callable[[Mapping[TopicPartition, int]], None] = lambda offsets: None,
     ) -> None:
         self.group = group
+        self._internal_topics = InternalTopics(topics)
         self.owned: set[TopicPartition] = set()
         self.on_revoked: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
         self.on_assigned: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None
@@ -89,14 +95,13 @@ class Membership:
         self._committed: dict[TopicPartition, int] = {}
         self._failure: ClientError | None = None
         self._closing = False
+        self._broker_assigns = connection.options.get("group.protocol") == "consumer"
         config = connection.config(self._config())
         self._cooperative = (
             config.get("partition.assignment.strategy", COOPERATIVE) == COOPERATIVE
-            or config.get("group.protocol") == "consumer"
+            or self._broker_assigns
         )
-        self._static = (
-            bool(config.get("group.instance.id")) and config.get("group.protocol") != "consumer"
-        )
+        self._static = bool(config.get("group.instance.id")) and not self._broker_assigns
         self.client = make(KafkaConsumer, config)
         self._subscribe(topics)
 
@@ -112,17 +117,20 @@ class Membership:
             **FAST_REFETCH,
             "on_commit": self._on_commit,
         }
-        if self._connection.options.get("group.protocol") != "consumer":
-            # With the consumer protocol (KIP-848) the broker assigns, and the library rejects a
-            # client assignor.
-            config["partition.assignment.strategy"] = COOPERATIVE
+        if self._broker_assigns:
+            # The consumer protocol (KIP-848): the library rejects a client assignor, and the broker
+            # resolves patterns, so ``_selected`` leaves out internal topics.
+            return config
+        config["partition.assignment.strategy"] = COOPERATIVE
+        if self._internal_topics.none_named:
+            config["topic.blacklist"] = INTERNAL_PATTERN
         return config
 
     def _subscribe(self, topics: Sequence[str]) -> None:
         doing = f"join group {self.group!r}"
         try:
             self.client.subscribe(
-                [*topics],
+                [for_broker(topic) if self._broker_assigns else topic for topic in topics],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_revoke,
@@ -291,9 +299,7 @@ class Membership:
             # Partitions that were assigned between the last poll and the close are not read here.
             # The library assigns and revokes them automatically.
             return
-        partitions = [
-            TopicPartition(partition.topic, partition.partition) for partition in assigned
-        ]
+        partitions = self._selected(assigned)
         start = self._start_offsets(client, partitions)
         assignment = _offsets(start)
         if self._cooperative:
@@ -304,6 +310,18 @@ class Membership:
         self.started |= start
         self.joined = True
         self.on_assigned(partitions)
+
+    def _selected(self, partitions: Iterable[KafkaTopicPartition]) -> list[TopicPartition]:
+        """Return the partitions to read: without internal topics that only ``^.*`` matches.
+
+        A broker that resolves patterns assigns these as well. Kafka's own consumer does not read
+        them either (``exclude.internal.topics``).
+        """
+        return [
+            TopicPartition(partition.topic, partition.partition)
+            for partition in partitions
+            if not self._internal_topics.exclude(partition.topic)
+        ]
 
     def _start_offsets(
         self, client: KafkaConsumer, partitions: Sequence[TopicPartition]
@@ -351,7 +369,7 @@ class Membership:
         }
 
     def _on_revoke(self, client: KafkaConsumer, revoked: list[KafkaTopicPartition]) -> None:
-        partitions = [TopicPartition(partition.topic, partition.partition) for partition in revoked]
+        partitions = self._selected(revoked)
         self.on_revoked(partitions)
         for partition in partitions:
             self.owned.discard(partition)
@@ -364,7 +382,9 @@ class Membership:
             ):
                 table.pop(partition, None)
         if self._cooperative:
-            client.incremental_unassign(revoked)
+            client.incremental_unassign(
+                [KafkaTopicPartition(*partition) for partition in partitions]
+            )
         else:
             client.unassign()
 

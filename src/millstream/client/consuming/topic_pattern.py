@@ -14,11 +14,47 @@ from millstream.client.errors import ClientError, no_match
 
 MARK = "^"
 _INTERNAL = "__"
+INTERNAL_PATTERN = MARK + _INTERNAL
 
 
 def is_pattern(name: str) -> bool:
     """Return whether the name is a pattern."""
     return name.startswith(MARK)
+
+
+def names_internal(name: str) -> bool:
+    """Return whether a name or pattern is one of internal topics."""
+    return name.removeprefix(MARK).startswith(_INTERNAL)
+
+
+class InternalTopics:
+    """The internal topics that a subscription reads: only those that it names."""
+
+    def __init__(self, topics: Iterable[str]) -> None:
+        """Raise ClientError if a pattern of internal topics is not a regular expression."""
+        named = [*filter(names_internal, topics)]
+        self._names = {name for name in named if not is_pattern(name)}
+        self._patterns = [_compiled(name) for name in named if is_pattern(name)]
+
+    @property
+    def none_named(self) -> bool:
+        return not self._names and not self._patterns
+
+    def exclude(self, topic: str) -> bool:
+        """Return whether the topic is internal and the subscription does not name it."""
+        return (
+            names_internal(topic)
+            and topic not in self._names
+            and not any(pattern.match(topic) for pattern in self._patterns)
+        )
+
+
+def for_broker(name: str) -> str:
+    """Return a pattern as the broker must get it (KIP-848): it matches whole names.
+
+    The group captures, because librdkafka also compiles patterns as POSIX expressions.
+    """
+    return f"^({name.removeprefix(MARK)}).*" if is_pattern(name) else name
 
 
 class TopicSelection:
@@ -50,12 +86,11 @@ class TopicSelection:
         return [name for text in self._compiled for name in self._matching(text, known)]
 
     def _matching(self, text: str, known: Iterable[str]) -> list[str]:
-        with_internal = text.startswith(MARK + _INTERNAL)
         return sorted(
             name
             for name in known
             if self._compiled[text].match(name)
-            and (with_internal or not name.startswith(_INTERNAL))
+            and (names_internal(text) or not names_internal(name))
         )
 
 

@@ -1,1 +1,1 @@
-"""Opening a log: after a clean shutdown, or after a crash with a check of every batch."""
+"""Opening a log: quickly after a clean shutdown, else with a check from the recovery point on."""

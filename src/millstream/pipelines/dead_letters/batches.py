@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millstream.client.dead_letters import letters as names
 from millstream.core.types import TopicPartition
-from millstream.pipelines.dead_letters.queries import MAX_REASON_CHARACTERS, explained
+from millstream.pipelines.dead_letters.headers import MAX_REASON_CHARACTERS
+from millstream.pipelines.dead_letters.queries import explained
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.formats.registry import ERROR, RECORD, Explain
 from millstream.spark.source.offsets import Offset, Range, ranges_between

@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millstream.client.admin.client import Admin
-from millstream.client.dead_letters import letters as names
 from millstream.client.errors import TopicExists
+from millstream.pipelines.dead_letters.headers import record_headers
 from millstream.pipelines.formats.arrow_functions import arrow_column
 from millstream.pipelines.formats.registry import (
     ERROR,
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from millstream.spark.sink.topic_sink import TopicSink
 
 SOURCE_OPTIONS = {"includeHeaders": "true"}
-MAX_REASON_CHARACTERS = 500
 # Room for the headers of a dead letter, in addition to the maximum size of a record.
 HEADER_ROOM_BYTES = 64 << 10
-HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def query_name(pipeline: str, stream: str) -> str:
@@ -74,44 +72,8 @@ def to_dead_letters(
     return bad.select(RECORD, _explained(explain).alias(ERROR)).select(
         F.col(f"{RECORD}.key").alias("key"),
         F.col(f"{RECORD}.value").alias("value"),
-        _headers(pipeline, flow, elsewhere=SOURCE in kind.names).alias("headers"),
+        record_headers(pipeline, flow, elsewhere=SOURCE in kind.names).alias("headers"),
     )
-
-
-def _headers(pipeline: str, flow: str, *, elsewhere: bool) -> Column:
-    """Return the headers. ``elsewhere``: the rows do not come from a topic."""
-    from pyspark.sql import functions as F
-
-    def header(name: str, value: Column) -> Column:
-        return F.struct(
-            F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value")
-        )
-
-    of = {names.REASON: F.left(F.col(ERROR), F.lit(MAX_REASON_CHARACTERS))}
-    if elsewhere:
-        of[names.SOURCE] = F.col(f"{RECORD}.{SOURCE}")
-    else:
-        of |= {
-            names.TOPIC: F.col(f"{RECORD}.topic"),
-            names.PARTITION: F.col(f"{RECORD}.partition"),
-            names.OFFSET: F.col(f"{RECORD}.offset"),
-            names.TIMESTAMP: F.unix_millis(f"{RECORD}.timestamp"),
-        }
-    of[names.PIPELINE] = F.lit(pipeline)
-    if flow:
-        of[names.FLOW] = F.lit(flow)
-    headers = F.array(*[header(name, value) for name, value in of.items()]).cast(HEADERS)
-    record_headers = F.coalesce(F.col(f"{RECORD}.headers"), F.array().cast(HEADERS))
-    # Keep the headers about replays: how often and from where. They show records that always fail,
-    # and keep their order.
-    kept = F.filter(
-        record_headers,
-        lambda header: (
-            ~header.getField("key").startswith(names.PREFIX)
-            | header.getField("key").isin(*names.STAYING)
-        ),
-    )
-    return F.concat(headers, kept)
 
 
 def _explained(explain: Explain | None) -> Column:

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from millstream.client.dead_letters import letters as names
-from millstream.pipelines.dead_letters.queries import HEADERS, MAX_REASON_CHARACTERS
+from millstream.pipelines.dead_letters.headers import HEADERS, headers_column, row_headers
 from millstream.pipelines.declare import Flow, Pipeline, Stream
 from millstream.pipelines.errors import PipelineError
 from millstream.pipelines.graph import leaves
@@ -72,18 +72,8 @@ def reject_keyless(
     from pyspark.sql import functions as F
 
     reason = f"{', '.join(target.key)} is null, and a compacted topic needs keys"
-    fields = {
-        names.REASON: reason,
-        names.SOURCE: str(target),
-        names.PIPELINE: pipeline,
-        names.FLOW: flow,
-    }
-    headers = F.array(
-        *[
-            F.struct(F.lit(name).alias("key"), F.lit(value).cast("binary").alias("value"))
-            for name, value in fields.items()
-        ]
-    ).cast(HEADERS)
+    fields = row_headers(reason, str(target), pipeline, flow)
+    headers = headers_column({name: F.lit(value) for name, value in fields.items()})
     keyless = F.col("key").isNull()
     record_headers = F.col("headers") if "headers" in records.columns else F.lit(None)
     return records.withColumns(
@@ -153,10 +143,5 @@ class RejectedRows:
         return spark.createDataFrame(rows, COLUMNS)
 
     def _headers(self, store: str, reason: str) -> list[tuple[str, bytes]]:
-        fields = {
-            names.REASON: " ".join(reason.split())[:MAX_REASON_CHARACTERS],
-            names.SOURCE: store,
-            names.PIPELINE: self._pipeline,
-            names.FLOW: self._flow,
-        }
+        fields = row_headers(reason, store, self._pipeline, self._flow)
         return [(name, value.encode()) for name, value in fields.items()]

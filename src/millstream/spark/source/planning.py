@@ -1,10 +1,11 @@
-"""Positions and tasks, for both the batch and the stream reader. Runs on the driver."""
+"""Positions, splits and tasks, for both the batch and the stream reader. Runs on the driver."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -33,7 +34,6 @@ from millstream.spark.source.offsets import (
     Offset,
     Range,
     find_losses,
-    split,
 )
 
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
@@ -241,6 +241,42 @@ def make_tasks(
 ) -> list[TaskPartition]:
     pieces = split(ranges, options["minPartitions"], options["maxRecordsPerPartition"])
     return [TaskPartition(make_task(view, options, piece, columns)) for piece in pieces]
+
+
+def split(
+    ranges: Sequence[Range], min_partitions: int | None, max_records: int | None = None
+) -> list[Range]:
+    """Split large ranges into pieces of similar size.
+
+    There are at least ``min_partitions`` pieces, if sizes allow.
+    """
+    pieces = [
+        piece
+        for span in ranges
+        if span.size > 0
+        for piece in _pieces(span, -(-span.size // (max_records or span.size)))
+    ]
+    total = sum(span.size for span in pieces)
+    if not min_partitions or len(pieces) >= min_partitions or not total:
+        return pieces
+    counts = _counts(pieces, min(min_partitions, total), total)
+    return [
+        piece for span, count in zip(pieces, counts, strict=True) for piece in _pieces(span, count)
+    ]
+
+
+def _counts(ranges: Sequence[Range], min_pieces: int, total: int) -> list[int]:
+    """Return the number of pieces of each range: by size, and at least ``min_pieces`` in all."""
+    counts = [min(span.size, max(1, span.size * min_pieces // total)) for span in ranges]
+    while sum(counts) < min_pieces:
+        widest = max(range(len(counts)), key=lambda at: ranges[at].size / counts[at])
+        counts[widest] += 1
+    return counts
+
+
+def _pieces(span: Range, count: int) -> list[Range]:
+    edges = [span.start + span.size * step // count for step in range(count + 1)]
+    return [Range(span.partition, low, high) for low, high in pairwise(edges)]
 
 
 def make_task(view: ClusterView, options: Options, piece: Range, columns: Columns) -> Task:

@@ -43,6 +43,7 @@ from millstream.wire.records.payload import (
     iter_keys,
     iter_records,
 )
+from millstream.wire.records.timestamps import out_of_range
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
@@ -261,6 +262,7 @@ class _RecordValidator:
             _LONG_MIN if spec.before_max_ms is None else spec.now_ms - spec.before_max_ms
         )
         self._latest = _LONG_MAX if spec.after_max_ms is None else spec.now_ms + spec.after_max_ms
+        self._spec = spec
         self._keyless = 0
         self._bad_timestamps = 0
         self._record_errors: list[tuple[int, str]] = []
@@ -289,9 +291,9 @@ class _RecordValidator:
         elif self._create_time and timestamp != _NO_TIMESTAMP:
             if not self._earliest <= timestamp <= self._latest:
                 self._bad_timestamps += 1
-                self._add_error(
-                    index, f"timestamp {timestamp} is not within [{self._earliest}, {self._latest}]"
-                )
+                spec = self._spec
+                max_ms = spec.after_max_ms if timestamp > spec.now_ms else spec.before_max_ms
+                self._add_error(index, out_of_range(timestamp, spec.now_ms, max_ms))
         elif self._claims_append_time:
             self._bad_timestamps += 1
             self._add_error(index, "a producer may not set the timestamp type LogAppendTime")
