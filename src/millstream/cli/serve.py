@@ -44,7 +44,9 @@ def serve(
     ] = ReadyFormat.text,
     ready_fd: Annotated[
         int | None,
-        declare.Option(metavar="N", help="Write that line as JSON to this file descriptor as well."),
+        declare.Option(
+            metavar="N", help="Write that line as JSON to this file descriptor as well."
+        ),
     ] = None,
 ) -> None:
     """Run a broker in the foreground."""
