@@ -79,8 +79,15 @@ IMPORT_NAMES = {
     "psycopg[binary]": "psycopg",
     "protobuf": "google",
 }
-# Spark's own, the test runner of users, and Python 3.14's part of the standard library.
-ALSO_ALLOWED = {"py4j", "pytest", "compression", "matplotlib", "sitecustomize"}
+# Spark's own, the test tools of users, and Python 3.14's part of the standard library.
+ALSO_ALLOWED = {
+    "py4j",
+    "pytest",
+    "testcontainers",
+    "compression",
+    "matplotlib",
+    "sitecustomize",
+}
 
 
 def imported_packages() -> set[str]:

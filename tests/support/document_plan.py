@@ -95,7 +95,6 @@ NOT_RUN = {
     "docs/cluster.md": {
         "millstream migrate": "needs a ZooKeeper of this name; tests/broker/migration/test_to_zookeeper.py runs it",
         "millstream serve": "needs machines of these names; `millstream up` runs the same",
-        "millstream reassign status |": "three commands in one line, to be read",
     },
     "docs/spark-cluster.md": {
         "millstream pipeline run": "needs a cluster of this name; tests/chaos/test_standalone_cluster.py has one",
