@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from millstream.local.process import LocalProcess
+from millstream.local.process import LocalProcess, child_environment
 from millstream.local.signals import stopped_by_signals, uninterrupted
 
 
@@ -77,8 +78,8 @@ class InterruptedLock:
         self._lock.release()
 
 
-def test_child_can_be_killed_after_an_interrupt_inside_a_poll(tmp_path: Path) -> None:
-    child = Sleeper(tmp_path, "sleeper.log")
+def check_interrupted_poll(directory: Path) -> None:
+    child = Sleeper(directory, "sleeper.log")
     child.start()
     assert child._process is not None
     child._process._waitpid_lock = lock = InterruptedLock()  # type: ignore[attr-defined]
@@ -87,3 +88,31 @@ def test_child_can_be_killed_after_an_interrupt_inside_a_poll(tmp_path: Path) ->
     assert lock.interrupted
     child.kill()
     assert child.exit_code == -signal.SIGKILL
+
+
+def test_child_can_be_killed_after_an_interrupt_inside_a_poll(tmp_path: Path) -> None:
+    """In a process with one thread, so that the signal is handled at once."""
+    program = "import sys; from pathlib import Path; import test_signals as t; "
+    program += "t.check_interrupted_poll(Path(sys.argv[1]))"
+    environment = child_environment()
+    environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parent)
+    words = [sys.executable, "-c", program, str(tmp_path)]
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_earlier_handler_that_raises_does_not_tear_a_block_apart() -> None:
+    def earlier(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, earlier)
+    try:
+        steps = []
+        with stopped_by_signals(), pytest.raises(KeyboardInterrupt), uninterrupted():
+            interrupt()
+            steps.append("inside")
+        assert steps == ["inside"]
+    finally:
+        signal.signal(signal.SIGINT, before)

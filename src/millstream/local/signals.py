@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -85,7 +85,10 @@ def stopped_by_signals() -> Iterator[None]:
         stopped_s = time.monotonic()
         interrupted = before[signal.SIGINT]
         if callable(interrupted) and interrupted is not signal.default_int_handler:
-            interrupted(number, frame)  # so that a handler that records Ctrl-C records this too
+            # So that a handler that records Ctrl-C records this too. One that raises must not
+            # tear a block apart either.
+            with suppress(KeyboardInterrupt):
+                interrupted(number, frame)
         _shield.interrupt()
 
     for number in numbers:
