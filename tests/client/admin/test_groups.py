@@ -485,6 +485,7 @@ def test_pattern_matches_internal_topics_only_if_it_names_them():
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_group_reads_internal_topics_only_if_named(admin: Admin, topic: str, protocol: str):
     if protocol == "consumer" and not admin.protocol.supports("ConsumerGroupHeartbeat"):
+        # These tests also run against other brokers; KIP-848 came with Kafka 4.0.
         pytest.skip("the broker has no consumer protocol")
     options = {"group.protocol": protocol}
 
@@ -520,6 +521,7 @@ def test_group_reads_internal_topics_only_if_named(admin: Admin, topic: str, pro
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_pattern_of_a_group_matches_the_beginning_of_names(admin: Admin, topic: str, protocol: str):
     if protocol == "consumer" and not admin.protocol.supports("ConsumerGroupHeartbeat"):
+        # These tests also run against other brokers; KIP-848 came with Kafka 4.0.
         pytest.skip("the broker has no consumer protocol")
     bootstrap = admin.connection.bootstrap
     admin.topics.create(topic + "-b", partitions=1)
@@ -551,6 +553,7 @@ def test_invalid_arguments_of_a_group_are_rejected(admin: Admin, topic: str):
 
 def test_groups_of_the_consumer_protocol_look_the_same(admin: Admin, topic: str):
     if not admin.protocol.supports("ConsumerGroupHeartbeat"):
+        # These tests also run against other brokers; KIP-848 came with Kafka 4.0.
         pytest.skip("the broker has no consumer protocol")
     produce(admin.connection.bootstrap, topic, ["a", "b"])
     with member(
