@@ -57,16 +57,6 @@ def handle(
     is_all = request.topics is None or (context.version == 0 and not request.topics)
     if is_all:
         return _describe_all(services, context, request)
-    assert request.topics is not None
-    if context.version < 12 and any(
-        topic.name is None or topic.topic_id != NULL_UUID for topic in request.topics
-    ):
-        return _reject_all(services, context, request)
-    # A topic named many times is described once, as in Kafka: a small request must not cause a huge
-    # response.
-    request.topics = list(
-        {(topic.name, topic.topic_id): topic for topic in request.topics}.values()
-    )
     return _describe(services, context, request)
 
 
@@ -96,11 +86,19 @@ def _reject_all(
 def _describe(
     services: MetadataServices, context: RequestContext, request: MetadataRequest
 ) -> Steps[MetadataResponse]:
+    # A topic named many times is described once, as in Kafka: a small request must not cause a huge
+    # response.
+    distinct = {}
+    for requested in request.topics or ():
+        if context.version < 12 and (requested.name is None or requested.topic_id != NULL_UUID):
+            return (yield from _reject_all(services, context, request))
+        distinct[requested.name, requested.topic_id] = requested
+        yield
     describe = _Describer(services, context)
     topics = []
     creatable: list[str] = []
     may_create = _may_create(services, context, request)
-    for requested in request.topics or ():
+    for requested in distinct.values():
         topic = yield from _look_up(describe, requested)
         topics.append(topic)
         # A request with a topic id creates no topic, as in Kafka.
