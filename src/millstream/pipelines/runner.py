@@ -263,6 +263,7 @@ class Run:
 
     def batch_done(self, flow: str, report: Mapping[str, Any]) -> None:
         self.supervisor.batch_done(flow)
+        self._status.batch_done(flow)
         self.emit(
             {
                 "event": "batch",

@@ -22,6 +22,13 @@ class StatusFile:
         self._options = options
         self._started_ms = started_ms
         self._written_ms = 0
+        self._flows_with_batches: set[str] = set()
+
+    def batch_done(self, flow: str) -> None:
+        """Make the file due at the first batch of a flow, because readers wait for it."""
+        if flow not in self._flows_with_batches:
+            self._flows_with_batches.add(flow)
+            self._written_ms = 0
 
     def is_due(self, now_ms: int) -> bool:
         return now_ms - self._written_ms >= INTERVAL_MS
