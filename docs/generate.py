@@ -1,10 +1,11 @@
-"""Write the reference pages from the declarations: commands, settings, APIs, error codes.
+"""Write the reference pages: commands, settings, APIs, error codes and modules.
 
 Run by ``make docs``.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import textwrap
 from collections.abc import Iterable
@@ -24,6 +25,9 @@ from millstream.core.topic_settings import TOPIC_SETTINGS, TOPIC_SYNONYMS
 from millstream.wire.apis import APIS, NEVER_FLEXIBLE, Api, Pipelining
 
 HERE = Path(__file__).parent / "reference"
+SOURCE = Path(__file__).parent.parent / "src" / "millstream"
+# One module per API and message, named after it: the page of the APIs lists them.
+ONE_PER_API = ("broker/handlers", "wire/messages")
 
 
 def prose(text: str) -> str:
@@ -340,11 +344,56 @@ def commands_page() -> str:
     )
 
 
+def first_sentence(module: Path) -> str:
+    """Return the first paragraph of a module's docstring as one line."""
+    docstring = ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.partition("\n\n")[0].split())
+
+
+def modules_of(directory: Path) -> list[tuple[str, str]]:
+    return [
+        (f"`{module.stem}`", first_sentence(module))
+        for module in sorted(directory.glob("*.py"))
+        if module.name not in ("__init__.py", "_version.py")
+    ]
+
+
+def modules_page() -> str:
+    sections: list[str] = []
+    for directory in sorted(path.parent for path in SOURCE.rglob("__init__.py")):
+        name = directory.relative_to(SOURCE).as_posix()
+        modules = modules_of(directory)
+        if modules and name not in ONE_PER_API:
+            heading = "millstream" if name == "." else name
+            purpose = first_sentence(directory / "__init__.py")
+            sections += [
+                f"## {heading}",
+                "",
+                prose(purpose),
+                "",
+                table(("module", "subject"), modules),
+            ]
+    return "\n".join(
+        [
+            "# Modules",
+            "",
+            prose(
+                "Every module of `src/millstream` with the first sentence of its docstring: search "
+                "this page for the subject of a change. `broker/handlers` and `wire/messages` have "
+                "one module per API, which [APIs](apis.md) lists."
+            ),
+            "",
+            *sections,
+        ]
+    )
+
+
 PAGES = {
     "commands.md": commands_page,
     "settings.md": settings_page,
     "apis.md": apis_page,
     "errors.md": errors_page,
+    "modules.md": modules_page,
 }
 
 

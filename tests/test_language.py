@@ -94,6 +94,7 @@ FINISHED_DOCUMENTS: tuple[str, ...] = (
     "docs/reference/apis.md",
     "docs/reference/commands.md",
     "docs/reference/errors.md",
+    "docs/reference/modules.md",
     "docs/reference/settings.md",
     "docs/reliability.md",
     "docs/scaling.md",

@@ -1,4 +1,4 @@
-"""The effect of AlterConfigs and IncrementalAlterConfigs, without I/O. Errors are Kafka's."""
+"""The effect of a change at run time (AlterConfigs), and what it may not set, without I/O."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
 from millstream.core.errors import ErrorCode
+from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -20,14 +21,19 @@ if TYPE_CHECKING:
     from millstream.broker.services import NoServices
 
 
-def handle(
+async def handle(
     services: NoServices, context: RequestContext, request: AlterClientQuotasRequest
 ) -> AlterClientQuotasResponse:
-    code = ErrorCode.UNSUPPORTED_VERSION
+    return AlterClientQuotasResponse(entries=await in_slices(_rejections(request)))
+
+
+def _rejections(request: AlterClientQuotasRequest) -> Steps[list[QuotaAlterationResult]]:
     message = "Client quotas are not enforced by this broker, so none can be set."
-    return AlterClientQuotasResponse(
-        entries=[
-            QuotaAlterationResult(error_code=code, error_message=message, entity=alteration.entity)
-            for alteration in request.entries
-        ]
-    )
+    results = []
+    for alteration in request.entries:
+        yield
+        result = QuotaAlterationResult(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        result.error_message = message
+        result.entity = alteration.entity
+        results.append(result)
+    return results

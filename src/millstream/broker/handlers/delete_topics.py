@@ -10,10 +10,12 @@ TOPIC_DELETION_DISABLED in all versions. Kafka sends INVALID_REQUEST below v3.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from millstream.broker.net.context import RequestContext
-from millstream.core.errors import ErrorCode
+from millstream.cluster.controller.changes import Outcome
+from millstream.core.errors import ApiError, ErrorCode
 from millstream.ports.turns import Steps, in_slices
 from millstream.wire.messages.delete_topics import (
     DeletableTopicResult,
@@ -30,26 +32,22 @@ if TYPE_CHECKING:
 async def handle(
     services: ControllerServices, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    if context.version < 6:
-        topics = [DeleteTopicState(name=name) for name in request.topic_names]
-    else:
-        topics = request.topics
+    # Created one by one, because a request may name a hundred thousand topics.
+    named = (DeleteTopicState(name=name) for name in request.topic_names)
+    topics = named if context.version < 6 else request.topics
     results = await in_slices(_check(services, topics))
-    deletions = {r.name: r.topic_id for r in results if not r.error_code and r.name is not None}
-    if deletions and not services.config.flag("delete.topic.enable"):
-        for result in results:
-            _fail(result, result.error_code or ErrorCode.TOPIC_DELETION_DISABLED)
-    else:
+    deletions = await in_slices(_deletions(results))
+    if services.config.flag("delete.topic.enable"):
         outcomes = await services.local_controller.delete_topics(deletions)
-        for result in results:
-            outcome = outcomes.get(result.name or "")
-            if outcome is not None and outcome.code and not result.error_code:
-                _fail(result, outcome.code, outcome.message)
+    else:
+        disabled = Outcome.of(ApiError(ErrorCode.TOPIC_DELETION_DISABLED))
+        outcomes = dict.fromkeys(deletions, disabled)
+    await in_slices(_apply(results, outcomes))
     return DeleteTopicsResponse(responses=results)
 
 
 def _check(
-    services: ControllerServices, topics: list[DeleteTopicState]
+    services: ControllerServices, topics: Iterable[DeleteTopicState]
 ) -> Steps[list[DeletableTopicResult]]:
     """Return a result for each topic. A topic that is named twice gets one error."""
     results: list[DeletableTopicResult] = []
@@ -69,6 +67,25 @@ def _check(
         else:
             kept[id(result)] = result
     return list(kept.values())
+
+
+def _deletions(results: list[DeletableTopicResult]) -> Steps[dict[str, bytes]]:
+    """Return the ids of the topics to delete, by name."""
+    topic_ids: dict[str, bytes] = {}
+    for result in results:
+        yield
+        if not result.error_code and result.name is not None:
+            topic_ids[result.name] = result.topic_id
+    return topic_ids
+
+
+def _apply(results: list[DeletableTopicResult], outcomes: Mapping[str, Outcome]) -> Steps[None]:
+    """Add the outcomes of the deletions to the results."""
+    for result in results:
+        yield
+        outcome = outcomes.get(result.name or "")
+        if outcome is not None and outcome.code and not result.error_code:
+            _fail(result, outcome.code, outcome.message)
 
 
 def _look_up(services: ControllerServices, topic: DeleteTopicState) -> DeletableTopicResult:

@@ -59,6 +59,8 @@ async def handle(
     except DecodeError:
         return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
     assert isinstance(response, Struct), "forwarded APIs respond with a message"
+    # A large request is freed in this turn, its response in a later one.
+    del message, result
     try:
         encoded: Encoded = await run_steps(encode_steps(api, inner, response))
     except CloseConnection:

@@ -1,4 +1,4 @@
-"""The checks of `millstream doctor` on this machine, if a broker runs on it."""
+"""The checks of `millstream doctor` on a machine of a broker: files, swap, clock, file systems."""
 
 from __future__ import annotations
 

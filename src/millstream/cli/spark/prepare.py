@@ -1,4 +1,4 @@
-"""``millstream spark prepare``: write the class archive for later JVMs (``spark/class_archive``).
+"""``millstream spark prepare``: write the class archive (``spark/class_archive.py``).
 
 A short run of the demo's pipeline loads the classes that pipelines use: topics, a join with state,
 an aggregate, Parquet. The JVM of that run writes the archive when it exits.

@@ -1,4 +1,4 @@
-"""Opens every log of the data directories when a broker starts."""
+"""Opens every log of the data directories at startup, and chooses between two copies of one."""
 
 from __future__ import annotations
 
