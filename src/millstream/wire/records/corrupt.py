@@ -1,4 +1,4 @@
-"""Exceptions for corrupt batches; `wire/records/convert` translates them into error codes."""
+"""Exceptions for corrupt batches; `wire/records/convert.py` translates them into error codes."""
 
 from __future__ import annotations
 
