@@ -49,6 +49,11 @@ FINISHED_CODE: tuple[str, ...] = (
     "tests/replication",
     "tests/spark",
     "tests/sql",
+    "tests/stories/clients",
+    "tests/stories/configs",
+    "tests/stories/damage",
+    "tests/stories/documents",
+    "tests/stories/failover",
     "tests/support/cluster",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (
