@@ -47,6 +47,7 @@ FINISHED_CODE: tuple[str, ...] = (
     "tests/control",
     "tests/pipelines",
     "tests/replication",
+    "tests/sim",
     "tests/spark",
     "tests/sql",
     "tests/stories/clients",
