@@ -47,8 +47,14 @@ FINISHED_CODE: tuple[str, ...] = (
     "tests/control",
     "tests/pipelines",
     "tests/replication",
+    "tests/sim",
     "tests/spark",
     "tests/sql",
+    "tests/stories/clients",
+    "tests/stories/configs",
+    "tests/stories/damage",
+    "tests/stories/documents",
+    "tests/stories/failover",
     "tests/support/cluster",
 )
 FINISHED_DOCUMENTS: tuple[str, ...] = (

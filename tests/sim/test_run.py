@@ -1,5 +1,6 @@
-"""Whole runs: one broker, its clients and its troubles; the same seed is the same run, wherever and
-after whatever it runs.
+"""Whole runs: one broker, its clients and its faults.
+
+The same seed gives the same run in any process and after any other run.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ FINGERPRINT = re.compile(r"fingerprint ([0-9a-f]{8})")
 
 
 def in_a_process(*arguments: str) -> str:
-    """The output of the command; strings hash as the environment says unless it sees to that
-    itself.
+    """Return the output of the command.
+
+    Strings hash as the environment says, unless the command controls that.
     """
     command = [sys.executable, "-m", "millstream.sim.run", *arguments]
     environment = {**os.environ, "PYTHONHASHSEED": "random"}
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=110
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def test_same_seed_gives_the_same_run_in_any_process() -> None:
@@ -73,8 +75,8 @@ def test_error_of_a_run_is_reported_with_its_seed(monkeypatch: pytest.MonkeyPatc
     assert result.bad and "nothing there" in result.errors[0]
 
 
-def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mistake that the first runs found: readers and coordinators were told what was not on
+def test_broker_that_acknowledges_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first runs found this defect: readers and coordinators received records that were not on
     disk yet.
     """
 
@@ -84,36 +86,36 @@ def test_a_broker_that_tells_too_early_is_caught(monkeypatch: pytest.MonkeyPatch
             self.waiters.wake()
 
     monkeypatch.setattr(Partition, "advance_alone", advance_without_the_disk)
-    found: Counter[str] = Counter()
-    for seed in range(8, 38):  # it shows with the first of them, and with none before
-        found.update(
+    violations: Counter[str] = Counter()
+    for seed in range(8, 38):  # the first of these seeds shows it, and no earlier seed
+        violations.update(
             violation.kind
             for violation in run.run_seed(seed, quick=True, only=["crash"]).violations
         )
-        if found:
+        if violations:
             break
-    assert found
+    assert violations
 
 
-def test_a_leader_that_does_not_wait_for_its_followers_is_caught(
+def test_leader_that_does_not_wait_for_its_followers_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def advance_alone(self: LeaderReplicas, current: int, leader_end: int, **others: object) -> int:
         return max(current, leader_end)
 
     monkeypatch.setattr(LeaderReplicas, "high_watermark", advance_alone)
-    found: set[str] = set()
+    violations: set[str] = set()
     for seed in range(1, 30):
-        found.update(v.kind for v in run.run_seed(seed, scenario="replication").violations)
-        if "acknowledged-lost" in found:
+        violations.update(v.kind for v in run.run_seed(seed, scenario="replication").violations)
+        if "acknowledged-lost" in violations:
             break
-    assert "acknowledged-lost" in found
+    assert "acknowledged-lost" in violations
 
 
-def test_a_reader_that_is_shown_open_transactions_is_caught(
+def test_reader_that_receives_open_transactions_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Most of them are committed in the end, so that only the times tell."""
+    """Most of them are committed in the end, so only the times show it."""
     monkeypatch.setattr(
         PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark)
     )
@@ -130,8 +132,8 @@ def test_reused_sequences_of_aborted_transactions_lose_nothing() -> None:
 def test_acknowledging_reused_sequences_as_duplicates_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Apache Kafka does: the batch is taken for the one of the aborted transaction, and the commit
-    has no data.
+    """Apache Kafka does this: it treats the batch as that of the aborted transaction, and the
+    commit has no data.
     """
 
     def find_duplicate(
@@ -142,15 +144,15 @@ def test_acknowledging_reused_sequences_as_duplicates_is_caught(
         )
 
     monkeypatch.setattr(ProducerState, "_find_duplicate", find_duplicate)
-    found: set[str] = set()
+    violations: set[str] = set()
     for seed in range(7, 37):
-        found.update(v.kind for v in run.run_seed(seed, quick=True, only=["reset"]).violations)
-        if "lost-write" in found:
+        violations.update(v.kind for v in run.run_seed(seed, quick=True, only=["reset"]).violations)
+        if "lost-write" in violations:
             break
-    assert "lost-write" in found
+    assert "lost-write" in violations
 
 
-def test_a_failing_seed_tells_how_to_see_it_again(
+def test_failing_seed_prints_the_command_that_replays_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     empty: Counter[str] = Counter()
@@ -169,7 +171,7 @@ def test_a_failing_seed_tells_how_to_see_it_again(
     thin = run.Result(8, "single", [], [], ["send ok"], empty, 1.0, 1, 1.0, 0)
     monkeypatch.setattr(run, "run_seed", lambda seed, **_: {7: bad, 8: thin}[seed])
     assert run.main(["--first", "7", "--seeds", "2"]) == 1
-    told = capsys.readouterr().out
-    assert "lost-write k-0: told" in told and "make sim SEED=7 TRACE=1" in told
-    assert "seed 8 does not count: too little of send ok" in told
-    assert "2 seeds, 1 bad, 1 with too little activity" in told
+    output = capsys.readouterr().out
+    assert "lost-write k-0: told" in output and "make sim SEED=7 TRACE=1" in output
+    assert "seed 8 does not count: too little of send ok" in output
+    assert "2 seeds, 1 bad, 1 with too little activity" in output

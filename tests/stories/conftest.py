@@ -1,6 +1,4 @@
-"""Clusters on a real ZooKeeper for every story that wants one; see
-``support/cluster_fixtures.py``.
-"""
+"""Clusters on a real ZooKeeper for the stories; see ``support/cluster_fixtures.py``."""
 
 from support.cluster_fixtures import in_process_cluster, process_cluster, shared_cluster, zookeeper
 

@@ -1,5 +1,5 @@
-"""A cluster that does not come to rest is found, and so is one that rests with other replicas than
-it was asked for.
+"""The checks detect a cluster that does not converge, and one that converges with other replicas
+than requested.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_a_cluster_at_rest_has_nothing_left_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "partition, replicas, told",
+    "partition, replicas, reported",
     [
         (PARTITION._replace(leader=-1), ALL, "leader -1 is not one of its replicas"),
         (PARTITION._replace(isr=(2, 1)), ALL, "only [2, 1] of [1, 2, 3] are in sync"),
@@ -69,21 +69,21 @@ def test_a_cluster_at_rest_has_nothing_left_to_do() -> None:
     ],
 )
 def test_every_difference_is_reported(
-    partition: Assigned, replicas: list[Hosted], told: str
+    partition: Assigned, replicas: list[Hosted], reported: str
 ) -> None:
-    found = list(unsettled([partition], replicas))
-    assert {violation.kind for violation in found} == {"not-converged"}
-    assert any(told in violation.detail for violation in found)
+    violations = list(unsettled([partition], replicas))
+    assert {violation.kind for violation in violations} == {"not-converged"}
+    assert any(reported in violation.detail for violation in violations)
 
 
 @pytest.mark.parametrize("replicas", [(1, 2), (1, 2, 3, 4), (1, 2, 2)])
-def test_another_number_of_replicas_is_found(replicas: tuple[int, ...]) -> None:
-    (found,) = replication_factor_kept([PARTITION._replace(replicas=replicas)], 3)
-    assert found.kind == "replication-factor"
+def test_wrong_number_of_replicas_is_reported(replicas: tuple[int, ...]) -> None:
+    (violation,) = replication_factor_kept([PARTITION._replace(replicas=replicas)], 3)
+    assert violation.kind == "replication-factor"
     assert list(replication_factor_kept([PARTITION], 3)) == []
 
 
-def test_replicas_that_never_come_back_in_sync_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_that_never_rejoin_the_isr_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     propose = LeaderReplicas.propose_expansion
 
     def leave_out_one(self: LeaderReplicas, node: int, *more: int) -> IsrProposal | None:
@@ -96,18 +96,16 @@ def test_replicas_that_never_come_back_in_sync_are_found(monkeypatch: pytest.Mon
 
 
 class MoveCalledOff(Story):
-    """The replica that should come is cut off, so that the move is still under way when it is
-    called off.
-    """
+    """The new replica is partitioned: the reassignment is in progress when it is cancelled."""
 
     others: ClassVar = (4, 5)
-    wishes: ClassVar[Sequence[list[int] | None]] = ([1, 2, 4], None)
+    requests: ClassVar[Sequence[list[int] | None]] = ([1, 2, 4], None)
 
     async def tell(self) -> list[Violation]:
         for node in self.others:
             self.cut(1, node)
-        for wish in self.wishes:
-            await self.reassign(wish)
+        for request in self.requests:
+            await self.reassign(request)
         self.world.network.heal()
         await self.until(lambda: not self._unsettled())
         return list(replication_factor_kept(assigned(image_in(self.zookeeper)), 3))
@@ -116,21 +114,21 @@ class MoveCalledOff(Story):
         return list(unsettled(assigned(image_in(self.zookeeper)), hosted(self.brokers.values())))
 
 
-def test_a_move_that_is_called_off_leaves_as_many_replicas_as_before() -> None:
+def test_cancelled_reassignment_keeps_the_number_of_replicas() -> None:
     assert play(MoveCalledOff) == []
 
 
 class MoveOfTwoMinds(MoveCalledOff):
-    """The same after it was given another goal, for which other brokers come."""
+    """The same after a second reassignment with other target brokers."""
 
-    wishes: ClassVar = ([1, 2, 4], [1, 2, 5], None)
+    requests: ClassVar = ([1, 2, 4], [1, 2, 5], None)
 
 
 def test_cancelled_reassignment_keeps_the_replication_factor() -> None:
     assert play(MoveOfTwoMinds) == []
 
 
-def test_a_replica_that_a_move_leaves_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replica_left_behind_by_a_reassignment_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def forget_who_came(
         current: Assignment, state: PartitionState, brokers: Brokers
     ) -> tuple[Assignment, PartitionState]:

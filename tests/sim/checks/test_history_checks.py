@@ -1,6 +1,4 @@
-"""Every check of a history catches the violation it is for, and a clean history
-passes all of them.
-"""
+"""Every check of a history detects its violation, and a clean history passes all of them."""
 
 from __future__ import annotations
 
@@ -38,11 +36,11 @@ def poll(process: str, *rows: tuple[int, str], outcome: str = OK, f: str = POLL)
 
 
 def history(*steps: Step, rebalanced: Sequence[str] = ()) -> list[Op]:
-    made = History()
+    steps_so_far = History()
     for time, (process, f, outcome, value) in enumerate(steps):
-        op = made.invoke(process, f, value, time)
-        made.complete(op, outcome, value, time + 0.5, rebalanced=rebalanced)
-    return made.completions()
+        op = steps_so_far.invoke(process, f, value, time)
+        steps_so_far.complete(op, outcome, value, time + 0.5, rebalanced=rebalanced)
+    return steps_so_far.completions()
 
 
 def kinds(violations: list[Violation]) -> list[str]:
@@ -90,20 +88,20 @@ def test_a_clean_history_has_no_violation() -> None:
         ("unseen", [*CLEAN, send("t", ("e", 9))]),
     ],
 )
-def test_a_planted_violation_is_found(kind: str, steps: list[Step]) -> None:
+def test_planted_violation_is_reported(kind: str, steps: list[Step]) -> None:
     assert kind in kinds(check_history(history(*steps)))
 
 
 def read_and_committed(
     read_at: float, commit_requested: float | None, outcome: str, f: str = POLL
 ) -> list[Op]:
-    """A transaction from 0 to 5, and somebody who has its record at a time in between."""
-    made = History()
-    writing = made.invoke("p", TXN, [Send(K, "a")], 0.0)
-    reading = made.invoke("r", f, [], read_at if f == TXN else 0.5)
-    made.complete(reading, OK, [Poll({K: [(0, "a")]})], 4.5 if f == TXN else read_at)
-    made.complete(writing, outcome, [Send(K, "a", 0)], 5.0, commit_requested=commit_requested)
-    return made.completions()
+    """A transaction from 0 to 5, and a reader that has its record at a time in between."""
+    recorded = History()
+    writing = recorded.invoke("p", TXN, [Send(K, "a")], 0.0)
+    reading = recorded.invoke("r", f, [], read_at if f == TXN else 0.5)
+    recorded.complete(reading, OK, [Poll({K: [(0, "a")]})], 4.5 if f == TXN else read_at)
+    recorded.complete(writing, outcome, [Send(K, "a", 0)], 5.0, commit_requested=commit_requested)
+    return recorded.completions()
 
 
 def test_read_before_the_commit_request_is_a_dirty_read() -> None:
@@ -112,24 +110,24 @@ def test_read_before_the_commit_request_is_a_dirty_read() -> None:
     assert kinds(check_history(read_and_committed(1.0, 2.0, OK, f=TXN))) == ["dirty-read"]
 
 
-def test_from_the_moment_that_a_commit_was_asked_for_it_may_have_happened() -> None:
+def test_requested_commit_may_have_happened() -> None:
     for outcome in (OK, INFO):
         assert check_history(read_and_committed(3.0, 2.0, outcome)) == []
     assert check_history(read_and_committed(3.0, 2.0, OK, f=TXN)) == []
-    assert check_history(read_and_committed(1.0, None, INFO)) == []  # nobody knows when
+    assert check_history(read_and_committed(1.0, None, INFO)) == []  # at an unknown time
     assert check_history(read_and_committed(1.0, 2.0, INFO, f=PEEK)) == []
 
 
 def test_transactions_that_read_each_other_are_a_cycle() -> None:
-    one: Step = ("p", TXN, OK, [Send("a-0", "1", 0), Poll({"b-0": [(0, "2")]})])
+    first: Step = ("p", TXN, OK, [Send("a-0", "1", 0), Poll({"b-0": [(0, "2")]})])
     two: Step = ("q", TXN, OK, [Send("b-0", "2", 0), Poll({"a-0": [(0, "1")]})])
-    assert kinds(check_history(history(one, two))) == ["G1c"]
+    assert kinds(check_history(history(first, two))) == ["G1c"]
     three: Step = ("q", TXN, OK, [Send("b-0", "2", 0), Poll({"c-0": [(0, "9")]})])
-    assert kinds(check_history(history(one, three))) == ["unseen"]
+    assert kinds(check_history(history(first, three))) == ["unseen"]
 
 
 def test_unknown_outcome_is_no_violation_until_it_is_read() -> None:
-    """An info operation counts as committed from the moment that anything of it is seen."""
+    """An info operation counts as committed as soon as any part of it is read."""
     unknown = send("p", ("a", 0), ("b", 1), outcome=INFO, f=TXN)
     later = send("q", ("c", 2))
     assert check_history(history(unknown, later, poll("r", (2, "c")))) == []
@@ -159,13 +157,13 @@ def test_reassigned_consumer_may_go_back() -> None:
 
 
 def test_an_operation_that_never_completed_may_have_happened() -> None:
-    made = History()
-    made.invoke("p", SEND, [Send(K, "a")], 0.0)
-    op = made.invoke("r", POLL, [], 1.0)
-    made.complete(op, OK, [Poll({K: [(0, "a")]})], 2.0)
-    assert check_history(made.completions()) == []
-    assert made.completions()[-1].type == INFO
+    recorded = History()
+    recorded.invoke("p", SEND, [Send(K, "a")], 0.0)
+    op = recorded.invoke("r", POLL, [], 1.0)
+    recorded.complete(op, OK, [Poll({K: [(0, "a")]})], 2.0)
+    assert check_history(recorded.completions()) == []
+    assert recorded.completions()[-1].type == INFO
 
 
-def test_without_final_reads_nothing_is_unseen() -> None:
+def test_no_record_is_unseen_without_final_reads() -> None:
     assert check_history(history(send("p", ("a", 0))), final_reads=False) == []

@@ -1,4 +1,4 @@
-"""Every check of a cluster's state catches the violation it is for."""
+"""Every check of a cluster's state detects its violation."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_allowed_behaviour_is_no_violation(
 
 
 @pytest.mark.parametrize("kind, check, data", PLANTED)
-def test_a_planted_violation_is_found(
+def test_planted_violation_is_reported(
     kind: str, check: Callable[..., Iterable[Violation]], data: tuple[Any, ...]
 ) -> None:
     assert [violation.kind for violation in check(*data)] == [kind]
@@ -175,29 +175,29 @@ def test_values_are_committed_aborted_or_open() -> None:
 
 def test_copies_are_counted() -> None:
     assert list(copied_exactly_once(["a", "b"], ["a"], complete=False)) == []
-    found = copied_exactly_once(["a", "b"], ["a", "a", "z"], complete=True)
-    assert {violation.kind for violation in found} == {
+    violations = copied_exactly_once(["a", "b"], ["a", "a", "z"], complete=True)
+    assert {violation.kind for violation in violations} == {
         "copied-twice",
         "copied-from-nothing",
         "not-copied",
     }
 
 
-def test_a_topic_that_was_made_again_is_not_compared_with_the_one_before() -> None:
+def test_recreated_topic_is_not_compared_with_its_predecessor() -> None:
     old, new = bytes(16), bytes([1] * 16)
-    one, two, away = (Replica(node, 0, 0, ()) for node in (1, 2, 3))
+    first, two, stale = (Replica(node, 0, 0, ()) for node in (1, 2, 3))
     tp = TopicPartition("t", 0)
-    assert by_topic([(tp, new, one), (tp, new, two)], {"t": new}) == {"t-0": [one, two]}
-    found = by_topic([(tp, new, one), (tp, new, two), (tp, old, away)], {"t": new})
-    assert list(found.values()) == [[one, two], [away]]
+    assert by_topic([(tp, new, first), (tp, new, two)], {"t": new}) == {"t-0": [first, two]}
+    grouped = by_topic([(tp, new, first), (tp, new, two), (tp, old, stale)], {"t": new})
+    assert list(grouped.values()) == [[first, two], [stale]]
 
 
-def test_the_topic_that_there_is_keeps_its_name_beside_another_life_of_it() -> None:
-    """Under another name nobody would look for what was acknowledged."""
+def test_current_topic_keeps_its_name_beside_a_deleted_one() -> None:
+    """Under another name, acknowledged records would not be checked."""
     old, new = bytes(16), bytes([1] * 16)
     tp = TopicPartition("k", 0)
-    found = by_topic([(tp, old, WRITTEN), (tp, new, log(node=2))], {"k": new})
-    (current,) = found[K]
+    grouped = by_topic([(tp, old, WRITTEN), (tp, new, log(node=2))], {"k": new})
+    (current,) = grouped[K]
     assert [v.kind for v in acknowledged_records_survive([(K, 0, "a")], {K: current})] == [
         "acknowledged-lost"
     ]
@@ -209,13 +209,13 @@ def keyed(offset: int, name: bytes, *, value: bool = True, transactional: bool =
     return batch(offset, "v", transactional=transactional, keyed=row)
 
 
-def test_the_last_value_of_a_key_is_on_every_replica_of_a_compacted_topic() -> None:
-    whole = log(keyed(0, b"a"), keyed(1, b"b"), keyed(2, b"a"))
+def test_every_replica_of_a_compacted_topic_has_the_last_value() -> None:
+    complete = log(keyed(0, b"a"), keyed(1, b"b"), keyed(2, b"a"))
     cleaned = log(keyed(1, b"b"), keyed(2, b"a"), node=2)
-    assert list(compacted_agree({K: [whole, cleaned]})) == []
+    assert list(compacted_agree({K: [complete, cleaned]})) == []
     with_a_hole = log(keyed(2, b"a"), node=3)
-    found = list(compacted_agree({K: [whole, with_a_hole]}))
-    assert found == [
+    violations = list(compacted_agree({K: [complete, with_a_hole]}))
+    assert violations == [
         Violation("value-missing", K, "3 lacks the last value of b'b', at 1, which 1 has")
     ]
 
@@ -225,13 +225,13 @@ def test_the_last_value_of_a_key_is_on_every_replica_of_a_compacted_topic() -> N
     [
         log(keyed(5, b"a"), node=2),  # a later one, perhaps not committed yet
         log(keyed(0, b"a"), node=2, high_watermark=1),  # it is behind
-        log(node=2, start=2),  # what was deleted
+        log(node=2, start=2),  # a deleted value
     ],
 )
 def test_missing_value_with_an_explanation_is_no_violation(other: Replica) -> None:
     assert list(compacted_agree({K: [log(keyed(1, b"a"), high_watermark=3), other]})) == []
 
 
-def test_deletions_and_what_transactions_wrote_may_be_gone() -> None:
+def test_tombstones_and_transactional_values_may_be_missing() -> None:
     rows = log(keyed(0, b"a", value=False), keyed(1, b"b", transactional=True))
     assert list(compacted_agree({K: [rows, log(node=2)]})) == []

@@ -1,4 +1,4 @@
-"""The verdict over a whole run finds what no single check is for."""
+"""The verdict over a whole run detects violations that no single check covers."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ def evidence(**more: object) -> Evidence:
     return Evidence(history.completions(), logs, **more)  # type: ignore[arg-type]
 
 
-def kinds(found: Evidence) -> list[str]:
-    return [violation.kind for violation in judge(found)]
+def kinds(collected: Evidence) -> list[str]:
+    return [violation.kind for violation in judge(collected)]
 
 
 def test_a_clean_run_passes() -> None:
     assert kinds(evidence(copies={K: COPY})) == []
 
 
-def test_unread_record_below_the_group_offset_is_found() -> None:
+def test_unread_record_below_the_group_offset_is_reported() -> None:
     committed = [OffsetEvent(1.0, 1.1, "readers", K, 1, False)]
     assert kinds(evidence(offsets=committed, group_reads={K: {"a"}})) == []
     assert kinds(evidence(offsets=committed)) == ["group-missed"]
 
 
-def test_copies_of_nothing_and_second_copies_are_found() -> None:
-    found = evidence(copies={K: COPY})
-    found.logs = {K: [replica("a")], COPY: [replica("a|1", "a|2", "z|1")]}
-    assert set(kinds(found)) == {"copied-twice", "copied-from-nothing"}
+def test_invented_and_duplicated_copies_are_reported() -> None:
+    collected = evidence(copies={K: COPY})
+    collected.logs = {K: [replica("a")], COPY: [replica("a|1", "a|2", "z|1")]}
+    assert set(kinds(collected)) == {"copied-twice", "copied-from-nothing"}
 
 
-def test_an_acknowledged_record_that_no_log_holds_is_found() -> None:
-    found = evidence()
-    found.logs = {K: [replica()]}
-    assert kinds(found) == ["acknowledged-lost", "read-lost"]
-    found.logs = {}
-    assert kinds(found) == ["acknowledged-lost", "read-lost"]
+def test_acknowledged_record_missing_in_every_log_is_reported() -> None:
+    collected = evidence()
+    collected.logs = {K: [replica()]}
+    assert kinds(collected) == ["acknowledged-lost", "read-lost"]
+    collected.logs = {}
+    assert kinds(collected) == ["acknowledged-lost", "read-lost"]
 
 
 def test_record_lost_by_the_leader_is_lost() -> None:
-    found = evidence()
-    found.logs = {K: [replica()._replace(high_watermark=0), replica("a", node=2)]}
-    assert kinds(found) == ["acknowledged-lost", "read-lost"]
-    found.logs = {K: [replica("a", node=2), replica()._replace(high_watermark=0)]}
-    assert kinds(found) == []
+    collected = evidence()
+    collected.logs = {K: [replica()._replace(high_watermark=0), replica("a", node=2)]}
+    assert kinds(collected) == ["acknowledged-lost", "read-lost"]
+    collected.logs = {K: [replica("a", node=2), replica()._replace(high_watermark=0)]}
+    assert kinds(collected) == []
 
 
-def test_a_topic_that_is_gone_breaks_no_check() -> None:
+def test_deleted_topic_breaks_no_check() -> None:
     committed = [OffsetEvent(1.0, 1.1, "readers", K, 1, False)]
-    found = evidence(offsets=committed, group_reads={K: {"a"}}, copies={K: COPY})
-    found.logs = {}
-    assert set(kinds(found)) == {"acknowledged-lost", "read-lost"}
+    collected = evidence(offsets=committed, group_reads={K: {"a"}}, copies={K: COPY})
+    collected.logs = {}
+    assert set(kinds(collected)) == {"acknowledged-lost", "read-lost"}
 
 
-def test_reads_of_a_transaction_count_whatever_its_outcome() -> None:
+def test_reads_of_a_transaction_count_with_any_outcome() -> None:
     history = History()
     copying = history.invoke("c", TXN, [Poll({K: [(0, "a")]})], 1.0)
     history.complete(copying, FAIL, [Poll({K: [(0, "a")]})], 2.0)

@@ -1,5 +1,5 @@
-"""The simulated disk: what survives a kill, what survives a crash, and that the same seed crashes
-the same way.
+"""The simulated disk: data that survives a kill, data that survives a crash, and crashes that
+repeat with their seed.
 """
 
 from __future__ import annotations

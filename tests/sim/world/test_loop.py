@@ -1,6 +1,4 @@
-"""The simulated loop: virtual time, order, pauses, deaths, threads, and what happens when nothing
-can happen any more.
-"""
+"""The simulated loop: virtual time, order, pauses, deaths, threads and deadlocks."""
 
 from __future__ import annotations
 
@@ -58,12 +56,12 @@ def test_callbacks_run_in_the_order_they_became_ready() -> None:
     async def story() -> list[int]:
         seen: list[int] = []
 
-        async def one(n: int) -> None:
+        async def callback(n: int) -> None:
             for step in range(3):
                 seen.append(10 * step + n)
                 await asyncio.sleep(0)
 
-        await asyncio.gather(*(one(n) for n in range(3)))
+        await asyncio.gather(*(callback(n) for n in range(3)))
         return seen
 
     assert run(story()) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
@@ -84,11 +82,11 @@ def test_callbacks_take_a_little_time_so_that_turns_end() -> None:
 def test_executor_work_runs_later_and_reports_failure() -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        done: list[str] = []
-        future = loop.run_in_executor(None, done.append, "done")
-        assert done == []
+        results: list[str] = []
+        future = loop.run_in_executor(None, results.append, "done")
+        assert results == []
         await future
-        assert done == ["done"]
+        assert results == ["done"]
         with pytest.raises(ZeroDivisionError):
             await loop.run_in_executor(None, divmod, 1, 0)
 
@@ -141,7 +139,7 @@ def test_killed_process_runs_nothing_not_even_cleanup() -> None:
     run(story(), world)
 
 
-def test_a_deadlock_tells_where_everybody_waits() -> None:
+def test_deadlock_reports_where_every_task_waits() -> None:
     async def waits_for_nothing() -> None:
         await asyncio.Event().wait()
 
@@ -149,7 +147,7 @@ def test_a_deadlock_tells_where_everybody_waits() -> None:
         run(waits_for_nothing())
 
 
-def test_a_run_that_does_not_end_tells_where_everybody_waits() -> None:
+def test_endless_run_reports_where_every_task_waits() -> None:
     async def goes_on_for_ever() -> None:
         while True:  # noqa: ASYNC110
             await asyncio.sleep(1)
@@ -170,7 +168,7 @@ def test_unhandled_exception_is_an_error_of_the_run() -> None:
     assert "ZeroDivisionError" in world.scheduler.errors[0]
 
 
-def test_time_and_chance_of_the_system_are_the_simulations_own() -> None:
+def test_time_and_random_numbers_come_from_the_simulation() -> None:
     def ids() -> tuple[float, uuid.UUID]:
         async def story() -> tuple[float, uuid.UUID]:
             await asyncio.sleep(7)
@@ -178,8 +176,8 @@ def test_time_and_chance_of_the_system_are_the_simulations_own() -> None:
                 time.sleep(1)  # noqa: ASYNC251
             return time.monotonic(), uuid.uuid4()
 
-        made: tuple[float, uuid.UUID] = run(story())
-        return made
+        drawn: tuple[float, uuid.UUID] = run(story())
+        return drawn
 
     real = time.monotonic
     assert ids() == ids() and 7 <= ids()[0] < 8

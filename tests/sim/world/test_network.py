@@ -1,5 +1,5 @@
-"""The simulated network: bytes arrive in order, and cuts, crashes and resets look as they do to
-TCP.
+"""The simulated network: bytes arrive in order, and partitions, crashes and resets look as they do
+to TCP.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pair:
 
 
 def read(stream: Stream) -> bytes:
-    """What is there now; raises what the stream raises."""
+    """Return the bytes that have arrived; raise the error of the stream."""
     buffer, data = bytearray(65536), b""
     while count := stream.receive_into(memoryview(buffer)):
         data += buffer[:count]
@@ -91,7 +91,7 @@ def test_sender_waits_for_a_receiver_that_does_not_read() -> None:
     Pair().run(story)
 
 
-def test_a_close_is_seen_after_what_was_sent_before() -> None:
+def test_close_arrives_after_the_bytes_sent_before() -> None:
     async def story(pair: Pair) -> None:
         mine, theirs = await pair.connect()
         mine.send([b"last words"])
@@ -122,7 +122,7 @@ def test_connection_without_a_listener_is_refused() -> None:
     Pair().run(story)
 
 
-def test_bytes_on_a_cut_link_arrive_after_it_heals() -> None:
+def test_bytes_on_a_partitioned_link_arrive_after_it_heals() -> None:
     async def story(pair: Pair) -> None:
         mine, theirs = await pair.connect()
         pair.network.cut("client", "server")
@@ -139,7 +139,7 @@ def test_bytes_on_a_cut_link_arrive_after_it_heals() -> None:
     Pair().run(story)
 
 
-def test_sender_on_a_cut_link_gives_up_alone() -> None:
+def test_sender_on_a_partitioned_link_gives_up_alone() -> None:
     async def story(pair: Pair) -> None:
         mine, theirs = await pair.connect()
         calls = told(mine)
@@ -154,7 +154,7 @@ def test_sender_on_a_cut_link_gives_up_alone() -> None:
     Pair().run(story)
 
 
-def test_a_killed_process_leaves_a_kernel_that_ends_its_connections() -> None:
+def test_kernel_closes_the_connections_of_a_killed_process() -> None:
     for seed in range(5):
 
         async def story(pair: Pair) -> None:
@@ -168,7 +168,7 @@ def test_a_killed_process_leaves_a_kernel_that_ends_its_connections() -> None:
         Pair(seed).run(story)
 
 
-def test_a_crashed_machine_says_nothing_and_resets_when_it_is_back() -> None:
+def test_crashed_machine_is_silent_and_resets_after_its_return() -> None:
     async def story(pair: Pair) -> None:
         mine, _theirs = await pair.connect()
         pair.network.machine_died("server")

@@ -1,5 +1,5 @@
-"""Peak shaving: producers ten times as fast as consumers; memory stays bounded, nothing is lost,
-the lag drains.
+"""Peak shaving: producers are ten times as fast as consumers. Memory stays bounded, no record is
+lost, and the lag drains.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from millstream.client import Consumer, Producer
 from millstream.testing import Kafka
 from millstream.testing.waiting import wait_until
 
-SLOW = 2_000  # records a second that the consumer takes, while the peak lasts
+SLOW = 2_000  # records per second that the consumer reads during the peak
 VALUE = b"x" * 500
-MOST_MB = 300  # of growth; what passes in a minute is twice that
+MOST_MB = 300  # of growth; twice as much passes in a minute
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.millstream(process=True)
 @pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.long)])
-def test_a_peak_is_taken_in_and_worked_off(millstream: Kafka, seconds: int) -> None:
+def test_consumer_works_off_a_peak_with_bounded_memory(millstream: Kafka, seconds: int) -> None:
     millstream.topic("orders", 4)
     broker, me = psutil.Process(millstream.process.pid), psutil.Process()  # type: ignore[attr-defined]
     before = broker.memory_info().rss, me.memory_info().rss
@@ -32,14 +32,14 @@ def test_a_peak_is_taken_in_and_worked_off(millstream: Kafka, seconds: int) -> N
 
     def read() -> None:
         with consumer:
-            while not done.is_set():
+            while not produced.is_set():
                 records = consumer.poll(SLOW // 10)
-                seen.update(one.key for one in records)
+                seen.update(record.key for record in records)
                 consumer.commit(wait=False)
                 if not peak.is_set():
                     time.sleep(len(records) / SLOW)
 
-    done = threading.Event()
+    produced = threading.Event()
     reader = threading.Thread(target=read)
     reader.start()
     try:
@@ -49,7 +49,7 @@ def test_a_peak_is_taken_in_and_worked_off(millstream: Kafka, seconds: int) -> N
         peak.set()
         wait_until(lambda: len(seen) >= total, "the lag is gone", 120)
     finally:
-        done.set()
+        produced.set()
         reader.join()
     assert len(seen) == total
     grown_mb = [
@@ -60,7 +60,7 @@ def test_a_peak_is_taken_in_and_worked_off(millstream: Kafka, seconds: int) -> N
 
 
 def produce_for(bootstrap: str, seconds: float, rate: int) -> int:
-    """Send at a steady rate, as well as this machine can; how many."""
+    """Send at a steady rate, as well as this machine can, and return the number of records."""
     total = int(seconds * rate)
     with Producer(bootstrap, idempotent=False) as producer:
         start_s = time.monotonic()

@@ -1,5 +1,7 @@
-"""Settings of loggers are a broker's own; asked for together with others they are changed where
-they were asked for, and the others by the controller.
+"""Logger settings belong to one broker.
+
+In a request with other resources, loggers are changed by the broker that received it, and the rest
+by the controller.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def overrides(cluster: InProcessCluster, topic: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("node", range(3))
 @pytest.mark.parametrize("version", [0, 1])
-def test_loggers_are_changed_here_and_the_rest_by_the_controller(
+def test_loggers_are_changed_locally_and_the_rest_by_the_controller(
     shared_cluster: InProcessCluster, node: int, version: int
 ) -> None:
     topic = f"logged-{node}-{version}"
@@ -84,7 +86,7 @@ def test_loggers_are_changed_here_and_the_rest_by_the_controller(
 
 
 @pytest.mark.parametrize("node", range(3))
-def test_where_loggers_cannot_be_replaced_the_rest_is(
+def test_the_rest_is_changed_if_loggers_cannot_be_replaced(
     shared_cluster: InProcessCluster, node: int
 ) -> None:
     topic = f"replaced-{node}"

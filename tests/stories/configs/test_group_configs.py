@@ -1,5 +1,6 @@
-"""Settings of single groups and of client metrics subscriptions: kept, listed, and, those of
-groups, followed by their members.
+"""Settings of single groups and of client metrics subscriptions.
+
+Both are stored and listed; members follow those of their group.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CLIENT_METRICS, GROUP = 16, 32
 SET, DELETE = 0, 1
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 SETTINGS: dict[str, object] = {"log.dirs": "/data", "offsets.topic.num.partitions": 2}
-# As short as they may be, so that a silent member is gone within a moment.
+# The minimum values, so that a silent member expires within a moment.
 IMPATIENT = SETTINGS | {
     "group.consumer.min.session.timeout.ms": 2,
     "group.consumer.min.heartbeat.interval.ms": 1,
@@ -54,8 +55,10 @@ def alter(client: RawClient, kind: int, name: str, **changes: str | None) -> Any
 
 
 def describe(client: RawClient, kind: int, name: str) -> dict[str, Any]:
-    asked = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
-    request = DescribeConfigsRequest(resources=[asked], include_synonyms=True)
+    resource = DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=None
+    )
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
     (result,) = client.call(request, 4).results
     assert result.error_code == 0, result
     return {row.name: row for row in result.configs}
@@ -67,8 +70,8 @@ def listed(client: RawClient, kind: int, version: int = 1) -> list[str]:
 
 
 def find(client: RawClient, group: str) -> None:
-    found = client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)
-    assert found.coordinators[0].error_code == 0
+    coordinators = client.call(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), 4)
+    assert coordinators.coordinators[0].error_code == 0
 
 
 def join(client: RawClient, group: str, member: str) -> Any:
@@ -91,7 +94,7 @@ def beat(client: RawClient, group: str, member: str, epoch: int) -> Any:
 # ---- groups ----
 
 
-def test_members_are_told_the_heartbeat_interval_of_their_group() -> None:
+def test_members_receive_the_heartbeat_interval_of_their_group() -> None:
     with (
         InProcessBroker(SETTINGS, files=SimDisk()) as broker,
         RawClient(broker.bootstrap) as client,
@@ -112,7 +115,7 @@ def test_members_are_told_the_heartbeat_interval_of_their_group() -> None:
         assert beat(client, "readers", "m", joined.member_epoch).heartbeat_interval_ms == 5000
 
 
-def test_members_are_silent_for_no_longer_than_their_group_allows() -> None:
+def test_silent_members_expire_after_the_timeout_of_their_group() -> None:
     with (
         InProcessBroker(IMPATIENT, files=SimDisk()) as broker,
         RawClient(broker.bootstrap) as client,
@@ -126,15 +129,15 @@ def test_members_are_silent_for_no_longer_than_their_group_allows() -> None:
 
         def members() -> int:
             shards = [shard for _, shard in broker.broker.parts.coordinators.groups.host.shards()]
-            found = [shard.state.consumer.get("hasty") for shard in shards]
-            return sum(len(group.members) for group in found if group is not None)
+            groups = [shard.state.consumer.get("hasty") for shard in shards]
+            return sum(len(group.members) for group in groups if group is not None)
 
         while broker.run(members):
             pass
         assert beat(client, "patient", "m", patient.member_epoch).error_code == 0
 
 
-def test_what_is_kept_is_there_after_a_restart() -> None:
+def test_group_settings_survive_a_restart() -> None:
     disk = SimDisk()
     names = ["readers", "a/b", "..", "süß", "50%"]
     with InProcessBroker(SETTINGS, files=disk) as broker, RawClient(broker.bootstrap) as client:
@@ -162,7 +165,7 @@ def test_what_is_kept_is_there_after_a_restart() -> None:
         )
 
 
-def test_a_group_shows_its_own_settings_and_those_of_the_broker_behind_them() -> None:
+def test_group_shows_its_settings_and_those_of_the_broker_behind_them() -> None:
     with (
         InProcessBroker(SETTINGS, files=SimDisk()) as broker,
         RawClient(broker.bootstrap) as client,
@@ -177,7 +180,7 @@ def test_a_group_shows_its_own_settings_and_those_of_the_broker_behind_them() ->
         assert (rows[HEARTBEAT].value, rows[HEARTBEAT].config_source) == ("5000", 5)
 
 
-def test_a_group_without_settings_of_its_own_is_not_listed() -> None:
+def test_group_without_settings_is_not_listed() -> None:
     with (
         InProcessBroker(SETTINGS, files=SimDisk()) as broker,
         RawClient(broker.bootstrap) as client,
@@ -194,7 +197,7 @@ def config(**texts: str) -> BrokerConfig:
     return BrokerConfig.from_texts({name.replace("_", "."): text for name, text in texts.items()})
 
 
-def test_bounds_that_became_narrower_hold_for_groups_that_were_set_before() -> None:
+def test_narrower_bounds_apply_to_groups_set_before() -> None:
     broker = config(group_consumer_max_session_timeout_ms="48000")
     values = group_values(broker, {SESSION: "50000"})
     assert (values[SESSION], values[HEARTBEAT]) == (48_000, 5_000)
@@ -203,7 +206,7 @@ def test_bounds_that_became_narrower_hold_for_groups_that_were_set_before() -> N
 @pytest.mark.parametrize(
     "texts", [{SESSION: "9"}, {HEARTBEAT: "45000"}, {SESSION: "7", HEARTBEAT: "7"}]
 )
-def test_a_session_is_longer_than_the_time_between_heartbeats(texts: dict[str, str]) -> None:
+def test_session_must_be_longer_than_the_heartbeat_interval(texts: dict[str, str]) -> None:
     broker = config(
         group_consumer_min_session_timeout_ms="1",
         group_consumer_min_heartbeat_interval_ms="1",
@@ -218,9 +221,9 @@ def test_a_session_is_longer_than_the_time_between_heartbeats(texts: dict[str, s
 # ---- client metrics ----
 
 
-def test_subscriptions_are_kept_but_no_client_is_asked_for_metrics() -> None:
-    """Nobody would receive them. Apache Kafka without a receiver keeps subscriptions too, and drops
-    what is pushed.
+def test_subscriptions_are_stored_but_no_client_is_asked_for_metrics() -> None:
+    """The broker has no receiver for them. Apache Kafka without a receiver stores subscriptions
+    too, and drops pushed metrics.
     """
     with (
         InProcessBroker(SETTINGS, files=SimDisk()) as broker,
@@ -234,7 +237,9 @@ def test_subscriptions_are_kept_but_no_client_is_asked_for_metrics() -> None:
             "metrics": "*",
         }
         assert {row.config_source for row in rows.values()} == {7}
-        told = client.call(GetTelemetrySubscriptionsRequest(client_instance_id=bytes(16)), 0)
-        assert (told.error_code, told.requested_metrics) == (ErrorCode.NONE, [])
+        subscriptions = client.call(
+            GetTelemetrySubscriptionsRequest(client_instance_id=bytes(16)), 0
+        )
+        assert (subscriptions.error_code, subscriptions.requested_metrics) == (ErrorCode.NONE, [])
         alter(client, CLIENT_METRICS, "all", metrics=None, interval_ms=None, match=None)
         assert listed(client, CLIENT_METRICS) == []

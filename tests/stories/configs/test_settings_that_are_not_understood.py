@@ -1,6 +1,7 @@
-"""Settings that nobody checked before they were stored: written by hand into ZooKeeper, or by a
-later version. No broker ends for them, and none deletes records because it does not know how
-long they were meant to stay.
+"""Settings that were not validated before they were stored.
+
+They were written by hand into ZooKeeper, or by a later version. No broker stops because of them,
+and none deletes records if their retention is unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from support.raw import RawClient, create_topic
 TOPIC = "orders"
 
 
-def test_a_wrong_value_is_left_out_and_keeps_all_records() -> None:
+def test_invalid_value_is_ignored_and_keeps_all_records() -> None:
     stored = stored_topic_overrides({"retention.ms": "a week", "segment.ms": "1000"})
     assert stored.values["segment.ms"] == 1000
     assert (stored.values["retention.ms"], stored.values["retention.bytes"]) == (-1, -1)
@@ -31,21 +32,23 @@ def test_a_wrong_value_is_left_out_and_keeps_all_records() -> None:
     ("policy", "opened"),
     [("compact", ("compact",)), ("shred", ("compact", "delete")), (None, None)],
 )
-def test_what_may_be_compacted_is_opened_as_such(
+def test_log_that_may_be_compacted_is_opened_as_compacted(
     policy: str | None, opened: tuple[str, ...] | None
 ) -> None:
-    """Gaps in its log would count as damage otherwise, and what is behind them be cut off."""
+    """Otherwise gaps in its log would count as damage, and the records behind them would be
+    truncated.
+    """
     texts = {"segment.ms": "7 days", **({} if policy is None else {"cleanup.policy": policy})}
     assert stored_topic_overrides(texts).values.get("cleanup.policy") == opened
 
 
-def test_a_name_of_a_later_version_is_left_out_and_the_others_hold() -> None:
+def test_name_of_a_later_version_is_ignored_and_the_others_apply() -> None:
     stored = stored_topic_overrides({"of.tomorrow": "1", "retention.ms": "1000"})
     assert stored.values == {"retention.ms": 1000}
     assert "of.tomorrow" in stored.problems[0]
 
 
-def test_values_that_do_not_go_together_keep_all_records() -> None:
+def test_contradicting_values_keep_all_records() -> None:
     stored = stored_topic_overrides(
         {"min.compaction.lag.ms": "2000", "max.compaction.lag.ms": "1000"}
     )
@@ -53,30 +56,32 @@ def test_values_that_do_not_go_together_keep_all_records() -> None:
     assert stored_topic_overrides({}) == ({}, ())
 
 
-def test_a_group_whose_setting_is_wrong_has_that_of_the_broker() -> None:
+def test_group_with_an_invalid_setting_has_that_of_the_broker() -> None:
     config = BrokerConfig.from_texts({})
     assert group_values(config, {"consumer.session.timeout.ms": "long"}) == group_values(config, {})
 
 
-def test_a_number_that_was_written_as_one_is_a_setting() -> None:
+def test_json_number_is_accepted_as_a_setting() -> None:
     assert znodes.decode_config(b'{"config":{"retention.ms":5}}') == {"retention.ms": "5"}
 
 
 @pytest.mark.parametrize("data", [b'{"config":null}', b'{"config":[]}'])
-def test_a_node_that_is_no_config_is_told_from_one(data: bytes) -> None:
+def test_node_that_is_no_config_is_recognised(data: bytes) -> None:
     with pytest.raises(ValueError, match="names to texts"):
         znodes.decode_config(data)
 
 
-def test_a_broker_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with InProcessBroker({"log.dirs": tmp_path}) as one:
-        with RawClient(one.bootstrap) as client:
+def test_broker_continues_with_unknown_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with InProcessBroker({"log.dirs": tmp_path}) as running:
+        with RawClient(running.bootstrap) as client:
             create_topic(client, TOPIC)
-        broker = one.broker.parts
+        broker = running.broker.parts
         broker.image.topic_configs[TOPIC] = {"retention.ms": "a week"}
         broker.image.broker_configs[znodes.DEFAULT_BROKER] = {"log.cleaner.threads": "many"}
-        one.wait(broker.metadata_changes([Change(TOPIC), Change(None)]))
+        running.wait(broker.metadata_changes([Change(TOPIC), Change(None)]))
         (log,) = broker.logs.logs.values()
         assert log.config.retention_ms == -1
         assert caplog.text.count("is not understood and left out") == 2
-        assert not one.broker.failed.done()
+        assert not running.broker.failed.done()

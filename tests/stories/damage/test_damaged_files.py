@@ -1,5 +1,5 @@
-"""Damaged files at the start: told with their place, kept as they are, and harming as little as can
-be.
+"""Damaged files at startup are reported with their path, kept unchanged, and harm as little as
+possible.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def data(template: Path, tmp_path: Path) -> Path:
 
 
 def records(broker: InProcessBroker, topic: str) -> int:
-    """How many records can be read, by their offsets."""
+    """Return the number of records that can be read, by their offsets."""
     with RawClient(broker.bootstrap) as client:
         answer = fetch(client, topic, 0, 0)
         assert answer.error_code == 0, ErrorCode.of(answer.error_code)
@@ -78,10 +78,10 @@ def refusal(data: Path, **settings: object) -> str:
     return str(error.value)
 
 
-# ---- files without which there is no start ----
+# ---- files that startup needs ----
 
 
-def test_a_damaged_store_is_told_and_kept(data: Path) -> None:
+def test_damaged_store_is_reported_and_kept(data: Path) -> None:
     store = data / STORE
     lines = store.read_bytes().splitlines(keepends=True)
     number = next(n for n, line in enumerate(lines) if b"/one" in line)
@@ -102,8 +102,8 @@ def test_missing_store_is_reported_and_deletes_nothing(
         row = DescribeConfigsResource(
             resource_type=2, resource_name="one", configuration_keys=["retention.ms"]
         )
-        (found,) = client.call(DescribeConfigsRequest(resources=[row]), 4).results
-        assert [entry.value for entry in found.configs] == ["-1"]
+        (configs,) = client.call(DescribeConfigsRequest(resources=[row]), 4).results
+        assert [entry.value for entry in configs.configs] == ["-1"]
     assert f"the metadata store {data / STORE} is missing" in caplog.text
 
 
@@ -120,26 +120,26 @@ def test_incomplete_last_line_of_the_store_is_reported(
 
 
 @pytest.mark.parametrize("damage", [b"version=7\n", b"nonsense", b"\xff\x00\xfe"])
-def test_a_directory_that_cannot_be_identified_is_refused(data: Path, damage: bytes) -> None:
+def test_directory_that_cannot_be_identified_is_rejected(data: Path, damage: bytes) -> None:
     (data / "meta.properties").write_bytes(damage)
     assert "meta.properties" in refusal(data)
     assert (data / "meta.properties").read_bytes() == damage
 
 
-def test_a_directory_of_another_broker_or_cluster_is_refused(data: Path) -> None:
+def test_directory_of_another_broker_or_cluster_is_rejected(data: Path) -> None:
     assert "belongs to the broker 0, not to 5" in refusal(data, **{"node.id": 5})
     assert "the cluster id of the setting cluster.id is another" in refusal(
         data, **{"cluster.id": "another"}
     )
 
 
-def test_a_start_that_fails_leaves_a_clean_shutdown_clean(data: Path) -> None:
+def test_failed_start_leaves_a_clean_shutdown_clean(data: Path) -> None:
     refusal(data, **{"cluster.id": "another"})
     assert (data / MARKER).exists()
 
 
-def test_a_start_that_fails_does_not_call_a_killed_broker_cleanly_stopped(data: Path) -> None:
-    """Else the next start would believe that nothing has to be recovered."""
+def test_failed_start_does_not_mark_a_killed_broker_as_clean(data: Path) -> None:
+    """Otherwise the next start would skip recovery."""
     (data / MARKER).unlink()
     good = (data / STORE).read_bytes()
     (data / STORE).write_bytes(b"00000000 []\n" + good)
@@ -152,7 +152,7 @@ def test_a_start_that_fails_does_not_call_a_killed_broker_cleanly_stopped(data: 
         assert records(broker, "one") == 20
 
 
-# ---- files that cost little ----
+# ---- files that can be replaced ----
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_a_start_that_fails_does_not_call_a_killed_broker_cleanly_stopped(data: 
     ],
 )
 @pytest.mark.parametrize("damage", [b"0\n5\nnonsense\n", b"\x00" * 100, b"9\n0\n", None])
-def test_a_damaged_checkpoint_is_told_and_done_without(
+def test_damaged_checkpoint_is_reported_and_ignored(
     data: Path, name: str, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     if damage is None:
@@ -178,10 +178,10 @@ def test_a_damaged_checkpoint_is_told_and_done_without(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_damaged_segment_takes_one_partition_offline_and_keeps_its_data(
+def test_damaged_segment_takes_one_partition_offline_and_keeps_its_data(
     data: Path, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Flushed data that cannot be read any more is not cut away in silence."""
+    """Flushed data that became unreadable is not truncated silently."""
     if not clean:
         (data / MARKER).unlink()
     log = data / "one-0" / LOG
@@ -189,7 +189,7 @@ def test_a_damaged_segment_takes_one_partition_offline_and_keeps_its_data(
     damaged[200:230] = b"\xaa" * 30
     log.write_bytes(damaged)
     for index in log.parent.glob("*index"):
-        index.unlink()  # so that a clean start has to look at the log as well
+        index.unlink()  # so that a clean start has to read the log as well
     with started(data) as broker, RawClient(broker.bootstrap) as client:
         assert "one-0" in caplog.text and "Traceback" not in caplog.text
         assert records(broker, "two") == 20
@@ -220,7 +220,7 @@ def test_other_damage_to_a_partition_does_not_hurt_the_others(
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("damage", [b"\x00\xff nonsense", b"\xff" * 800, b"", None])
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_can_be_rebuilt_is_rebuilt(
+def test_files_that_can_be_rebuilt_are_rebuilt(
     data: Path, suffix: str, damage: bytes | None, clean: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not clean:
@@ -236,11 +236,11 @@ def test_what_can_be_rebuilt_is_rebuilt(
 
 
 @pytest.mark.parametrize("verification", ["true", "false"])
-def test_coordinator_refuses_a_flipped_offset_commit(
+def test_coordinator_rejects_a_flipped_offset_commit(
     tmp_path: Path, verification: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever the policy for reads of clients is: the offset would be believed until the next
-    restart.
+    """This does not depend on the policy for reads of clients: the offset would be used until the
+    next restart.
     """
     settings = {"offsets.topic.num.partitions": 1, "log.read.verification.enable": verification}
     with started(tmp_path, **settings) as broker, RawClient(broker.bootstrap) as client:
@@ -274,7 +274,7 @@ def committed(client: RawClient) -> tuple[int, int]:
     return group.error_code, group.topics[0].partitions[0].committed_offset if group.topics else -1
 
 
-def test_files_and_directories_that_are_not_ours_are_left_alone(data: Path) -> None:
+def test_foreign_files_and_directories_are_left_alone(data: Path) -> None:
     (data / "notes.txt").write_text("mine")
     (data / "lost+found").mkdir()
     (data / "one-0" / "notes.txt").write_text("mine too")

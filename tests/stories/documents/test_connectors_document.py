@@ -1,6 +1,4 @@
-"""Every command and every piece of Python in docs/connectors.md runs, one after the other, as it
-stands there.
-"""
+"""Every command and every piece of Python in docs/connectors.md runs, in order and unchanged."""
 
 from __future__ import annotations
 
@@ -37,19 +35,21 @@ def blocks() -> list[tuple[str, str]]:
     )
 
 
-def test_every_connector_says_what_it_guarantees_and_why() -> None:
+def test_every_connector_states_its_guarantee_and_the_reason() -> None:
     sections = DOCUMENT.read_text(encoding="utf-8").split("\n## ")[1:]
-    found = {
-        one.partition("\n")[0]: one for one in sections if re.match(r".* to (a|Parquet)\b", one)
+    titled = {
+        section.partition("\n")[0]: section
+        for section in sections
+        if re.match(r".* to (a|Parquet)\b", section)
     }
-    assert len(found) == 5
-    for title, text in found.items():
+    assert len(titled) == 5
+    for title, text in titled.items():
         assert re.search(r"\*\*Each [^*]*exactly\s+once[^*]*\*\*[^.]*\bbecause\b", text), title
 
 
 @pytest.fixture
 def database(request: pytest.FixtureRequest) -> str | None:
-    """The URL that stands for the one in the document; None where there is no PostgreSQL."""
+    """The URL that replaces the one in the document, or None without PostgreSQL."""
     if postgres.why_not():
         return None
     server = request.getfixturevalue("postgres_server")
@@ -60,7 +60,7 @@ def database(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture
 def shared_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command uses the session of the tests instead of one of its own."""
+    """The command uses the session of the tests instead of starting another."""
 
     @contextmanager
     def session(*_: Any, **__: Any) -> Iterator[Any]:
@@ -70,7 +70,7 @@ def shared_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.documents
-def test_it_runs_as_it_is_written(
+def test_document_runs_as_written(
     shared_session: None,
     spark: Any,
     broker: Any,
@@ -91,9 +91,12 @@ def test_it_runs_as_it_is_written(
             Path(name[1]).write_text(text.replace("localhost:9092", own.bootstrap))
         else:
             exec(compile(text, "connectors.md", "exec", dont_inherit=True), {})
-    assert [one["id"] for one in received(own.bootstrap, "orders-again")] == [1, 2]
+    assert [order["id"] for order in received(own.bootstrap, "orders-again")] == [1, 2]
     if database is not None:
-        assert [one["id"] for one in received(own.bootstrap, "orders-from-postgresql")] == [1, 2]
+        assert [order["id"] for order in received(own.bootstrap, "orders-from-postgresql")] == [
+            1,
+            2,
+        ]
     file_of_the_document(spark, own.bootstrap, tmp_path)
 
 
@@ -104,9 +107,9 @@ def run_command(line: str, database: str | None) -> None:
         return
     if DATABASE in line and database is None:
         return
-    given = [one.replace(DATABASE, database) if database else one for one in words[1:]]
+    arguments = [word.replace(DATABASE, database) if database else word for word in words[1:]]
     with pytest.raises(SystemExit) as ended:
-        raise SystemExit(run(given))
+        raise SystemExit(run(arguments))
     assert not ended.value.code, line
 
 
@@ -118,6 +121,6 @@ def file_of_the_document(spark: Any, bootstrap: str, directory: Path) -> None:
         connection.execute("INSERT INTO stock VALUES ('nut', 7, '2026-03-01 12:00:00')")
     run_once(load_pipeline("shop.py"), spark, directory / "checkpoints")
     stock = received(bootstrap, "stock")
-    assert [(one["article"], one["n"]) for one in stock] == [("nut", 7)]
+    assert [(row["article"], row["n"]) for row in stock] == [("nut", 7)]
     with sqlite3.connect("stock.db") as connection:
         assert connection.execute("SELECT customer FROM large").fetchall() == [("bob",)]

@@ -1,6 +1,4 @@
-"""The blocks in the documents that need Spark run as they stand there, in the
-session of all tests.
-"""
+"""The blocks of the documents that need Spark run unchanged, in the session of all tests."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.documents]
 
 
 def in_this_process(command: str) -> tuple[str, int]:
-    """A command that would start a JVM of its own."""
+    """Run a command in this process that would otherwise start a JVM."""
     printed = io.StringIO()
     words = shlex.split(command, comments=True)[1:]
     before = signal.getsignal(signal.SIGINT)
@@ -39,8 +37,8 @@ def in_this_process(command: str) -> tuple[str, int]:
 
 @pytest.fixture
 def lent_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Programs of documents find the session of the tests, may set what they like, and cannot stop
-    it.
+    """Programs of documents get the session of the tests. They may change its settings but cannot
+    stop it.
     """
     settings = dict(spark.conf.getAll)
     monkeypatch.setattr(type(spark), "stop", lambda self: None)
@@ -53,7 +51,7 @@ def lent_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 @pytest.mark.parametrize("part", all_parts(spark=True), ids=str)
-def test_it_runs_as_it_is_written(
+def test_block_runs_as_written(
     part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lent_spark: None
 ) -> None:
     with session(tmp_path, monkeypatch, PLANS[part.document].replaced) as running:

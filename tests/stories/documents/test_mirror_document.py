@@ -1,4 +1,4 @@
-"""The programs of docs/mirroring.md run as they stand there, between two brokers of other names."""
+"""The programs of docs/mirroring.md run unchanged, between two brokers with other names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_what_the_document_shows_works(tmp_path: Path) -> None:
+def test_programs_of_the_document_mirror_records(tmp_path: Path) -> None:
     with LocalBroker(tmp_path / "east") as east, LocalBroker(tmp_path / "west") as west:
         with Admin(east.bootstrap) as admin:
             admin.topics.create("orders", partitions=2)
@@ -39,14 +39,14 @@ def test_what_the_document_shows_works(tmp_path: Path) -> None:
             return text.replace("east:9092", east.bootstrap).replace("west:9092", west.bootstrap)
 
         def run(words: list[str]) -> None:
-            done = subprocess.run(
+            process = subprocess.run(
                 [sys.executable, "-m", *words, "--once"],
                 cwd=tmp_path,
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            assert done.returncode == 0, done.stdout + done.stderr
+            assert process.returncode == 0, process.stdout + process.stderr
 
         commands = [
             line[2:]

@@ -1,4 +1,4 @@
-"""Every statement of docs/sql.md, one after the other, prints what the document says."""
+"""Every statement of docs/sql.md, in order, prints the output in the document."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Example(NamedTuple):
 
 
 def examples() -> list[Example]:
-    """Blocks of SQL with what they print, and the commands between them that run flows."""
-    found = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S)
-    made = []
-    for at, (kind, text) in enumerate(found):
+    """Return the blocks of SQL with their output, and the commands between them that run flows."""
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.M | re.S)
+    parsed = []
+    for at, (kind, text) in enumerate(blocks):
         if kind == "sql":
-            following, prints = found[at + 1]
+            following, prints = blocks[at + 1]
             assert following == "text", f"nothing says what this prints:\n{text}"
-            made.append(Example(kind, text, prints))
+            parsed.append(Example(kind, text, prints))
         elif kind == "console" and text.startswith("$ millstream sql run --once"):
-            made.append(Example(kind, text, ""))
-    return made
+            parsed.append(Example(kind, text, ""))
+    return parsed
 
 
 @pytest.fixture
 def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command uses the session of the tests instead of one of its own."""
+    """The command uses the session of the tests instead of starting another."""
 
     @contextmanager
     def session(*_: Any, **__: Any) -> Iterator[SparkSession]:
@@ -55,7 +55,7 @@ def shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None
     quiet_pyspark()
 
 
-def test_every_statement_prints_what_the_document_says(
+def test_every_statement_prints_the_output_in_the_document(
     shared_session: None,
     broker: Any,
     tmp_path: Path,
@@ -70,7 +70,7 @@ def test_every_statement_prints_what_the_document_says(
     for example in examples():
         if example.kind == "console":
             assert run(["sql", "run", "--once"]) == 0, capsys.readouterr()
-            capsys.readouterr()  # the document sends it to a file
+            capsys.readouterr()  # the document redirects it to a file
             continue
         script.write_text(example.text)
         code = run(["sql", "-f", str(script)])

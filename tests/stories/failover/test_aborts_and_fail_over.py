@@ -1,6 +1,4 @@
-"""A new leader knows which sequences belong to ended transactions: it took them from the log, as a
-follower.
-"""
+"""A new leader knows the sequences of ended transactions: as a follower it read them in the log."""
 
 from __future__ import annotations
 
@@ -18,8 +16,9 @@ NEW = [b"new-%d" % number for number in range(5)]
 def abort_with_batch_in_log(
     cluster: InProcessCluster | ProcessCluster, topic: str, node: int
 ) -> RawTransactions:
-    """The client does not learn that its batch is in the log, and aborts. ``node`` is asked where
-    everything is.
+    """Abort a transaction whose client does not learn that its batch is in the log.
+
+    ``node`` is the broker that describes the cluster.
     """
     producer = RawTransactions(cluster.bootstrap_of(node), topic, topic).init()
     producer.add()
@@ -30,7 +29,7 @@ def abort_with_batch_in_log(
     return producer
 
 
-def check_refused_then_committed(producer: RawTransactions) -> None:
+def check_rejected_then_committed(producer: RawTransactions) -> None:
     producer.add()
     for values, sequence in ((NEW[:2], 0), (NEW[2:], 2), (NEW, 0), (NEW[:1], 3)):
         answer = producer.send(values, sequence)
@@ -46,17 +45,17 @@ def check_refused_then_committed(producer: RawTransactions) -> None:
     assert producer.read() == NEW
 
 
-def test_new_leader_refuses_sequences_of_ended_transaction(
+def test_new_leader_rejects_sequences_of_ended_transaction(
     shared_cluster: InProcessCluster,
 ) -> None:
     topic = "aborted-then-moved"
     shared_cluster.create_topic(topic, at={0: (0, 1, 2)})
     producer = abort_with_batch_in_log(shared_cluster, topic, 0)
     shared_cluster.move_leader(topic, 0, 1)
-    check_refused_then_committed(producer)
+    check_rejected_then_committed(producer)
 
 
-def test_open_transaction_goes_on_with_the_new_leader(shared_cluster: InProcessCluster) -> None:
+def test_open_transaction_continues_with_the_new_leader(shared_cluster: InProcessCluster) -> None:
     """A true retry is recognised by the follower that took over."""
     topic = "retried-after-move"
     shared_cluster.create_topic(topic, at={0: (0, 1, 2)})
@@ -81,4 +80,4 @@ def test_fail_over_after_leader_is_killed_loses_no_committed_records(
         producer = abort_with_batch_in_log(cluster, topic, 1)
         cluster.brokers[0].kill()
         wait_until(lambda: cluster.leader(topic) in (1, 2), "a follower to lead")
-        check_refused_then_committed(producer)
+        check_rejected_then_committed(producer)

@@ -1,5 +1,5 @@
-"""Broker processes that are killed, frozen or lose a disk while the cluster goes on without them,
-and what they find when they are back.
+"""Broker processes that are killed, frozen or lose a disk while the cluster continues, and their
+state after the restart.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ TOPIC = "orders"
 
 
 def state(cluster: ProcessCluster, node: int, topic: str, index: int = 0) -> Any:
-    """A partition as one broker tells it."""
+    """Return a partition as one broker describes it."""
     with RawClient(cluster.bootstrap_of(node)) as client:
-        (row,) = [one for one in describe(client, topic).partitions if one.partition_index == index]
+        (row,) = [p for p in describe(client, topic).partitions if p.partition_index == index]
     return row
 
 
 def write(cluster: ProcessCluster, node: int, topic: str, index: int = 0, size: int = 10) -> int:
-    """One record with acks=all; the error code."""
+    """Write one record with acks=all and return the error code."""
     batch = build_batch([Record(0, time.time_ns() // 1_000_000, None, bytes(size), ())])
     with RawClient(cluster.bootstrap_of(node)) as client:
         answer = client.call(produce_request(topic, index, batch, acks=-1), 9)
     return int(answer.responses[0].partition_responses[0].error_code)
 
 
-def written_through(cluster: ProcessCluster, asked: int, topic: str, index: int = 0) -> bool:
-    """Whether a record gets in at whoever leads, as this broker knows."""
+def written_through(cluster: ProcessCluster, node: int, topic: str, index: int = 0) -> bool:
+    """Return whether the leader that this broker names accepts a record."""
     try:
-        leader = state(cluster, asked, topic, index).leader_id
+        leader = state(cluster, node, topic, index).leader_id
         return leader >= 0 and write(cluster, leader, topic, index) == 0
     except (OSError, Closed):
         return False
 
 
 def end_of(cluster: ProcessCluster, node: int, topic: str) -> int:
-    """The high watermark of a partition where it is led."""
+    """Return the high watermark of a partition from its leader."""
     with RawClient(cluster.bootstrap_of(node)) as client:
         answer = client.call(fetch_request(topic), 12)
     return int(answer.responses[0].partitions[0].high_watermark)
 
 
-def controller(cluster: ProcessCluster, asked: int) -> int:
-    with RawClient(cluster.bootstrap_of(asked)) as client:
+def controller(cluster: ProcessCluster, node: int) -> int:
+    with RawClient(cluster.bootstrap_of(node)) as client:
         return int(client.call(DescribeClusterRequest(), 0).controller_id)
 
 
-def test_what_was_deleted_or_moved_meanwhile_is_gone_and_leadership_comes_back(
+def test_returning_broker_drops_deleted_topics_and_leads_again(
     process_cluster: Processes,
 ) -> None:
     with process_cluster(3, {"leader.imbalance.check.interval.seconds": 1}) as cluster:
@@ -83,7 +83,7 @@ def test_what_was_deleted_or_moved_meanwhile_is_gone_and_leadership_comes_back(
             assert client.call(request, 6).responses[0].error_code == 0
         cluster.reassign("moved", {0: (2, 0)})
         wait_until(lambda: set(state(cluster, 0, "moved").isr_nodes) == {0, 2}, "the move")
-        cluster.create_topic("deleted", at={0: (0, 2)})  # another one of the same name
+        cluster.create_topic("deleted", at={0: (0, 2)})  # another topic of the same name
         assert write(cluster, 0, "deleted") == 0
 
         cluster.brokers[1].start()
@@ -100,10 +100,10 @@ def test_what_was_deleted_or_moved_meanwhile_is_gone_and_leadership_comes_back(
         assert complaints(cluster.logs()) == []
 
 
-def test_a_failed_directory_hands_over_what_was_on_it(
+def test_partitions_of_a_failed_directory_get_another_leader(
     process_cluster: Processes, tmp_path: Path
 ) -> None:
-    """The directory of the leader vanishes under it; the other one of the same broker goes on."""
+    """The leader's directory vanishes; the other directory of the same broker continues."""
 
     def two(node: int) -> dict[str, str]:
         return {"log.dirs": ",".join(str(tmp_path / f"disk-{node}-{which}") for which in "ab")}
@@ -111,13 +111,13 @@ def test_a_failed_directory_hands_over_what_was_on_it(
     with process_cluster(3, each=two) as cluster:
         cluster.create_topic(TOPIC, at={0: (1, 0, 2), 1: (1, 0, 2)}, segment_bytes=1024 * 1024)
         assert [write(cluster, 1, TOPIC, index) for index in (0, 1)] == [0, 0]
-        places = {path.name: path.parent for path in tmp_path.glob(f"disk-1-*/{TOPIC}-*")}
-        assert places[f"{TOPIC}-0"] != places[f"{TOPIC}-1"], "one partition on each disk"
-        lost = places[f"{TOPIC}-0"]
+        directories = {path.name: path.parent for path in tmp_path.glob(f"disk-1-*/{TOPIC}-*")}
+        assert directories[f"{TOPIC}-0"] != directories[f"{TOPIC}-1"], "one partition on each disk"
+        lost = directories[f"{TOPIC}-0"]
         shutil.rmtree(lost)
 
         def handed_over() -> bool:
-            # The next segment cannot be made where there is no directory.
+            # A new segment cannot be created in a missing directory.
             return (
                 state(cluster, 0, TOPIC).leader_id != 1
                 or write(cluster, 1, TOPIC, size=600_000) < 0
@@ -132,9 +132,7 @@ def test_a_failed_directory_hands_over_what_was_on_it(
         assert write(cluster, 1, TOPIC, 1) == 0
 
         lost.mkdir(exist_ok=True)
-        (
-            lost / file_names.ACCEPT_LOSS
-        ).touch()  # an empty disk is in its place, and that is meant so
+        (lost / file_names.ACCEPT_LOSS).touch()  # an empty disk replaces it, on purpose
         cluster.brokers[1].restart(kill=True)
         for index in (0, 1):
             wait_until(
@@ -143,10 +141,12 @@ def test_a_failed_directory_hands_over_what_was_on_it(
         assert complaints(cluster.logs()) == []
 
 
-def test_a_frozen_controller_that_leads_is_replaced_and_follows_when_it_goes_on(
+def test_frozen_controller_is_replaced_and_follows_after_it_resumes(
     process_cluster: Processes,
 ) -> None:
-    """Its session ends, but not its connections: the others must not wait for its answers."""
+    """Its session expires but its connections stay open: the others must not wait for its
+    responses.
+    """
     with process_cluster(3, {"auto.leader.rebalance.enable": "false"}) as cluster:
         first = controller(cluster, 0)
         second, third = (node for node in range(3) if node != first)

@@ -1,5 +1,5 @@
-"""Coordinators in a cluster: any broker knows them, only they serve, and they move with the
-leadership of their partition.
+"""Coordinators in a cluster: any broker finds them, only they serve, and they follow the leadership
+of their partition.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ def commit_request(group: str, offset: int) -> OffsetCommitRequest:
 
 
 def commit(client: RawClient, group: str, offset: int) -> int:
-    """The error code."""
+    """Commit an offset and return the error code."""
     return int(client.call(commit_request(group, offset), 8).topics[0].partitions[0].error_code)
 
 
 def committed(client: RawClient, group: str) -> tuple[int, int]:
-    """The error code of the group and its offset."""
-    asked = OffsetFetchRequestGroup(
+    """Return the error code of the group and its offset."""
+    requested = OffsetFetchRequestGroup(
         group_id=group, topics=[OffsetFetchRequestTopics(name="numbers", partition_indexes=[0])]
     )
-    (found,) = client.call(OffsetFetchRequest(groups=[asked]), 8).groups
-    if found.error_code:
-        return found.error_code, -1
-    return 0, found.topics[0].partitions[0].committed_offset
+    (row,) = client.call(OffsetFetchRequest(groups=[requested]), 8).groups
+    if row.error_code:
+        return row.error_code, -1
+    return 0, row.topics[0].partitions[0].committed_offset
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +82,10 @@ def cluster(shared_cluster: InProcessCluster) -> InProcessCluster:
 
 
 def others(node: int) -> list[int]:
-    return [one for one in range(3) if one != node]
+    return [n for n in range(3) if n != node]
 
 
-# ---- who coordinates ----
+# ---- finding the coordinator ----
 
 
 @pytest.mark.parametrize(("kind", "topic"), [(GROUP, OFFSETS), (TRANSACTION, TRANSACTIONS)])
@@ -101,14 +101,14 @@ def test_every_broker_names_the_leader_of_the_partition(
                 answer = client.call(
                     FindCoordinatorRequest(key_type=kind, coordinator_keys=keys), version
                 )
-                found = [(row.key, row.error_code, row.node_id) for row in answer.coordinators]
-                assert found == [
+                nodes = [(row.key, row.error_code, row.node_id) for row in answer.coordinators]
+                assert nodes == [
                     (key, 0, leader) for key, leader in zip(keys, leaders, strict=True)
                 ]
-                places = {f"{row.host}:{row.port}" for row in answer.coordinators}
-                assert places == set(cluster.bootstraps())
-            one = client.call(FindCoordinatorRequest(key_type=kind, key=keys[0]), 3)
-            assert (one.error_code, one.node_id) == (0, leaders[0])
+                addresses = {f"{row.host}:{row.port}" for row in answer.coordinators}
+                assert addresses == set(cluster.bootstraps())
+            response = client.call(FindCoordinatorRequest(key_type=kind, key=keys[0]), 3)
+            assert (response.error_code, response.node_id) == (0, leaders[0])
 
 
 def test_without_a_leader_there_is_no_coordinator(cluster: InProcessCluster) -> None:
@@ -130,7 +130,7 @@ def test_without_a_leader_there_is_no_coordinator(cluster: InProcessCluster) -> 
     )
 
 
-# ---- who serves ----
+# ---- serving ----
 
 
 def test_only_the_coordinator_of_a_group_serves_it(cluster: InProcessCluster) -> None:
@@ -167,7 +167,7 @@ def test_only_the_coordinator_of_a_group_serves_it(cluster: InProcessCluster) ->
             assert topic.partitions[0].error_code == E.NOT_COORDINATOR
 
 
-def test_groups_are_listed_by_their_coordinator_alone(cluster: InProcessCluster) -> None:
+def test_groups_are_listed_only_by_their_coordinator(cluster: InProcessCluster) -> None:
     groups = {f"listed-{n}" for n in range(8)}
     at = {group: cluster.coordinator(group) for group in groups}
     for group, node in at.items():
@@ -185,8 +185,8 @@ def test_only_the_coordinator_of_a_transactional_id_serves_it(cluster: InProcess
     here = cluster.coordinator("payments", TRANSACTION)
     init = InitProducerIdRequest(transactional_id="payments", transaction_timeout_ms=10_000)
     with cluster.client(here) as client:
-        made = client.call(init, 4)
-        assert made.error_code == 0
+        producer = client.call(init, 4)
+        assert producer.error_code == 0
     for node in range(3):
         with cluster.client(node) as client:
             states = client.call(ListTransactionsRequest(), 0).transaction_states
@@ -196,20 +196,20 @@ def test_only_the_coordinator_of_a_transactional_id_serves_it(cluster: InProcess
             assert client.call(init, 4).error_code == E.NOT_COORDINATOR
             end = EndTxnRequest(
                 transactional_id="payments",
-                producer_id=made.producer_id,
+                producer_id=producer.producer_id,
                 producer_epoch=0,
                 committed=True,
             )
             assert client.call(end, 3).error_code == E.NOT_COORDINATOR
-            asked = DescribeTransactionsRequest(transactional_ids=["payments"])
-            (row,) = client.call(asked, 0).transaction_states
+            describe = DescribeTransactionsRequest(transactional_ids=["payments"])
+            (row,) = client.call(describe, 0).transaction_states
             assert row.error_code == E.NOT_COORDINATOR
 
 
-# ---- moving ----
+# ---- fail-over ----
 
 
-def test_a_group_goes_on_with_the_next_leader(cluster: InProcessCluster) -> None:
+def test_group_continues_with_the_next_leader(cluster: InProcessCluster) -> None:
     old = cluster.coordinator("moving")
     new = others(old)[0]
     with cluster.client(old) as client:
@@ -224,8 +224,8 @@ def test_a_group_goes_on_with_the_next_leader(cluster: InProcessCluster) -> None
         assert committed(client, "moving") == (0, 42)
 
 
-def test_who_waits_is_sent_to_the_next_coordinator(cluster: InProcessCluster) -> None:
-    """A member that waits for the others to join."""
+def test_waiting_member_is_sent_to_the_next_coordinator(cluster: InProcessCluster) -> None:
+    """The member waits for the others to join."""
     old = cluster.coordinator("waiting")
 
     def join(member: str, client: RawClient) -> int:
@@ -245,12 +245,12 @@ def test_who_waits_is_sent_to_the_next_coordinator(cluster: InProcessCluster) ->
         join(named, first)
         assert first.receive()[1].error_code == 0
         join("", second)
-        join(second.receive()[1].member_id, second)  # waits for the first to join again
+        join(second.receive()[1].member_id, second)  # waits for the first to rejoin
         cluster.move_leader(OFFSETS, partition_of("waiting", PARTITIONS), others(old)[0])
         assert second.receive()[1].error_code == E.NOT_COORDINATOR
 
 
-def test_a_coordinator_that_is_being_read_says_so(
+def test_loading_coordinator_returns_load_in_progress(
     cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = cluster.coordinator("slow")
@@ -277,11 +277,11 @@ def test_a_coordinator_that_is_being_read_says_so(
         wait_until(lambda: committed(client, "slow") == (0, 3), "what was committed")
 
 
-# ---- what is not safe is not told ----
+# ---- unreplicated state is not returned ----
 
 
 class Followers:
-    """Replicas of ``__consumer_offsets`` that take nothing in while they are held."""
+    """Replicas of ``__consumer_offsets`` that append nothing while they are held."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held = False
@@ -299,9 +299,9 @@ def followers(monkeypatch: pytest.MonkeyPatch) -> Followers:
     return Followers(monkeypatch)
 
 
-def test_an_answer_waits_for_the_followers(cluster: InProcessCluster, followers: Followers) -> None:
-    """And whoever waits too long may come again: the coordinator has not forgotten what it could
-    not promise.
+def test_response_waits_for_the_followers(cluster: InProcessCluster, followers: Followers) -> None:
+    """A client that waited too long may retry: the coordinator keeps the state that it could not
+    acknowledge.
     """
     node = cluster.coordinator("held")
     with cluster.client(node) as client:
@@ -312,10 +312,10 @@ def test_an_answer_waits_for_the_followers(cluster: InProcessCluster, followers:
         wait_until(lambda: committed(client, "held") == (0, 2), "the second offset")
 
 
-def test_what_was_not_replicated_leaves_no_trace(
+def test_unreplicated_commit_leaves_no_trace(
     cluster: InProcessCluster, followers: Followers
 ) -> None:
-    """Neither the old coordinator nor the next one has ever told of it."""
+    """Neither the old coordinator nor the next one ever returned it."""
     old = cluster.coordinator("lost-commit")
     new = others(old)[0]
     index = partition_of("lost-commit", PARTITIONS)
@@ -328,11 +328,11 @@ def test_what_was_not_replicated_leaves_no_trace(
         try:
             client.send(commit_request("lost-commit", 2), 8)
             wait_until(lambda: journal.log_end_offset > end, "the append")
-            asked = OffsetFetchRequestGroup(
+            requested = OffsetFetchRequestGroup(
                 group_id="lost-commit",
                 topics=[OffsetFetchRequestTopics(name="numbers", partition_indexes=[0])],
             )
-            reader.send(OffsetFetchRequest(groups=[asked]), 8)
+            reader.send(OffsetFetchRequest(groups=[requested]), 8)
             cluster.move_leader(OFFSETS, index, new)
             assert client.receive()[1].topics[0].partitions[0].error_code == E.NOT_COORDINATOR
             assert reader.receive()[1].groups[0].error_code == E.NOT_COORDINATOR

@@ -1,5 +1,6 @@
-"""Brokers are killed one after another under real clients: groups and transactions go on, and every
-input has its result once.
+"""Brokers are killed one after another under real clients.
+
+Groups and transactions continue, and every input has its result exactly once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SEED = int(os.environ.get("MILLSTREAM_KILL_SEED", "5"))
 WORKERS = PARTITIONS = 3
 
 
-def test_a_transactional_loop_stays_exact_while_brokers_are_killed(
+def test_transactional_loop_stays_exactly_once_while_brokers_are_killed(
     process_cluster: Callable[..., ProcessCluster], tmp_path: Path
 ) -> None:
     with process_cluster(3, {"group.min.session.timeout.ms": 500}) as cluster:

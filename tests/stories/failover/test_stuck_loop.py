@@ -21,7 +21,7 @@ BATCH = build_batch([Record(0, -1, None, b"v", ())])
 
 @contextmanager
 def stuck_loop(broker: InProcessBroker) -> Iterator[None]:
-    """While this lasts, one callback holds the loop of a broker."""
+    """Block the event loop of a broker with one callback inside this context."""
     begun, over = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -38,9 +38,9 @@ def stuck_loop(broker: InProcessBroker) -> Iterator[None]:
 
 
 def coordination_of(broker: InProcessBroker) -> ZooKeeperCoordination:
-    found = broker.broker.parts.coordination
-    assert isinstance(found, ZooKeeperCoordination)
-    return found
+    coordination = broker.broker.parts.coordination
+    assert isinstance(coordination, ZooKeeperCoordination)
+    return coordination
 
 
 def test_leadership_moves_from_a_broker_whose_loop_is_stuck(
@@ -56,11 +56,11 @@ def test_leadership_moves_from_a_broker_whose_loop_is_stuck(
             with cluster.client(cluster.leader("t")) as client:
                 answer = client.call(produce_request("t", 0, BATCH, acks=-1), 9)
                 assert answer.responses[0].partition_responses[0].error_code == 0
-        assert "over.wait()" in caplog.text  # the log says what the loop was doing
+        assert "over.wait()" in caplog.text  # the log shows what the loop was doing
         wait_until(lambda: cluster.in_sync("t") == 3, "the broker to follow when its loop goes on")
 
 
-def test_pings_go_on_while_the_loop_is_not_watched_yet(
+def test_pings_continue_before_the_loop_is_watched(
     in_process_cluster: Callable[..., InProcessCluster],
 ) -> None:
     """Recovery at startup may take longer than a session lasts."""

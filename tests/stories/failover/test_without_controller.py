@@ -1,6 +1,4 @@
-"""While nobody is the controller: what only it can do waits or is asked for again, and no
-connection is lost over it.
-"""
+"""Without an active controller, its operations wait or are retried, and no connection is lost."""
 
 from __future__ import annotations
 
@@ -21,18 +19,20 @@ TOPIC = "later"
 
 
 def controller(cluster: InProcessCluster) -> int:
-    (found,) = [
-        node for node, one in enumerate(cluster.brokers) if one.broker.parts.member.state.active
+    (active,) = [
+        node
+        for node, broker in enumerate(cluster.brokers)
+        if broker.broker.parts.member.state.active
     ]
-    return found
+    return active
 
 
-def test_a_change_that_its_controller_could_not_finish_is_made_by_the_next(
+def test_next_controller_finishes_an_interrupted_change(
     in_process_cluster: Callable[..., InProcessCluster],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Asked of the controller itself and of another broker."""
+    """The request goes to the controller itself and to another broker."""
     with in_process_cluster(2) as cluster:
         commit = ControllerState.commit
         failures: list[int] = []
@@ -59,7 +59,7 @@ def test_a_change_that_its_controller_could_not_finish_is_made_by_the_next(
         assert "unexpectedly" not in caplog.text
 
 
-def test_a_topic_that_appears_by_itself_is_asked_for_again(
+def test_auto_created_topic_is_requested_again(
     in_process_cluster: Callable[..., InProcessCluster],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -79,8 +79,8 @@ def test_a_topic_that_appears_by_itself_is_asked_for_again(
         monkeypatch.setattr(member, "controller_address", nowhere)
 
         def code() -> ErrorCode:
-            asked = MetadataRequestTopic(name=TOPIC)
-            request = MetadataRequest(topics=[asked], allow_auto_topic_creation=True)
+            topic = MetadataRequestTopic(name=TOPIC)
+            request = MetadataRequest(topics=[topic], allow_auto_topic_creation=True)
             with cluster.client(node) as client:
                 (row,) = client.call(request, 12).topics
             return ErrorCode.of(row.error_code)
